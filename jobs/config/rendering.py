@@ -7,8 +7,7 @@ import inspect
 import re
 import textwrap
 from ast import AnnAssign, ClassDef, Constant, Expr, Name, parse
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -37,100 +36,17 @@ def render_job(name: str, model: type[Section]) -> str:
     return "\n".join([*_comment(HEADER.format(job=name), ""), "", *_section(model)]) + "\n"
 
 
-@dataclass(frozen=True)
-class Overlay:
-    """A configuration of the cluster alone, to go over any job's."""
-
-    header: str
-    values: Mapping[str, Any]
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Comments on the keys of `arguments`, which are the class's own."""
+OVERLAYS = ("local", "slurm", "kubernetes")
+"""Configurations of the cluster alone, to go over any job's: jobs/data/cluster, and conf/cluster with the meanings."""
 
 
-OVERLAYS = {
-    "local": Overlay(
-        header="Worker processes on this machine: `logcal fit --config fit.yaml --config cluster/local.yaml`.",
-        values={"kind": "local", "workers": None, "memory": "2GiB", "timeout": 60.0},
-    ),
-    "slurm": Overlay(
-        header="Workers as Slurm jobs: `logcal fit --config fit.yaml --config cluster/slurm.yaml`. Needs "
-        "`pip install dask-jobqueue` here, logcal in the same environment on the nodes, and the log, the store and "
-        "`scratch` on storage that all nodes see. Other schedulers of dask-jobqueue (PBS, LSF, SGE, OAR, HTCondor) "
-        "work alike, with their own class and arguments.",
-        values={
-            "kind": "dask_jobqueue.SLURMCluster",
-            "workers": 16,
-            "memory": "4GiB",
-            "timeout": 1800.0,
-            "arguments": {
-                "queue": "normal",
-                "account": None,
-                "walltime": "02:00:00",
-                "cores": 1,
-                "processes": 1,
-                "memory": "4GiB",
-                "interface": None,
-                "log_directory": "slurm-logs",
-            },
-        },
-        notes={
-            "queue": "The partition.",
-            "walltime": "In quotes: YAML reads 12:00:00 as a number.",
-            "cores": "One task at a time in each job, so that it has the memory to itself.",
-            "memory": "Of one job; at least cluster.memory.",
-            "interface": "Network interface between the nodes, such as ib0. null: the default route's.",
-            "log_directory": "Where each job leaves what it said: a folder that all nodes see.",
-        },
-    ),
-    "kubernetes": Overlay(
-        header="Workers as Kubernetes pods: `logcal fit --config fit.yaml --config cluster/kubernetes.yaml`. Needs "
-        "`pip install dask-kubernetes` here, the Dask operator in the Kubernetes cluster, an image with logcal in it "
-        "(and the same versions of Python and Dask as here), and the log, the store and `scratch` on storage that "
-        "this machine and all pods see, such as s3://bucket/scratch.",
-        values={
-            "kind": "dask_kubernetes.operator.KubeCluster",
-            "workers": 16,
-            "memory": "4GiB",
-            "timeout": 900.0,
-            "arguments": {
-                "name": "logcal-{uuid}",
-                "namespace": None,
-                "image": "registry.example.com/logcal:latest",
-                "n_workers": 0,
-                "quiet": True,
-                "resources": {
-                    "requests": {"cpu": "1", "memory": "4.5Gi"},
-                    "limits": {"cpu": "1", "memory": "4.5Gi"},
-                },
-                "worker_command": ["dask", "worker", "--nthreads", "1", "--memory-limit", "4GiB"],
-            },
-        },
-        notes={
-            "name": "A name of this run's own: an existing cluster of the same name would be used instead.",
-            "image": "Replace it by yours.",
-            "n_workers": "cluster.workers are added once the scheduler runs.",
-            "quiet": "No progress display of its own among the results.",
-            "resources": "Of each pod: somewhat more memory than the worker may take.",
-            "worker_command": "One thread a worker, so that a task has the memory to itself.",
-        },
-    ),
-}
-"""Overlays by name, as in conf/cluster/NAME.yaml."""
-
-
-def render_overlay(overlay: Overlay) -> str:
+def _overlay(name: str) -> str:
     """An overlay, each key with its meaning."""
-    lines = [*_comment(overlay.header, ""), "", "cluster:"]
-    for key, value in overlay.values.items():
-        lines += _comment(meanings(ClusterConfig)[key], "  ")
-        if not isinstance(value, dict):
-            lines.append(f"  {key}: {_scalar(value)}")
-            continue
-        lines.append(f"  {key}:")
-        for name, argument in value.items():
-            lines += _comment(overlay.notes.get(name, ""), "    ")
-            lines.append(f"    {name}: {_scalar(argument)}")
-    return "\n".join(lines) + "\n"
+    text = (Path(__file__).parents[1] / "data" / "cluster" / f"{name}.yaml").read_text("utf-8")
+    for key, meaning in meanings(ClusterConfig).items():
+        comment = "\n".join(_comment(meaning, "  "))
+        text = text.replace(f"\n  {key}:", f"\n{comment}\n  {key}:")
+    return text
 
 
 def conf_files() -> dict[str, str]:
@@ -138,7 +54,7 @@ def conf_files() -> dict[str, str]:
     jobs = {
         f"{name}.yaml": render_job(name, model) for name, model in JOB_CONFIGS.items() if _needs_values(model)
     }
-    overlays = {f"cluster/{name}.yaml": render_overlay(overlay) for name, overlay in OVERLAYS.items()}
+    overlays = {f"cluster/{name}.yaml": _overlay(name) for name in OVERLAYS}
     return {**jobs, **overlays}
 
 
