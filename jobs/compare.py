@@ -13,7 +13,7 @@ from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
-from jobs.present import run_facts
+from jobs.present import row_facts, run_facts
 from jobs.rows import (
     Sorting,
     check_scratch,
@@ -22,7 +22,6 @@ from jobs.rows import (
     page_folder,
     scratch_line,
     settings_of,
-    warn_of_labels,
 )
 from logcal.comparison import comparison_headline, comparison_lines, suitable
 from logcal.errors import ConfigError, InputRejectedError, counted
@@ -143,7 +142,6 @@ class Prepared(Startable):
             **table.label_facts(),
             "run_id": self.identity,
         }
-        warn_of_labels(self.config.log, summary)
         lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
         lines += label_lines(self.config.log, summary)
         if self.output is None:
@@ -197,9 +195,7 @@ class Prepared(Startable):
             "Log": {
                 "path": ", ".join(self.config.log.path),
                 "files": len(self.log.files),
-                **{key: value for key, value in table.facts().items() if key != "quarantined_by_reason"},
-                **table.label_facts().get("labels", {}),
-                **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
+                **row_facts(table),
             },
             "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},
             "Run": run_facts(self.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),

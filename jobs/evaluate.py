@@ -27,6 +27,7 @@ from jobs.present import (
     comparison_facts,
     comparison_lines,
     lines_of,
+    row_facts,
     run_facts,
     summary_of,
     table_facts,
@@ -41,7 +42,6 @@ from jobs.rows import (
     place_of,
     scratch_line,
     settings_of,
-    warn_of_labels,
     window_of,
 )
 from logcal.errors import ConfigError, InputRejectedError, counted
@@ -358,9 +358,8 @@ class Prepared(Startable):
         return measured
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
-        left_out = {"quarantined_by_reason"}
-        if self.log.columns.weight is None:
-            left_out |= {"weight", "positives"}  # rows_used, rows_positive
+        # rows_used, rows_positive
+        left_out = ("weight", "positives") if self.log.columns.weight is None else ()
         days = None if self.window is None else window_days(self.window)
         window = (
             {} if days is None else {"window": f"{days['column']} from {days['first']} to {days['last']}"}
@@ -371,9 +370,7 @@ class Prepared(Startable):
                 **window,
                 "files": len(self.log.files),
                 "files skipped": len(self.log.skipped),
-                **{key: value for key, value in table.facts().items() if key not in left_out},
-                **table.label_facts().get("labels", {}),
-                **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
+                **row_facts(table, left_out),
             },
             "Lookup table": table_facts(self.config.store.table, self.version, self.lookup.facts),
             "Run": run_facts(self.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
@@ -390,6 +387,5 @@ class Prepared(Startable):
             **({} if self.window is None else {"window": window_days(self.window)}),
             **summary_of(measured, seen),
         }
-        warn_of_labels(self.config.log, summary)
         lines = [*lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]
         return Outcome(summary=summary, lines=[*lines, f"report: {report}"])

@@ -38,7 +38,6 @@ from jobs.rows import (
     row_settings,
     scratch_line,
     settings_of,
-    warn_of_labels,
 )
 from logcal.errors import ConfigError, counted
 from pipeline.classifier.provenance import generated_by
@@ -349,7 +348,6 @@ class Prepared(Startable):
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
             source.kept.tidy(source.window, days.tables)
-        warn_of_labels(self.config.log, manifest)
         outcome = _outcome(content.table.facts(), version)
         outcome.lines[-1:-1] = [f"  {line}" for line in label_lines(self.config.log, manifest)]
         return outcome

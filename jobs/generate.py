@@ -14,7 +14,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan
-from jobs.rows import label_lines, outcomes_of, settings_of, warn_of_labels
+from jobs.rows import label_lines, outcomes_of, settings_of
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
@@ -175,7 +175,6 @@ class Prepared:
             staging.files.append(f"{FOLDER}/{METADATA}")
             seconds = round(time.perf_counter() - started, 3)
             staging.facts = self._facts(generated, metadata, facts, seconds)
-        warn_of_labels(config.data, staging.facts)
         outcome = _outcome(self.output.url, staging.facts)
         outcome.lines[2:2] = label_lines(config.data, staging.facts)
         return outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pipeline.evaluate.kept_table import InSample
 from pipeline.evaluate.measurement import Measured
 from pipeline.evaluate.significance import compared
 from pipeline.files.records import jsonable
+from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import in_words
 from pipeline.table.published import Version, software, strange_days
 
@@ -46,6 +47,15 @@ def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, 
         **{name: lookup.data[name] for name in FITTED if name in lookup.data},
         "fingerprint": lookup.fingerprint,
         **({"strange days": ". ".join(days)} if (days := strange_days(version)) else {}),
+    }
+
+
+def row_facts(table: ScoreTable, left_out: Collection[str] = ()) -> dict[str, Any]:
+    """Facts of the rows that a job used, and of those that it could not use, for a report."""
+    return {
+        **{k: v for k, v in table.facts().items() if k not in {"quarantined_by_reason", *left_out}},
+        **table.label_facts().get("labels", {}),
+        **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
     }
 
 

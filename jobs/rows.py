@@ -100,10 +100,11 @@ def row_settings(config: LogConfig) -> dict[str, Any]:
 
 
 def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[str]:
-    """Lines for the terminal about joined labels; none without them."""
+    """Lines for the terminal about joined labels, after warnings of what a person should look at; none without them."""
     labels = facts.get("labels")
     if labels is None:
         return []
+    _warn_of_labels(labels, "data" if isinstance(log, DataConfig) else "log", log.labels.missing)
     missing = "left out" if log.labels.missing == "drop" else "label 0"
     text = f"labels: {labels['rows_matched']:,} rows with an outcome, {labels['rows_missing']:,} without ({missing})"
     for name in ("waiting", "late", "conflicting"):
@@ -114,11 +115,7 @@ def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[s
     return [text]
 
 
-def warn_of_labels(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> None:
-    """Say what a person should look at of labels that were joined."""
-    labels, section = facts.get("labels"), "data" if isinstance(log, DataConfig) else "log"
-    if labels is None:
-        return
+def _warn_of_labels(labels: Mapping[str, Any], section: str, meaning: str) -> None:
     matched, missing, early = (labels.get(f"rows_{name}", 0) for name in ("matched", "missing", "early"))
     if early > _MANY_EARLY * (matched + missing):
         _logger.warning(
@@ -127,7 +124,7 @@ def warn_of_labels(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> Non
             section,
             f"{early:,}",
         )
-    if labels["rows_zero"] and missing and log.labels.missing == "negative":
+    if labels["rows_zero"] and missing and meaning == "negative":
         _logger.warning(
             "%s.labels: outcomes say 0 themselves, and %s rows without an outcome count as 0, too: set "
             "labels.missing=drop if their labels are not known",

@@ -607,18 +607,6 @@ def test_a_lost_ledger_is_made_again(world, monkeypatch):
     assert world.written() == world.expected()
 
 
-def test_a_stream_that_an_older_rebuild_blocked_goes_on(any_world):
-    """It planned what it would say of files, was killed, and every start after it wanted the table's version ''."""
-    world = any_world
-    world.arrive("a.parquet")
-    follower = world.follower()
-    follower.start()
-    assert follower.ledger.plan("") is not None
-    follower.lease_owner.release()
-    world.take_all()
-    assert world.written() == world.expected()
-
-
 def test_what_is_left_of_a_ledger_is_no_hindrance_to_a_new_one(any_world):
     world = any_world
     world.arrive("a.parquet")
