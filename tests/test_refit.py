@@ -16,7 +16,8 @@ from common import ANY_TABLE
 
 from jobs import fit
 from jobs import refit as refits
-from jobs.config.jobs import FollowConfig, parse_duration
+from jobs.config.jobs import FollowConfig
+from jobs.config.sections import parse_duration
 from pipeline.execution import InlineExecutor
 from pipeline.follow.ledger import Ledger
 from pipeline.log import logs
