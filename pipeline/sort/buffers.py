@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
-from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT, Array, Points
+from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.sampling import WeightSums, add_sums, sums_of
 from calibrators.arithmetic.ties import Coded, expand_coded, without_codes
 from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
+from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.counting import Counted, CountedWeights
 from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together
@@ -114,10 +115,7 @@ class Buffer:
 
 def _usable(rows: Rows) -> Rows:
     """The usable rows of a batch, mostly all: scores and weights that are numbers in range, and labels."""
-    good = np.isfinite(rows.score)
-    good &= rows.label <= 1
-    if rows.weight is not None:
-        good &= (rows.weight >= LOWEST_WEIGHT) & (rows.weight <= HIGHEST_WEIGHT)
+    good = usable(rows)
     return rows if good.all() else rows.some(good)
 
 
