@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from chaos.__main__ import table
 from chaos.damaged_stores import DAMAGES, stores
+from chaos.disks import disks
 from chaos.inputs import configurations, files
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.together import together
@@ -90,6 +91,13 @@ def test_a_byte_of_a_store_is_another(stage, tmp_path, name):
 
 def test_commands_at_the_same_time(stage, tmp_path):
     assert [(t.scenario, t.problems) for t in together(2, 4, tmp_path) if t.problems] == []
+
+
+def test_small_disks_that_are_full(stage, tmp_path):
+    found = list(disks(1, 6, tmp_path))
+    if not found:
+        pytest.skip("nothing can be mounted here")
+    assert [(t.scenario, t.moment, t.problems) for t in found if t.problems] == []
 
 
 def test_files_in_a_process_of_their_own(tmp_path):

@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos import damaged_stores, inputs, services, together
+from chaos import damaged_stores, disks, inputs, services, together
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import possible, traced
 from chaos.trials import AT_RANDOM, AT_WRITES, Trial
@@ -81,6 +81,7 @@ _OTHERS: dict[str, Callable[[argparse.Namespace, int, int, Path], Iterator[Trial
     ),
     "bytes": lambda options, trials, seed, folder: damaged_stores.stores(4 * trials, seed, folder),
     "together": lambda options, trials, seed, folder: together.together(trials, seed, folder),
+    "disks": lambda options, trials, seed, folder: disks.disks(max(1, trials // 2), seed, folder),
     "store": lambda options, trials, seed, folder: services.object_store(trials, seed, folder),
     "cluster": lambda options, trials, seed, folder: services.clusters(max(1, trials // 4), seed, folder),
 }
@@ -118,7 +119,7 @@ def table(trials: Iterable[Trial]) -> str:
         counts[trial.scenario][trial.kind] += 1
         codes[trial.kind][_ended(trial)] += 1
         bad[trial.scenario] += bool(trial.problems)
-    kinds = [kind for kind in (*AT_WRITES, *AT_RANDOM) if codes.get(kind)]
+    kinds = list(dict.fromkeys(kind for name in SCENARIOS for kind in counts.get(name, ())))
     lines = [f"| command | {' | '.join(kinds)} | not as it should be |", "|---" * (len(kinds) + 2) + "|"]
     for name in SCENARIOS:
         if name in counts:

@@ -61,7 +61,7 @@ def kill_at(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[T
     for half in (False, True) if call.size > 1 else (False,):
         stage.reset()
         ended = _traced_at(stage, call, Kill(half))
-        yield _judged(stage, "killed", _at(call, half), ended, (-signal.SIGKILL,))
+        yield judged(stage, "killed", _at(call, half), ended, (-signal.SIGKILL,))
 
 
 def fail_at(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[Trial]:
@@ -71,7 +71,7 @@ def fail_at(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[T
             continue
         stage.reset()
         ended = _traced_at(stage, call, Fail(error))
-        yield _judged(stage, "a write fails", f"{_at(call)} {errno.errorcode[error]}", ended, (TEMPORARY,))
+        yield judged(stage, "a write fails", f"{_at(call)} {errno.errorcode[error]}", ended, (TEMPORARY,))
 
 
 def full_from(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[Trial]:
@@ -86,7 +86,7 @@ def full_from(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
         return
     stage.reset()
     ended = traced(stage.command, stage.place.root, decide)
-    yield _judged(stage, "a full disk", f"{_at(call)} on", ended, (TEMPORARY,))
+    yield judged(stage, "a full disk", f"{_at(call)} on", ended, (TEMPORARY,))
 
 
 def signal_at(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[Trial]:
@@ -94,7 +94,7 @@ def signal_at(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
     number = (signal.SIGTERM, signal.SIGINT)[call.number % 2]
     stage.reset()
     ended = _traced_at(stage, call, Send(number))
-    yield _judged(stage, "signalled", f"{_at(call)} {number.name}", ended, (128 + number,))
+    yield judged(stage, "signalled", f"{_at(call)} {number.name}", ended, (128 + number,))
 
 
 def run_twice(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[Trial]:
@@ -111,7 +111,7 @@ def run_twice(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
     ended = _traced_at(stage, call, Meanwhile(lambda: others.append(forked(impatient).code)))
     # Either may have done its work already; of some commands nothing is left for the other one then.
     late = (NOT_SUITED,) if stage.scenario.repeats else ()
-    trial = _judged(stage, "run twice", _at(call), ended, (TEMPORARY, 99, *late))
+    trial = judged(stage, "run twice", _at(call), ended, (TEMPORARY, 99, *late))
     allowed = {stage.scenario.code, *stage.scenario.again, TEMPORARY, *late}
     wrong = [f"the other run ended with {code}" for code in others if code not in allowed]
     yield Trial(trial.kind, trial.scenario, trial.moment, trial.code, trial.again, (*trial.problems, *wrong))
@@ -145,7 +145,7 @@ def limit_files(stage: Stage, random: np.random.Generator, seconds: float) -> Tr
         return stage.command()
 
     stage.reset()
-    return _judged(stage, "files are limited", f"{size} bytes", forked(limited), (TEMPORARY,))
+    return judged(stage, "files are limited", f"{size} bytes", forked(limited), (TEMPORARY,))
 
 
 AT_RANDOM: dict[str, Callable[[Stage, np.random.Generator, float], Trial]] = {
@@ -167,7 +167,7 @@ def _somewhen(stage: Stage, kind: str, random: np.random.Generator, seconds: flo
             break
         time.sleep(0.01)
     ended = process.wait()
-    return _judged(stage, kind, f"{moment:.3f} s", ended, (-signal.SIGKILL,))
+    return judged(stage, kind, f"{moment:.3f} s", ended, (-signal.SIGKILL,))
 
 
 def _at(call: Call, half: bool = False) -> str:
@@ -178,7 +178,7 @@ def _traced_at(stage: Stage, call: Call, what: Decision) -> Ended:
     return traced(stage.command, stage.place.root, lambda now: what if now.number == call.number else None)
 
 
-def _judged(stage: Stage, kind: str, moment: str, ended: Ended, codes: tuple[int, ...]) -> Trial:
+def judged(stage: Stage, kind: str, moment: str, ended: Ended, codes: tuple[int, ...]) -> Trial:
     """Look, run again, compare."""
     scenario = stage.scenario
     problems = []
