@@ -298,9 +298,12 @@ def write_whole(path: Path, data: bytes) -> None:
     OSError
         Nothing has changed.
     """
+    there = path.exists()
     with beside(path) as temporary:
         write_synced(temporary, data)
         _rename(temporary, path)
+    if not there:  # files of names of their own, such as records, may be many
+        return
     start = temporary.name[: -len(uuid.uuid4().hex + _TEMPORARY)]
     for left in path.parent.glob(f"{glob.escape(start)}{'[0-9a-f]' * 32}{_TEMPORARY}"):
         with suppress(OSError):
