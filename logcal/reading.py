@@ -180,14 +180,14 @@ def not_given(path: str, what: str, error: OSError) -> LogcalError:
 def _parquet(path: str, content: bytes) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(pa.BufferReader(content))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:  # names may not be UTF-8
         raise _unreadable(path, error) from None
 
 
 def _rows(path: str, parquet: pq.ParquetFile) -> pa.Table:
     try:
         return parquet.read(use_threads=False).combine_chunks()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:  # names may not be UTF-8
         raise _unreadable(path, error) from None
 
 
@@ -249,11 +249,14 @@ def _described(columns: pa.Schema) -> str:
 def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
     """Read the facts of a lookup table's Parquet metadata; InputRejectedError for another file. rows : of the table."""
     prefix = _PREFIX.encode()
-    texts = {
-        key[len(prefix) :].decode(): value.decode()
-        for key, value in (metadata or {}).items()
-        if key.startswith(prefix)
-    }
+    try:
+        texts = {
+            key[len(prefix) :].decode(): value.decode()
+            for key, value in (metadata or {}).items()
+            if key.startswith(prefix)
+        }
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, error) from None
     found = texts.get("format_version")
     if found not in schema.FORMAT_VERSIONS:
         raise InputRejectedError(f"{path}: {schema.other_format(found)}")
@@ -303,11 +306,11 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
         raise _not_maps(path, "not calibration maps: the rows of each must be of one segment")
     owners = [column.take(as_column(starts)) for column in whose]
     segment_keys = [one_array(segments.column(name)) for name in names]
-    keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, segment_keys, strict=True)]
     rows = segments.num_rows
     adjustments = None
     own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
     try:
+        keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, segment_keys, strict=True)]
         if adjusted:
             own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
             adjustments, own_places = _adjustments(segments_path, segments, keys, levels[starts], own_levels)

@@ -432,6 +432,26 @@ def test_a_probability_that_was_tampered_with_is_refused(
         read(str(tmp_path / "lookup.parquet"))
 
 
+@pytest.mark.parametrize("table", ["ads", "by-country"])
+def test_a_changed_byte_anywhere_in_a_table_is_refused_or_changes_nothing(published, tmp_path, table):
+    source = published.store / table / "versions" / (published.store / table / "CURRENT").read_text().strip()
+    path = shutil.copytree(source, tmp_path / "version") / "lookup.parquet"
+    content, score = path.read_bytes(), np.linspace(-0.1, 1.1, 999)
+    expected, refused = reading.read_table(str(path)), 0
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    for at in (*range(0, footer, footer // 50), *range(footer, len(content), 7)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :])
+        try:
+            found = reading.read_table(str(path))
+        except InputRejectedError:
+            refused += 1
+            continue
+        assert table == "ads", at
+        assert found.facts == expected.facts
+        assert np.array_equal(found.map.predict(score), expected.map.predict(score))
+    assert refused > 100
+
+
 def test_plain_tables_and_those_with_segments_are_told_apart(published):
     path = {table: logcal.load(str(published.store), table) for table in ("ads", "by-country")}
     assert path["ads"].segments == ()
