@@ -284,10 +284,10 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
     ConfigError, TemporaryError
         As `check_space`; or scratch space would become part of the log or its outcomes.
     """
-    if config.scratch is not None:
-        Output(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.places())
     needed += sorts * spill_bytes(log, plan_of(config, log).label_bytes)
     check_space(config.scratch, needed)
+    if config.scratch is not None:
+        Output(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.places())
     return needed
 
 
