@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 import textwrap
@@ -322,12 +323,15 @@ def promote(**given: Any) -> Outcome:
     "Compare versions OLD and NEW.",
     *_OF_TABLE,
     click.option("--report", metavar="FILE", help="Write a page with both maps there (HTML)."),
+    click.option("--output", metavar="FILE", hidden=True),
     click.argument("old"),
     click.argument("new"),
 )
-def diff(**given: Any) -> Outcome:
+def diff(report: str | None, output: str | None, **given: Any) -> Outcome:
     """Compare versions OLD and NEW: facts, probabilities, segments."""
-    return _actions().diff(**given)
+    if output is not None:
+        logging.getLogger("logcal").info("--output: this option is called --report now")
+    return _actions().diff(**given, report=report or output)
 
 
 _KEEP: Any = {

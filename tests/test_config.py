@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from jobs.config.cluster import ClusterConfig, parse_bytes
-from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, ScoreConfig
+from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, MonitorConfig, ScoreConfig
 from jobs.config.loading import known_keys, load
 from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
@@ -142,12 +142,27 @@ def test_what_no_job_knows_is_an_error_wherever_it_stands(write, model):
     assert "qqqq (day.yaml, line 12): unknown key" in str(caught.value)
 
 
-def test_keys_that_are_options_of_the_command_are_not_listed(write):
-    assert not any(key in known_keys(FollowConfig) for key in ("follow.once", "follow.retry"))
-    with pytest.raises(ConfigError, match=r"page \(old.yaml, line 1\): unknown key"):
-        load(FitConfig, [write("page: {path: drift}\n", "old.yaml")], FIT)
+def test_the_reports_folder_may_still_be_called_output_path(write):
+    assert load(EvaluateConfig, [], SCORE).report.path == "scored"
+    assert load(EvaluateConfig, [], [*SCORE, "report.path=here"]).report.path == "here"
     with pytest.raises(ConfigError, match=r"report\.path: REQUIRED"):
         load(EvaluateConfig, [], FIT)
+
+
+def test_earlier_names_of_keys_are_taken_with_a_note(write, caplog):
+    caplog.set_level("INFO", "logcal")
+    old = write("page: {path: drift}\nreport: {path: reports}\nfollow: {once: true}\n", "old.yaml")
+    dated = [*FIT, "window.column=date"]
+    assert load(MonitorConfig, [old], dated).report.path == "drift"
+    assert "page.path (old.yaml, line 1): this key is called report.path now" in caplog.text
+    assert load(EvaluateConfig, [old], FIT).report.path == "reports"
+    assert load(FitConfig, [old], FIT).store.table
+    followed = load(FollowConfig, [old], SCORE)
+    assert (followed.report.path, followed.follow.once) == ("drift", True)
+    assert "follow.once (old.yaml, line 3): this is the option --once now" in caplog.text
+    assert not any(key in known_keys(FollowConfig) for key in ("follow.once", "follow.retry", "page.path"))
+    with pytest.raises(ConfigError, match=r"page \(old.yaml, line 1\): unknown key"):
+        load(FitConfig, [write("page: {paths: drift}\n", "old.yaml")], FIT)
 
 
 def test_a_configuration_cannot_be_changed_and_is_json():

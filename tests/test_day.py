@@ -107,6 +107,19 @@ def test_a_day_and_the_next_and_a_correction(place, day):
     assert 'logcal_last_exit_code{job="score",table="ads"} 0' in metrics
 
 
+def test_days_that_an_earlier_version_scored_are_recognised(place, day):
+    """Their manifests lay among the days."""
+    write_day(place, 1)
+    assert [day(job) for job in ("fit", "score")] == [0, 0]
+    older = place.root / "scored/2026-01-01.logcal"
+    (place.root / "scored.logcal/2026-01-01").rename(older)
+    assert day("score") == 99
+    write_day(place, 1, rows=2100)
+    assert [day(job) for job in ("fit", "score")] == [0, 0]
+    assert not older.exists()
+    assert (place.root / "scored.logcal/2026-01-01/manifest.json").exists()
+
+
 def test_a_day_that_is_being_scored_is_seen_by_no_reader(place, day, monkeypatch):
     write_day(place, 1)
     assert [day(job) for job in ("fit", "score")] == [0, 0]

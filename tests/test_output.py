@@ -499,3 +499,10 @@ def test_a_folder_that_a_job_marks_as_its_own(tmp_path):
     assert free_for(folder, marker)
     _clear(folder)
     assert [path.name for path in folder.iterdir()] == [marker]
+
+
+def test_outputs_with_the_manifest_inside_are_still_recognised(place):
+    write(place.path)
+    assert Output(place.path, beside=True).manifest() == {"run_id": "run", "rows": 7}
+    with pytest.raises(NothingToDoError):
+        Output(place.path, beside=True).check("run")

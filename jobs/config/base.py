@@ -17,7 +17,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     command_options: ClassVar[tuple[str, ...]] = ()
-    """Keys that are options of the command: neither documented nor completed."""
+    """Keys that are options of the command: neither documented nor completed, and noted where a file has them."""
 
     @model_validator(mode="before")
     @classmethod

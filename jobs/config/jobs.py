@@ -69,6 +69,9 @@ class RecordConfig(Section):
 class JobConfig(Section):
     """Shared part of every job's configuration: these keys are shown last."""
 
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
+    """Earlier names of keys, by key."""
+
     record: RecordConfig
     storage: StorageConfig = Field(exclude=True)
     scratch: Text | None = None
@@ -81,6 +84,11 @@ class JobConfig(Section):
 def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
     """A section's keys in the order in which they are shown: those that all jobs share come last."""
     return sorted(model.model_fields.items(), key=lambda item: item[0] in JobConfig.model_fields)
+
+
+_PAGE = ("report", "path")
+RETIRED = {"page": {"path"}}
+"""Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
 
 class TableConfig(JobConfig):
@@ -123,6 +131,8 @@ class ScoreConfig(JobConfig):
 class EvaluateConfig(JobConfig):
     """Configuration of evaluate."""
 
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
+
     log: MeasuredLogConfig
     """The prediction log to read. Or path is the folder score_table that a version kept (score_table.keep of fit):
     the log it was fitted to, sorted already; the other keys then mean nothing.
@@ -162,6 +172,8 @@ class MonitorSection(Section):
 
 class MonitorConfig(JobConfig):
     """Configuration of monitor."""
+
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: MeasuredLogConfig
     """The log with the days that have arrived, their labels complete. Rows are counted: no weights."""
@@ -214,6 +226,8 @@ class CompareSection(Section):
 
 class CompareConfig(JobConfig):
     """Configuration of compare."""
+
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: LogConfig
     """The prediction log to read. log.segment is ignored: all rows are compared together."""
@@ -323,6 +337,8 @@ class RetentionSection(RetentionConfig):
 
 class FollowConfig(JobConfig):
     """Configuration of follow."""
+
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: LogConfig
     """The prediction log to follow: one folder that files arrive in."""

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from jobs.config.base import Section, section_of
-from jobs.config.jobs import JOB_CONFIGS, fields_of
+from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
 from jobs.config.sections import CalibratorConfig
 from logcal.errors import ConfigError, counted, listing
 from pipeline.files.storage import HIDDEN
@@ -271,6 +271,8 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
 def load_values(model: type[C], values: Values) -> C:
     """The configuration of values that have been read. Raises ConfigError as `load` does."""
     raise_all(list(_text_problems(values, values.values, ())))
+    _take_aliases(model, values)
+    _note_options(model, values)
     passed, problems = pass_over(model, values)
     _say_ignored(values, passed)
     try:
@@ -318,6 +320,28 @@ def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
 
 def _unspeakable(text: str) -> bool:
     return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _take_aliases(model: type[Section], values: Values) -> None:
+    """Move values from keys' earlier names to their names of now, with a note."""
+    for path, other in getattr(model, "aliases", {}).items():
+        # A section that other jobs have may be meant for them alone.
+        if values.get(other) is not None and (other[0] in RETIRED or values.get(path) is None):
+            values.put(path, values.get(other), {path: values.provenances[other]})
+            log.info("%s", _at(other, values, f"this key is called {_dotted(path)} now"))
+    for section, keys in RETIRED.items():
+        given = values.values.get(section)
+        if given is None or (isinstance(given, dict) and given.keys() <= keys):
+            values.values.pop(section, None)
+
+
+def _note_options(model: type[Section], values: Values) -> None:
+    """Say of keys in files which are options now that they are."""
+    sections = {name: section_of(info.annotation) for name, info in model.model_fields.items()}
+    for path, provenance in values.provenances.items():
+        section = sections.get(path[0]) if path else None
+        if section and len(path) > 1 and path[1] in section.command_options and ", line " in provenance.place:
+            log.info("%s", _at(path, values, f"this is the option --{path[1]} now, which stands for the key"))
 
 
 def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str]]:

@@ -18,7 +18,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,10 @@ class Output:
         self.setting = setting
         self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.beside = f"{self.root}{BESIDE}" if beside else None
-        beside_all = None if among is None or not beside else self._beside_all(among)
-        self.beside = beside_all or self.beside
-        self._among = beside_all is not None
+        # Where earlier versions, which knew no `among`, left it.
+        self._older = self.beside
+        if beside and among is not None:
+            self.beside = self._beside_all(among) or self.beside
         self.replace = replace
         self._mode = f"{setting.removesuffix('path')}mode"
         self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
@@ -106,12 +107,16 @@ class Output:
         """The manifest of what is there, or None."""
         if self.beside is None:
             return self._read(self._manifest_path)
-        left = self._read(self._marker) if self.local else None
-        if left is not None and left.get("inode") == _inode(self.root):
-            manifest: dict[str, Any] = left["manifest"]
-            return manifest
-        found = self._read(self._manifest_path)
-        return found if found is not None and self._holds(found) else None
+        for side in dict.fromkeys((self.beside, self._older)):
+            left = self._read(f"{side}/{_UNFINISHED_BESIDE}") if self.local else None
+            if left is not None and left.get("inode") == _inode(self.root):
+                manifest: dict[str, Any] = left["manifest"]
+                return manifest
+            found = self._read(f"{side}/{MANIFEST_BESIDE}")
+            if found is not None and self._holds(found):
+                return found
+        # The earliest versions left it in the folder.
+        return self._read(f"{self.root}/{MANIFEST}")
 
     def _holds(self, manifest: dict[str, Any]) -> bool:
         """Tell whether the folder is still the one that a manifest beside it was written for."""
@@ -210,7 +215,7 @@ class Output:
         root.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{root.name}.logcal-staging-"
         home = root.parent
-        if self._among:
+        if self.beside != self._older:
             # Some readers pass over no name.
             home = Path(str(self.beside)).parent
             home.mkdir(parents=True, exist_ok=True)
@@ -284,6 +289,16 @@ class Output:
         if left is not None and left.get("inode") == _inode(self.root):
             write_whole(Path(self._manifest_path), as_json(left["manifest"]))
             Path(self._marker).unlink(missing_ok=True)
+            if self._older != self.beside:
+                self._remove_older()
+
+    def _remove_older(self) -> None:
+        """Remove the manifest of what this output replaces, where an earlier version left it among the outputs."""
+        older = Path(str(self._older))
+        for name in (MANIFEST_BESIDE, _UNFINISHED_BESIDE):
+            (older / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            older.rmdir()
 
     @contextmanager
     def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
