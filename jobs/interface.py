@@ -7,7 +7,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import FitConfig
@@ -22,7 +22,6 @@ from logcal.errors import ConfigError, LogcalError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
-from pipeline.execution.graph import KINDS, drawing
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS
@@ -55,28 +54,6 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
 
 def _copied(config: Mapping[str, Any]) -> dict[str, Any]:
     return copy.deepcopy(dict(config))
-
-
-def draw(prepared: Any, path: str) -> None:
-    """Draw the graph of a job that has been prepared.
-
-    Raises
-    ------
-    ConfigError
-        Another kind of file; a job that has none; a place that cannot be written to.
-    """
-    if PurePath(path).suffix not in KINDS:
-        raise ConfigError(f"--graph: expected a file that ends in {', '.join(KINDS)}, found {path}")
-    if not hasattr(prepared, "graph"):
-        raise ConfigError(
-            "--graph: this job runs others, or what it finds when it looks: draw fit, score, evaluate, generate, "
-            "compare or monitor"
-        )
-    content = drawing(prepared.graph(), path)
-    try:
-        Path(path).write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"--graph: cannot write {path} ({error.strerror}): choose another place") from None
 
 
 def _fit(config: FitConfig) -> Delayed:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs import interrupts
@@ -92,15 +93,37 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
         would_run = job.load_module().prepare(config)
         plan = would_run.plan
         if graph is not None:
-            from jobs.interface import draw
-
-            draw(would_run, graph)
+            _draw(would_run, graph)
         show(asdict(plan), plan.lines(), as_json)
         return
     if not sys.stderr.isatty():  # there a bar shows it
         announce_compiling()
     outcome = carry_out(job, config, attempt)
     show(outcome.summary, outcome.lines, as_json)
+
+
+def _draw(prepared: Any, path: str) -> None:
+    """Draw the graph of a job that has been prepared.
+
+    Raises
+    ------
+    ConfigError
+        Another kind of file; a job that has none; a place that cannot be written to.
+    """
+    from pipeline.execution.graph import KINDS, drawing
+
+    if PurePath(path).suffix not in KINDS:
+        raise ConfigError(f"--graph: expected a file that ends in {', '.join(KINDS)}, found {path}")
+    if not hasattr(prepared, "graph"):
+        raise ConfigError(
+            "--graph: this job runs others, or what it finds when it looks: draw fit, score, evaluate, generate, "
+            "compare or monitor"
+        )
+    content = drawing(prepared.graph(), path)
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"--graph: cannot write {path} ({error.strerror}): choose another place") from None
 
 
 def _reach(config: JobConfig) -> None:
