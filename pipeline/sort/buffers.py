@@ -21,7 +21,7 @@ from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.counting import Counted, CountedWeights
-from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together
+from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together, without_short
 from pipeline.sort.run_files import (
     CodedRows,
     Run,
@@ -94,6 +94,11 @@ class Buffer:
     def _write_rows(self, counted: Coded) -> None:
         negatives, positives = self.negatives[: self.n], self.positives[: self.p]
         self.used_positive += self.p
+        few, counted = without_short(counted)
+        if few.score.size:
+            of_both = (few.weight - few.positives, few.positives)
+            more = [np.repeat(few.score, count.astype(np.int64)) for count in of_both]
+            negatives, positives = np.append(negatives, more[0]), np.append(positives, more[1])
         sort_scores(negatives)
         sort_scores(positives)
         negatives, negative_ties = fold(negatives, label=0)
@@ -210,5 +215,9 @@ class CodedBuffer(Buffer):
             signed = np.where(slot & 1, self.weight[: self.held], -self.weight[: self.held])
             sections = coded_sections(self.score[: self.held], slot >> 1, signed)
         else:
-            sections = tagged_sections(self.score[: self.held], slot, present.size)
+            few, counted = without_short(counted)
+            own_rows = [(few.weight - few.positives).astype(np.int64), few.positives.astype(np.int64)]
+            score = np.concatenate([self.score[: self.held], *(np.repeat(few.score, n) for n in own_rows)])
+            tags = [np.repeat(2 * few.code + label, n).astype(np.int32) for label, n in enumerate(own_rows)]
+            sections = tagged_sections(score, np.concatenate([slot, *tags]), present.size)
         self._write(sections._replace(coded_entries=together(sections.coded_entries, counted)), segments)

@@ -103,6 +103,12 @@ def together(*parts: Coded) -> Coded:
     return Coded(score[order], code[order] if code.size else code, weight[order], positives[order])
 
 
+def without_short(counted: Coded) -> tuple[Coded, Coded]:
+    """Ties of rows of weight 1 that are smaller as rows, and the others."""
+    short = counted.weight < SHORTEST_FOLDED_TIE
+    return Coded(*_those(counted, short)), Coded(*_those(counted, ~short))
+
+
 def _those(columns: Iterable[npt.NDArray[Any]], which: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     """Some of the numbers of each column; a column may be empty for being absent."""
     return (column[which] if column.size else column for column in columns)
