@@ -144,6 +144,15 @@ def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
     assert said in warning
 
 
+def test_scores_of_few_digits_are_no_copies(place, gated):
+    """Twenty thousand rows of exactly a thousand scores."""
+    drawn = np.random.default_rng(4)
+    score = np.repeat(np.arange(1000) / 1000, 20)
+    place.write_log({"score": score, "label": (drawn.random(score.size) < score**2).astype(np.int8)})
+    gated().expect(0)
+    assert manifest(place)["gate"]["warnings"] == []
+
+
 def test_rows_are_held_out_where_there_is_a_version_to_compare_with(place, gated):
     place.write_log(predictions(4000))
     assert "holdout" not in gated().expect(0).json["gate"]

@@ -104,8 +104,9 @@ WHAT_TO_DO = {
     "holdout": "are its labels complete and right? If so, the next fit, with these rows in it, is compared anew",
 }
 """Remedies by the rule that refuses; a refusal for passing data ends with them."""
-COPIED = 1000
-"""Distinct scores from which on rows that are a multiple of them are copies."""
+COPIED, COPIES = 1000, 10
+"""Fewest distinct scores, and most copies of each, for rows that are a multiple of their scores to be copies: scores of
+three or four digits, of which there are round numbers, repeat more often."""
 OFF = 3.3
 """Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
 
@@ -335,7 +336,7 @@ def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
             "labels?"
         )
     times = rows // max(1, scores)
-    if times > 1 and scores >= COPIED and times * scores == rows:
+    if 1 < times <= COPIES and scores >= COPIED and times * scores == rows:
         found.append(
             f"{rows:,} rows are exactly {times} times the {scores:,} distinct scores: is each row there {times} times?"
         )
