@@ -1,4 +1,4 @@
-"""What borrowing strength is worth on real sets: leaning on isotonic regression, and on the curve of `auto`.
+"""What borrowing strength is worth on real sets: pooling with isotonic regression, and with the curve of `auto`.
 
     python benchmarks/segments_real.py FOLDER           # of Parquet files with a column `label`: adult, covtype, ...
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
     print_machine()
     settings = {
         "none": ("segments.shrinkage=none",),
-        "leaning on isotonic regression": ("calibrator.method=isotonic",),
+        "pooled with isotonic regression": ("calibrator.method=isotonic",),
         "moved alone": ("segments.min_positives=1000000000",),
         "auto": (),
     }

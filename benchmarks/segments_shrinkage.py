@@ -147,7 +147,7 @@ CONTENDERS = (
     ("one map, isotonic", False, ("calibrator.method=isotonic",)),
     ("one map", False, ()),
     ("maps of their own or their parents'", True, ("segments.shrinkage=none",)),
-    ("leaning on isotonic regression", True, ("calibrator.method=isotonic",)),
+    ("pooled with isotonic regression", True, ("calibrator.method=isotonic",)),
     ("moved alone", True, ("segments.min_positives=1000000000",)),
     ("auto", True, ()),
 )

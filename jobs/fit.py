@@ -130,7 +130,7 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     _check_segments(config)
     _check_interval(recipe)
     check_holdout(config)
-    if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe.rules.lean:
+    if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe.rules.partial_pooling:
         _logger.warning(
             "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "
             "segments.min_positives, the positives that a segment needs for its own map, or segments.shrinkage=none"
@@ -188,9 +188,9 @@ def recipe_of(config: FitConfig) -> Recipe:
         config.log.segment,
         interval=config.calibrator.interval,
     )
-    leaning = plain.can_lean and config.segments.shrinkage == "auto"
-    enough = config.segments.positives(leaning)
-    rules = SegmentRules(config.segments.min_rows, enough, leaning)
+    pooling = plain.supports_partial_pooling and config.segments.shrinkage == "auto"
+    enough = config.segments.positives(pooling)
+    rules = SegmentRules(config.segments.min_rows, enough, pooling)
     settings = {**config.segments.model_dump(), "min_positives": enough}
     return replace(plain, rules=rules, settings=settings).settled()
 
@@ -221,7 +221,7 @@ def _check_interval(recipe: Recipe) -> None:
     """Raise ConfigError for what an interval does not go with."""
     if recipe.interval == NONE:
         return
-    if recipe.columns and recipe.rules.lean:
+    if recipe.columns and recipe.rules.partial_pooling:
         raise ConfigError(
             "calibrator.interval: expected segments.shrinkage=none with segments, found segments.shrinkage=auto: "
             "partial pooling also uses other segments' rows, which an interval of the segment's own rows does not "
@@ -439,11 +439,11 @@ def _free_runs(scratch: str) -> None:
 
 def _choice_line(data: dict[str, Any]) -> str:
     """Line about the choice of auto, and its gain."""
-    share = f"{100 * (1 - data['leaning']):.0f} % of the rows use the smooth curve, the others isotonic steps"
+    share = f"{100 * (1 - data['isotonic_share']):.0f} % of the rows use the smooth curve, the others isotonic steps"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"
-    gain = losses["leaning"] - losses["smooth"]
+    gain = losses["isotonic"] - losses["smooth"]
     better = "lower" if gain >= 0 else "higher"
     return f"{share}; on held-out rows the curve's log loss is {abs(gain):.2g} {better} than the steps'"
 
@@ -484,7 +484,7 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if segments is not None:
         sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
-    if "leaning" in (data := version.manifest["data"]):
+    if "isotonic_share" in (data := version.manifest["data"]):
         lines.insert(2, f"  {_choice_line(data)}")
     held_out = held_out_line(version.manifest.get("gate") or {})
     if held_out is not None:

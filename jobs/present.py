@@ -26,7 +26,8 @@ FITTED = (
     "intercept",
     "largest_monotone_repair",
     "chosen",
-    "leaning",
+    "isotonic_share",
+    "leaning",  # the name of `isotonic_share` before
     "cross_validated_log_loss",
 )
 """Facts of the fit that the report shows where there are any."""

@@ -182,12 +182,12 @@ TRUTHS = {
 def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
     found = {name: Auto().fit(*normal(200_000, truth)) for name, truth in TRUTHS.items()}
     assert found["smooth"].chosen_ == "smooth"
-    assert found["smooth"].leaning_ < 0.05
-    assert found["steps"].leaning_ > 0.8
-    assert 0.05 < found["both"].leaning_ < 0.95
+    assert found["smooth"].isotonic_share_ < 0.05
+    assert found["steps"].isotonic_share_ > 0.8
+    assert 0.05 < found["both"].isotonic_share_ < 0.95
     assert found["both"].chosen_ == "both"
     for name, auto in found.items():
-        assert auto.cross_validated_log_loss_.keys() == {"smooth", "leaning"}
+        assert auto.cross_validated_log_loss_.keys() == {"smooth", "isotonic"}
         both = [
             excess(made.fit(*normal(200_000, TRUTHS[name])), TRUTHS[name]) for made in (Smooth(), Isotonic())
         ]
@@ -224,7 +224,7 @@ def test_shares_are_those_of_all_paths():
 
 
 @pytest.mark.parametrize("state", [1, 2])
-def test_leaning_is_isotonic_regression_with_the_curves_observations_added(state):
+def test_prior_is_isotonic_regression_with_the_curves_observations_added(state):
     from sklearn.isotonic import IsotonicRegression
 
     scores, labels = normal(3000, TRUTHS["steps"])
@@ -255,13 +255,13 @@ def test_cells_are_cut_where_isotonic_blocks_begin(weighted):
         assert own == pytest.approx(np.add.reduceat(of_points, starts), rel=1e-6, abs=1e-6)
 
 
-def test_segments_have_isotonic_regression_or_lean_on_the_map_in_its_blocks():
+def test_segments_have_isotonic_regression_or_is_pooled_with_the_map_in_its_blocks():
     auto = Auto(ends=0.5)
     auto.sampling_rate = 0.1
     made = auto.for_segments()
     assert repr(made) == "Isotonic(ends=0.5)"
     assert made.sampling_rate == 0.1
-    assert not Auto(["platt"]).can_be_leaned_on
+    assert not Auto(["platt"]).supports_partial_pooling
     rng = np.random.default_rng(3)
     scores = np.sort(rng.random(3000))
     labels = rng.random(3000) < scores**2
@@ -280,6 +280,6 @@ def test_segments_have_isotonic_regression_or_lean_on_the_map_in_its_blocks():
 
 def test_too_few_rows_for_halves_have_the_curve():
     auto = Auto().fit([0.1, 0.2, 0.3], [0, 0, 1])
-    assert (auto.chosen_, auto.leaning_, auto.cross_validated_log_loss_) == ("smooth", 0.0, {})
+    assert (auto.chosen_, auto.isotonic_share_, auto.cross_validated_log_loss_) == ("smooth", 0.0, {})
     scores = [0.1, 0.2, 0.3]
     assert auto.predict(scores) == pytest.approx(Smooth().fit(scores, [0, 0, 1]).predict(scores))

@@ -12,7 +12,7 @@ from calibrators._kernels import partial_pooling as kernel
 from calibrators.segments import adjusting
 from calibrators.segments.adjusting import VARIANCES, Cells, adjust, curve_of
 from calibrators.segments.partial_pooling import (
-    LEAN,
+    OWN_STRENGTH,
     BlockRanges,
     cells_within,
     own_maps,
@@ -182,26 +182,26 @@ def test_truth_is_recovered():
     assert adjusted.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
 
 
-def own_map(score, w, y, prior, lean=LEAN):
+def own_map(score, w, y, prior, strength=OWN_STRENGTH):
     """Of one group."""
-    return own_maps(score, score, w, y, np.array([0, score.size]), prior, lean)
+    return own_maps(score, score, w, y, np.array([0, score.size]), prior, strength)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([0.0, 1.0, 300.0]))
-def test_own_maps(seed, m, lean):
+def test_own_maps(seed, m, strength):
     rng = np.random.default_rng(seed)
     w = rng.integers(1, 20, m).astype(float)
     y = rng.binomial(w.astype(int), rng.random()).astype(float)
     prior = np.sort(rng.uniform(0.01, 0.99, m))
-    blocks = own_map(np.arange(m, dtype=float), w, y, prior, lean)
+    blocks = own_map(np.arange(m, dtype=float), w, y, prior, strength)
     level = blocks.level
-    c = lean / (w * prior * (1 - prior)).sum()
+    c = strength / (w * prior * (1 - prior)).sum()
     target = (y + c * w * prior) / (w * (1 + c))
     expected = IsotonicRegression().fit_transform(np.arange(m), target, sample_weight=w)
     found = np.repeat(level, np.diff(np.append(blocks.first, m)).astype(int))
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert (np.diff(level) > 0).all()
-    if lean:
+    if strength:
         assert level[0] > 0
         assert level[-1] < 1
     assert blocks.weight.sum() == w.sum()

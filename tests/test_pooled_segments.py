@@ -17,7 +17,7 @@ from sklearn.isotonic import IsotonicRegression
 import logcal
 from calibrators.methods.auto import Auto
 from calibrators.segments.bends import STRENGTH
-from calibrators.segments.partial_pooling import LEAN
+from calibrators.segments.partial_pooling import OWN_STRENGTH
 from jobs import evaluate, tables
 from jobs import fit as fit_job
 from jobs import score as score_job
@@ -37,7 +37,7 @@ from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
 from tests.test_segments import Shuffled, sorted_rows
 
-RULES = SegmentRules(1, 60, lean=True)
+RULES = SegmentRules(1, 60, partial_pooling=True)
 
 
 def some_log(
@@ -168,7 +168,7 @@ def one_segment(at, x, score, label, weight, a_variance, d_variance):
     positive = int((label == 1).sum())
     if min(positive, label.size - positive) < RULES.min_positives or np.unique(score).size == 1:
         return p
-    c = LEAN / (weight * p * (1 - p)).sum()
+    c = OWN_STRENGTH / (weight * p * (1 - p)).sum()
     target = (label + c * p) / (1 + c)
     return IsotonicRegression().fit(score, target, sample_weight=weight).predict(score)
 
@@ -242,7 +242,7 @@ def bent(eta, cell, label, weight, sigma):
 
 
 def on_a_curve(table, columns, weighted, found):
-    """As `in_memory`, of maps that lean on that of `Auto`: rows see it through its mean in isotonic blocks."""
+    """As `in_memory`, of maps pooled with that of `Auto`: rows see it through its mean in isotonic blocks."""
     score, label = np.asarray(table["score"]), np.asarray(table["label"], float)
     weight = np.asarray(table["w"]) if weighted else np.ones(score.size)
     keys = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
@@ -302,7 +302,7 @@ def groups_of(keys):
     ("seed", "columns", "weighted", "wave"),
     [(0, ("a", "b"), False, 1.5), (1, ("b", "a"), True, 0.0), (2, ("a",), False, 2.0)],
 )
-def test_leaning_on_a_curve_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave):
+def test_pooling_with_a_curve_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave):
     table = some_log(seed, rows=2500, ties=seed == 1, wave=wave)
     sizes = {"cut": (3, 100), "run_rows": 500, "bucket_bytes": 2000}
     found = fit(tmp_path, table, columns, weighted, method="auto", **sizes)
@@ -534,7 +534,7 @@ def test_from_a_log_to_its_report(tmp_path):
     report = {"path": str(tmp_path / "report")}
     measured = run(evaluate, EvaluateConfig, tmp_path, evaluate=in_sample, report=report)
     assert set(measured["segments"]["fitted_on"]) == {"segment", "moved"}
-    # Isotonic regression keeps totals, and nearly so do maps that lean.
+    # Isotonic regression keeps totals, and nearly so do pooled maps.
     mean = np.average(scored["probability"])
     assert mean == pytest.approx(np.mean(scored["label"]), rel=0.01)
     run(fit_job, FitConfig, tmp_path, segments={"shrinkage": "none", "min_rows": 300})

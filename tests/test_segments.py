@@ -61,10 +61,10 @@ class Shuffled(InlineExecutor):
 def reason_of(rules, rows, positives):
     """Why a segment of so many rows has no map of its own, None where it has one; the first that holds."""
     tests = [
-        ("min_rows", rows < rules.min_rows and not rules.lean),
+        ("min_rows", rows < rules.min_rows and not rules.partial_pooling),
         ("one_class", positives in (0, rows)),
         ("min_positives", positives < rules.min_positives),
-        ("min_negatives", rules.lean and rows - positives < rules.min_positives),
+        ("min_negatives", rules.partial_pooling and rows - positives < rules.min_positives),
     ]
     return next((name for name, holds in tests if holds), None)
 
@@ -722,7 +722,7 @@ def test_text_that_is_not_ascii_is_checked_and_other_text_is_taken():
 
 def test_reasons_of_many_segments_are_those_of_each():
     rows, positives = (column.ravel() for column in np.meshgrid(np.arange(9), np.arange(9)))
-    for rules in (SegmentRules(4, 2), SegmentRules(1, 1), SegmentRules(4, 3, lean=True)):
+    for rules in (SegmentRules(4, 2), SegmentRules(1, 1), SegmentRules(4, 3, partial_pooling=True)):
         each = [reason_of(rules, n, k) for n, k in zip(rows.tolist(), positives.tolist(), strict=True)]
         assert rules.reasons(rows, positives) == each
 

@@ -30,14 +30,14 @@ from calibrators.arithmetic.curve import (
 from calibrators.arithmetic.passes import Array
 
 STRENGTHS = (300.0, 30.0)
-"""Information that the curve counts for where isotonic regression is pooled with it."""
+"""Information that the curve counts for as the prior of isotonic regression."""
 
 ENDS = 1.0
-"""Positives added below the lowest score, and negatives above the highest: what leans says neither 0 nor 1 there."""
+"""Positives added below the lowest score, and negatives above the highest: there the map is neither 0 nor 1."""
 
 BINS = 1000
 PRIORS = tuple(
-    (1 - lean, lean * (1 - hard), lean * hard) for lean in (0.02, 0.5, 0.98) for hard in (0.1, 0.9)
+    (1 - steps, steps * (1 - hard), steps * hard) for steps in (0.02, 0.5, 0.98) for hard in (0.1, 0.9)
 )
 RATES = (0.0, 3.0, 10.0)
 """The chain's rates, averaged by evidence: the odds of each state, and how often it is drawn anew along all bins."""
@@ -62,14 +62,14 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Curve and leaning maps of cells, and how much of each the observations call for.
+    """Curve and isotonic maps of cells, and how much of each the observations call for.
 
     Attributes
     ----------
     cells : of all observations
     curve : fitted to them
-    maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression pooled with it
-        with each of `STRENGTHS`
+    maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression with it as
+        prior, with each of `STRENGTHS`
     share : float64 array, shape (states, cells), in [0, 1]: of each
     steps : where it may jump
     held_out : float64 array, shape (states,): mean log losses on the half that each was not fitted to; NaN where
@@ -84,8 +84,8 @@ class Choice:
     held_out: Array
 
     @property
-    def leaning(self) -> float:
-        """The share of the observations' weight that is given to leaning maps."""
+    def isotonic_share(self) -> float:
+        """The share of the observations' weight that is given to isotonic maps."""
         return float((self.share[1:].sum(axis=0) * self.cells.weight).sum() / self.cells.weight.sum())
 
     def knots(self) -> tuple[Array, Array]:
@@ -110,7 +110,7 @@ class Choice:
         return places[distinct], held_log_odds(odds[distinct])
 
     def _beside(self, mixed: Array, place: Array, cell: npt.NDArray[np.int64]) -> Array:
-        """Log-odds beside a step: leaning maps have the level of their cell until there."""
+        """Log-odds beside a step: isotonic maps have the level of their cell until there."""
         curve = self.share[0, cell] * (expit(self.curve.at(place)) - self.maps[0, cell])
         low, high = mixed[self.steps.cell - 1], mixed[self.steps.cell]
         return log_odds(np.clip(np.clip(mixed[cell] + curve, low, high), LEAST, 1 - LEAST))
@@ -144,14 +144,14 @@ def _rarer(weight: Array, positives: Array) -> float:
 
 
 def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
-    """Probabilities at places by a curve, and by isotonic regression of its cells pooled with it."""
+    """Probabilities at places by a curve, and by isotonic regression of its cells with it as prior."""
     p = expit(curve.at(cells.place))
-    lean = [np.interp(at, cells.place, leaning(cells, p, strength)) for strength in STRENGTHS]
-    return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *lean])
+    isotonic = [np.interp(at, cells.place, isotonic_with_prior(cells, p, strength)) for strength in STRENGTHS]
+    return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *isotonic])
 
 
-def leaning(cells: Cells, probability: Array, strength: float) -> Array:
-    """Isotonic regression of cells pooled with probabilities there: as on observations of so much information."""
+def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Array:
+    """Isotonic regression of cells, with probabilities as prior that count for so much information."""
     p = np.clip(probability, LEAST, 1 - LEAST)
     information = float((cells.weight * p * (1 - p)).sum())
     c = strength / information if information > 0 else math.inf

@@ -16,7 +16,7 @@ import numpy as np
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.curve import LEAST, Cells, Curve, Places, expit, log_odds, pooled
 from calibrators.arithmetic.hashing import mixed
-from calibrators.arithmetic.local_choice import STRENGTHS, leaning
+from calibrators.arithmetic.local_choice import STRENGTHS, isotonic_with_prior
 from calibrators.arithmetic.passes import Array
 
 DRAWS = 399
@@ -84,27 +84,29 @@ class Pointwise:
             if share.max() > 0:
                 above = below + np.interp(at, self.cells.place, share)
                 mine = (turn * _FIRST_TURN % 1.0 >= below) & (turn * _FIRST_TURN % 1.0 < above)
-                found = np.where(mine, _leant(own, self.curve, curve, inner, strength), found)
+                found = np.where(mine, _isotonic_draws(own, self.curve, curve, inner, strength), found)
                 below = above
         p = np.clip(expit(self.curve.at(own.place)), LEAST, 1 - LEAST)
         information = float((own.weight * p * (1 - p)).sum())
         doubt = _DOUBT / math.sqrt(max(1.0, information / _TELLING))
-        leant = _leant(own, self.curve, curve, inner, _HARDLY)
-        found = np.where(turn * _SECOND_TURN % 1.0 < doubt, leant, found)
+        isotonic = _isotonic_draws(own, self.curve, curve, inner, _HARDLY)
+        found = np.where(turn * _SECOND_TURN % 1.0 < doubt, isotonic, found)
         found.sort(axis=0)
         lower, upper = found[_TAIL - 1], found[-_TAIL]
         return at, np.minimum.accumulate(lower[::-1])[::-1], np.maximum.accumulate(upper)
 
 
-def _leant(own: Cells, curve: Curve, draws: Array, inner: slice, strength: float) -> Array:
+def _isotonic_draws(own: Cells, curve: Curve, draws: Array, inner: slice, strength: float) -> Array:
     """Log-odds of draws of isotonic regression with draws of the curve as prior. inner : those at the curve's cells."""
-    p = leaning(own, expit(curve.at(own.place)), strength)
+    p = isotonic_with_prior(own, expit(curve.at(own.place)), strength)
     normal = _normal(1, (len(draws), own.place.size))
     # Numbers of rare positives are skewed.
     noise = np.sqrt(own.weight * p * (1 - p)) * normal + (1 - 2 * p) / 6 * (normal * normal - 1)
     found = draws.copy()
     for k, draw in enumerate(draws):
-        drawn = leaning(own._replace(positives=own.positives + noise[k]), expit(draw[inner]), strength)
+        drawn = isotonic_with_prior(
+            own._replace(positives=own.positives + noise[k]), expit(draw[inner]), strength
+        )
         found[k, inner] = log_odds(np.clip(drawn, LEAST, 1 - LEAST))
     # Beyond the cells it goes on as the curve does.
     for beyond, end in ((slice(None, inner.start), inner.start), (slice(inner.stop, None), inner.stop - 1)):

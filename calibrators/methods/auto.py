@@ -76,9 +76,9 @@ class Auto(Calibrator):
     Attributes
     ----------
     chosen_ : str
-        The chosen candidate; without candidates 'smooth', 'leaning' (isotonic regression with the curve as prior), or
+        The chosen candidate; without candidates 'smooth', 'isotonic' (isotonic regression with the curve as prior), or
         'both', if neither has 95 % of the observations.
-    leaning_ : float in [0, 1]
+    isotonic_share_ : float in [0, 1]
         The share of the observations whose probability comes from isotonic regression with the curve as its prior.
     cross_validated_log_loss_ : dict of str to float >= 0
         Mean over all observations, natural logarithm; empty where nothing could be compared.
@@ -121,7 +121,7 @@ class Auto(Calibrator):
     """
 
     chosen_: str
-    leaning_: float
+    isotonic_share_: float
     choice_: Choice
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]
@@ -162,7 +162,7 @@ class Auto(Calibrator):
         if self.candidates is None:
             return {
                 "chosen": self.chosen_,
-                "leaning": self.leaning_,
+                "isotonic_share": self.isotonic_share_,
                 "cross_validated_log_loss": self.cross_validated_log_loss_,
                 **self.choice_.curve.averages(),
             }
@@ -181,7 +181,7 @@ class Auto(Calibrator):
         return made
 
     @property
-    def can_be_leaned_on(self) -> bool:
+    def supports_partial_pooling(self) -> bool:
         """Without candidates."""
         return self.candidates is None
 
@@ -242,13 +242,13 @@ class Auto(Calibrator):
         steps = Steps(begin, 0.75 * below + 0.25 * above, above)
         self.choice_ = chosen(cells, halves, steps)
         self.posterior_ = Pointwise(places, self.choice_.curve, cells, self.choice_.share, shift)
-        self.leaning_ = self.choice_.leaning
-        self.chosen_ = (
-            "smooth" if self.leaning_ <= _ALL else "leaning" if self.leaning_ >= 1 - _ALL else "both"
-        )
+        share = self.isotonic_share_ = self.choice_.isotonic_share
+        self.chosen_ = "smooth" if share <= _ALL else "isotonic" if share >= 1 - _ALL else "both"
         found = (float(self.choice_.held_out[0]), float(self.choice_.held_out[1:].min()))
         self.cross_validated_log_loss_ = {
-            name: loss for name, loss in zip(("smooth", "leaning"), found, strict=True) if math.isfinite(loss)
+            name: loss
+            for name, loss in zip(("smooth", "isotonic"), found, strict=True)
+            if math.isfinite(loss)
         }
         return tabulated_curve(fine, places, self.choice_.knots(), shift, float(self.max_error))
 

@@ -263,7 +263,7 @@ class Calibrator(Parameters, ABC):
         return self
 
     @property
-    def can_be_leaned_on(self) -> bool:
+    def supports_partial_pooling(self) -> bool:
         """True if segments' maps can be pooled with this one; `block_ranges` are where it is nearly constant."""
         return False
 

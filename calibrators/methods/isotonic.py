@@ -80,7 +80,7 @@ class Isotonic(Calibrator):
         return not self.strict
 
     @property
-    def can_be_leaned_on(self) -> bool:
+    def supports_partial_pooling(self) -> bool:
         """Unless `strict`, where the map is constant nowhere."""
         return type(self) is Isotonic and not self.strict
 

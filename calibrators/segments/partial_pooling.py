@@ -17,7 +17,7 @@ from calibrators.arithmetic.passes import Array
 
 Integers = npt.NDArray[np.int64]
 
-LEAN = 300.0
+OWN_STRENGTH = 300.0
 """M: the information, sum of w p (1 - p), that an adjusted map made of blocks counts for in a segment's own map."""
 
 
@@ -182,11 +182,11 @@ def own_maps(
     positives: Array,
     starts: Integers,
     prior: Array,
-    lean: float = LEAN,
+    strength: float = OWN_STRENGTH,
 ) -> OwnMaps:
     """Groups' own maps: isotonic regression of each group's points, pooled with a prior curve.
 
-    Each point has weight w (1 + C) and positives y + C w p, with C = lean / sum of w p (1 - p) over the group.
+    Each point has weight w (1 + C) and positives y + C w p, with C = strength / sum of w p (1 - p) over the group.
 
     Parameters
     ----------
@@ -194,14 +194,14 @@ def own_maps(
         Points of groups, group after group, ascending in each; or their cells, pooled where `prior` is constant.
     starts : int64 array, shape (groups + 1,): strictly ascending
     prior : float64 array, shape (n,), in (0, 1), ascending in each group
-    lean : the information that the prior counts for; 0: plain isotonic regression
+    strength : the information that the prior counts for; 0: plain isotonic regression
 
     Notes
     -----
     Neighbours of equal level are one block. O(n).
     """
     information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
-    share = lean / information if lean else np.zeros(information.size)
+    share = strength / information if strength else np.zeros(information.size)
     # Pooled by their places instead of their scores, so that it is known which are in a block.
     blocks, left = kernel.pool_with_prior(weight, positives, prior, starts, share)
     begin, end = blocks[0].astype(np.int64), blocks[1].astype(np.int64)

@@ -366,9 +366,9 @@ class SegmentsConfig(Section):
     one column less, or of all rows, or the score as it is.
     """
 
-    def positives(self, leaning: bool) -> int:
-        """Rows with label 1 that a segment needs. leaning : whether segments are partially pooled."""
-        return self.min_positives or (100 if leaning else 10)
+    def positives(self, pooling: bool) -> int:
+        """Rows with label 1 that a segment needs. pooling : whether segments are partially pooled."""
+        return self.min_positives or (100 if pooling else 10)
 
 
 def _as_grid(value: Any) -> Any:

@@ -98,14 +98,14 @@ class Recipe:
         return calibrator.has_posterior and (not self.columns or calibrator.for_segments().has_posterior)
 
     @property
-    def can_lean(self) -> bool:
+    def supports_partial_pooling(self) -> bool:
         """True if segments' maps can be pooled with that of all rows."""
-        return make_calibrator(self.method, self.parameters).can_be_leaned_on
+        return make_calibrator(self.method, self.parameters).supports_partial_pooling
 
     @property
-    def leans(self) -> bool:
+    def partial_pooling(self) -> bool:
         """True if maps of segments are pooled with their parents'."""
-        return self.rules.lean and self.can_lean
+        return self.rules.partial_pooling and self.supports_partial_pooling
 
     @property
     def isotonic(self) -> bool:
@@ -127,7 +127,7 @@ class Recipe:
 
 
 def _in_blocks(calibrator: Calibrator) -> bool:
-    return isinstance(calibrator, Isotonic) and calibrator.can_be_leaned_on
+    return isinstance(calibrator, Isotonic) and calibrator.supports_partial_pooling
 
 
 def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: float = 1.0) -> Calibrator:

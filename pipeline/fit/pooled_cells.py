@@ -204,14 +204,14 @@ class Own(NamedTuple):
     """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
     pooled : which are to have a map of their own. theta : of these, see `Bends`; None where they do not bend
-    lean : see `own_maps`
+    strength : see `own_maps`
     """
 
     shift: Array
     slope: Array
     pooled: npt.NDArray[np.bool_]
     theta: Array | None
-    lean: float
+    strength: float
 
 
 def shares_of(
@@ -219,7 +219,7 @@ def shares_of(
     adjusted: Adjusted,
     pooled: npt.NDArray[np.bool_],
     theta: Array | None,
-    lean: float,
+    strength: float,
 ) -> list[Own | None]:
     """Divide the input among the tasks. pooled : which segments are to have a map of their own."""
     shares: list[Own | None] = []
@@ -231,7 +231,7 @@ def shares_of(
             continue
         own = slice(at, at + part.segments)
         bends = None if theta is None else theta[before[own.start] : before[own.stop]]
-        shares.append(Own(adjusted.shift[own], adjusted.slope[own], pooled[own], bends, lean))
+        shares.append(Own(adjusted.shift[own], adjusted.slope[own], pooled[own], bends, strength))
         at += part.segments
     return shares
 
@@ -290,7 +290,7 @@ def make(work: Work | None, joined: Joined | None, share: Own | None, rate: floa
             first, last, weight, positives, prior = (
                 column[mine] for column in (first, last, weight, positives, prior)
             )
-        own = own_maps(first, last, weight, positives, starts_of(items[several]), prior, share.lean)
+        own = own_maps(first, last, weight, positives, starts_of(items[several]), prior, share.strength)
         said = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
         blocks = np.column_stack([own.first, own.last, own.weight, own.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, said, own.sizes)

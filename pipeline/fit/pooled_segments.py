@@ -21,7 +21,7 @@ from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, adjust, cross, curve_of, logit_of
 from calibrators.segments.bends import STRENGTH, bend
-from calibrators.segments.partial_pooling import LEAN, BlockRanges
+from calibrators.segments.partial_pooling import OWN_STRENGTH, BlockRanges
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import refuse_table
@@ -199,7 +199,7 @@ def _adjust(
     cells = cells_of([part for part in joined if part is not None], above.logit, centre)
     adjusted, crossed, across = _adjusted(cells, centre, numbered.segments.levels[place], parent, mean)
     if not mean:
-        return _Level(adjusted, crossed, {}, shares_of(joined, adjusted, pooled, None, LEAN))
+        return _Level(adjusted, crossed, {}, shares_of(joined, adjusted, pooled, None, OWN_STRENGTH))
     bends = bend(cells, adjusted, pooled)
     # Where nothing bends own maps would add noise alone.
     bending = pooled & (bends.sigma > 0)

@@ -87,7 +87,7 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
     first = add_merge(graph, rows, calibrator.first_pass(), cutting)
     joined = None
-    if recipe.leans:
+    if recipe.partial_pooling:
         joined = add_pooled(graph, calibrator, first, numbered, rows)
     elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
@@ -131,10 +131,10 @@ def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0)
 
 def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, keep: str | None) -> Numbered:
     segments = number_segments(total.runs, scratch)
-    rules = recipe.rules if recipe.leans else replace(recipe.rules, lean=False)
+    rules = recipe.rules if recipe.partial_pooling else replace(recipe.rules, partial_pooling=False)
     reasons = tuple(rules.reasons(level.rows, level.positives) for level in segments.levels)
     wanted = tuple(np.array([reason is None for reason in own], np.bool_) for own in reasons)
-    pooled = None if recipe.leans else recipe.pooled
+    pooled = None if recipe.partial_pooling else recipe.pooled
     cutting = cut_levels(segments, wanted, scratch, pooled=pooled, weighted=weighted)
     if keep is not None:
         cutting = cutting._replace(kept=keep_keys(segments, recipe.columns, scratch, keep))
@@ -168,14 +168,14 @@ def finish_segments(
     """
     first, numbered, joined = merged
     rows, interval = _placed(rows, recipe), recipe.interval
-    if recipe.leans:
+    if recipe.partial_pooling:
         below, variances, fitted = joined
         check_table(first[0])
         fit = Fit(fitted, first[0])
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
     level_0, identity, repair, refuted = _whole(fit, recipe)
-    if recipe.leans:
+    if recipe.partial_pooling:
         types = numbered.segments.levels[-1].types
         return SegmentedFit((level_0, *below), types, False, True, 0.0, variances), fit
     segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
@@ -215,7 +215,11 @@ def _whole(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
     """Level 0: the map of all rows, or the score as it is where they are too few; and how many bands were refuted."""
     table, own, interval = fit.table, None, recipe.interval
     rows, positives = np.array([table.used]), np.array([table.used_positive])
-    [reason] = [None] if recipe.leans else replace(recipe.rules, lean=False).reasons(rows, positives)
+    [reason] = (
+        [None]
+        if recipe.partial_pooling
+        else replace(recipe.rules, partial_pooling=False).reasons(rows, positives)
+    )
     if reason is None:
         calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
         own = interval_of(fit, calibration_map)

@@ -68,7 +68,7 @@ class Cutting(NamedTuple):
     kept: KeptSegments | None = None
 
     @property
-    def leaning(self) -> bool:
+    def in_block_ranges(self) -> bool:
         """True if the items lie within block ranges: see `LevelCut.own`."""
         return any(cut.own is not None for cut in self.levels)
 
@@ -94,7 +94,7 @@ def merge_segments(
         if score.size:
             score, tag = sort_tagged(score, tag, cutting.coding.bits)
         classes = _classes(score, tag)
-        pooled = pool_classes(*classes) if cutting.leaning and score.size else None
+        pooled = pool_classes(*classes) if cutting.in_block_ranges and score.size else None
         nest: _Nest | None = None
         for cut in cutting.levels:
             groups = read_codes(cut.groups, 0, codes)
@@ -109,7 +109,7 @@ def merge_segments(
     entries = _entries(bucket, scale)
     score, _, weight, positives = entries
     points = Points(*ties.sum_ties(score, weight, positives))
-    nest = _Nest(pool_points(points).first) if cutting.leaning else None
+    nest = _Nest(pool_points(points).first) if cutting.in_block_ranges else None
     for cut in cutting.levels:
         groups = read_codes(cut.groups, 0, codes)
         columns, starts = _cut_entries(entries, groups, cut, cutting.weighted)
@@ -152,7 +152,7 @@ class _Nest:
         self, ranked: _Ranked, groups: Any, cut: LevelCut, weighted: bool
     ) -> tuple[list[Array], Integers]:
         """Cut the next level's segments from their rows. groups : of each code, its segment."""
-        parent, own = self._leaning(groups, cut)
+        parent, own = self._parents_and_own(groups, cut)
         items, ranks, sizes = pool_ranks_within(*ranked, self._block_ranges, parent, own)
         return _sums(list(items), weighted), self._descend(ranks, sizes, groups)
 
@@ -160,7 +160,7 @@ class _Nest:
         self, points: list[Array], starts: Integers, groups: Any, cut: LevelCut, weighted: bool
     ) -> tuple[list[Array], Integers]:
         """Cut the next level's segments from their points. groups : of each code, its segment."""
-        parent, own = self._leaning(groups, cut)
+        parent, own = self._parents_and_own(groups, cut)
         score, weight, positives = points
         zero = np.zeros(score.size)
         items = (score, score, weight, zero, positives, zero)
@@ -169,7 +169,7 @@ class _Nest:
         columns = list(found[:6])
         return (columns if weighted else [columns[i] for i in (0, 1, 2, 4)]), ends
 
-    def _leaning(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
+    def _parents_and_own(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
         """Return for each of a level's segments its parent, and whether it is to have a map of its own."""
         parent = np.zeros(cut.size, np.int32)
         if self._parents is not None:

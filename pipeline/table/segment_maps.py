@@ -48,23 +48,23 @@ class SegmentRules:
     """Rules for segments that are calibrated on their own.
 
     min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
-    lean : partial pooling: every segment adjusts its parent's map, and a segment with `min_positives` rows of either
+    partial_pooling : every segment adjusts its parent's map, and a segment with `min_positives` rows of either
         label has a map of its own that is pooled with it; `min_rows` does not count then.
     """
 
     min_rows: int = 1
     min_positives: int = 1
-    lean: bool = False
+    partial_pooling: bool = False
 
     def reasons(self, rows: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]) -> list[str | None]:
         """Why segments of so many rows are not fitted; None where they are."""
         found = np.full(rows.size, None, object)
         # Of several reasons the last that is written counts.
-        if self.lean:
+        if self.partial_pooling:
             found[rows - positives < self.min_positives] = MIN_NEGATIVES
         found[positives < self.min_positives] = MIN_POSITIVES
         found[(positives == 0) | (positives == rows)] = ONE_CLASS
-        if not self.lean:
+        if not self.partial_pooling:
             found[rows < self.min_rows] = MIN_ROWS
         return found.tolist()
 
