@@ -169,11 +169,11 @@ class Prepared:
         follow = self.config.follow
         until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
         log.info(
-            "following %s %s: scored with table '%s', version %s, into %s; scored before: %s",
+            "following %s %s: scored with table '%s' (%s) into %s; %s scored before",
             without_secrets(self.places.root),
             until,
             self.config.store.table,
-            self._current() or "none yet",
+            self._current() or "no version yet",
             without_secrets(self.places.target_root),
             counted(len(self.ledger.files), "file"),
         )

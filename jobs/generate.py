@@ -15,7 +15,7 @@ from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan
 from jobs.rows import label_lines, outcomes_of, settings_of
-from logcal.errors import InputRejectedError
+from logcal.errors import InputRejectedError, counted
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
 from pipeline.classifier.shipped_classifier import (
@@ -280,14 +280,15 @@ def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
         "run_id": classifier["run_id"],
     }
     failed = f", {facts['repeats_failed']} more failed" if facts["repeats_failed"] else ""
+    repeats = counted(facts["repeats"], "repeat")
     lines = [
-        f"generated {facts['rows']:,} rows ({facts['positives']:,} positive) in {facts['repeats']} repeats{failed}",
+        f"generated {facts['rows']:,} rows ({facts['positives']:,} positive) in {repeats}{failed}",
         f"  {summary['log']}",
         f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows{_waiting(facts)}",
         f"  {summary['classifier']}",
     ]
     lines += [
-        f"  decision threshold after {method}: {found['value']:.4g} (right for {found['rate']:.1%} of them)"
+        f"  decision threshold after {method}: {found['value']:.4g} (accuracy {100 * found['rate']:.1f} %)"
         for method, found in classifier["thresholds"].items()
     ]
     return Outcome(summary=summary, lines=lines)

@@ -288,4 +288,4 @@ def said(age: float | None) -> str:
     for seconds, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if age >= 2 * seconds:
             return f"{age / seconds:.0f} {unit} ago"
-    return f"{age:.0f} seconds ago"
+    return f"{counted(round(age), 'second')} ago"

@@ -257,7 +257,8 @@ def promote(store: str, table: str, name: str) -> Outcome:
 
 def _moved(table: str, before: str | None, version: Version) -> Outcome:
     summary = {"table": table, "previous_version": before, "version": version.name}
-    return Outcome(summary=summary, lines=[f"{table}: CURRENT was {before}, is now {version.name}"])
+    former = f"; it was {before}" if before else ""
+    return Outcome(summary=summary, lines=[f"{table}: the live version is {version.name}{former}"])
 
 
 def prune(store: str, table: str, keep: int) -> Outcome:
