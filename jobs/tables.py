@@ -15,6 +15,7 @@ from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
 from pipeline.follow.ledger import needed_versions
 from pipeline.log.windows import parse_day
+from pipeline.sort.day_files import digests_of_day
 from pipeline.table.day_decisions import Decision, decide, read_decisions
 from pipeline.table.journal import Entry, moves, trail
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
@@ -335,9 +336,10 @@ def decide_on(store: str, table: str, day: str, decision: str | None = None, rea
         raise ConfigError(f"DAY: expected a date such as 2026-01-31, found {day!r}")
     found = PublishedTable(store, table)
     _check_there(found, table, found.folder.names())
-    decisions = decide(found.folder, parsed.isoformat(), decision, reason)
+    name = parsed.isoformat()
+    decisions = decide(found.folder, name, decision, reason, digests_of_day(found.folder / "days", name))
     said = "is judged by the next fit" if decision is None else f"is {decision}d from the next fit on"
-    lines = [f"{parsed.isoformat()} {said}"]
+    lines = [f"{name} {said}"]
     return Outcome(summary={"table": table, "decisions": _as_rows(decisions)}, lines=lines)
 
 

@@ -153,25 +153,48 @@ def test_profiles_add_up_and_keep_the_order(scores, seed):
     assert np.array_equal(cell_of(middle_of(whole.cell)), whole.cell) or 0.0 in np.abs(whole.score)
 
 
-def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
-    table = tmp_path / "store" / "ads"
-    for digest in ("0123456789abcdef-01234567", "aaaaaaaaaaaaaaaa-01234567"):  # the second of other settings
-        (table / "days" / f"2026-01-31-{digest}").mkdir(parents=True)
-    store = str(tmp_path / "store")
-    decide_on(store, "ads", "2026-01-31", "exclude", "labels came late")
-    decide_on(store, "ads", "20260201", "include", "the new model")
-    decisions = read_decisions(Folder.at(table))
-    assert {d: (own.decision, own.reason) for d, own in decisions.items()} == {
-        "2026-01-31": ("exclude", "labels came late"),
-        "2026-02-01": ("include", "the new model"),
-    }
-    now = {"2026-01-31": ["2026-01-31-0123456789abcdef"], "2026-02-01": ["2026-02-01-aaaaaaaaaaaaaaaa"]}
-    assert [day for day, own in decisions.items() if own.holds(now[day])] == list(now)
-    changed = {"2026-01-31": ["2026-01-31-fedcba9876543210"]}
-    assert not any(decisions[day].holds(tables) for day, tables in changed.items())
-    assert "labels came late" in "\n".join(list_days(store, "ads").lines)
-    decide_on(store, "ads", "2026-01-31", None, "")
-    assert set(read_decisions(Folder.at(table))) == {"2026-02-01"}
+def test_decisions_hold_until_the_files_of_the_day_change(tmp_path):
+    log, store = tmp_path / "log", str(tmp_path / "store")
+
+    def write(number, name="a"):
+        score, label, _ = simulated_day(number, rows=1500, day_sd=0.0)
+        folder = log / f"date=2026-01-{number:02}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            pa.table({"score": score, "label": label, "c": np.arange(score.size) % 2}),
+            folder / f"{name}.parquet",
+        )
+
+    def excluded(segment=None):
+        window = {"column": "date", "last": "4d", "suspect_days": "use"}
+        table = {"path": store, "table": "ads"}
+        of_log = {"path": str(log), "segment": segment or []}
+        facts = {"log": of_log, "store": table, "window": window, "gate": {"holdout": "none"}}
+        logcal.run("fit", facts | {"calibrator": {"method": "platt"}})
+        newest = max((tmp_path / "store/ads/versions").iterdir())
+        found = json.loads((newest / "manifest.json").read_text())["window"].get("days_excluded", [])
+        return [(own["day"][-2:], own["reason"]) for own in found]
+
+    for number in (1, 2, 3):
+        write(number)
+    write(3, "b")
+    excluded()
+    decide_on(store, "ads", "2026-01-03", "exclude", "labels came twice")
+    decide_on(store, "ads", "20260105", "exclude", "will be a holiday")
+    assert excluded() == [("03", "labels came twice")]
+    assert excluded(["c"]) == [("03", "labels came twice")]
+    write(4)
+    write(5)  # the tables of a day before are merged
+    assert excluded() == [("03", "labels came twice"), ("05", "will be a holiday")]
+    assert "labels came twice" in "\n".join(list_days(store, "ads").lines)
+    decide_on(store, "ads", "2026-01-05", None, "")
+    write(3, "c")
+    assert excluded() == []
+    # As earlier versions wrote them: names of the day's tables.
+    names = {path.name[:27] for path in (tmp_path / "store/ads/days").glob("2026-01-04-*")}
+    decision = {"decision": "exclude", "reason": "so", "at": "2026-01-06", "tables": [*names]}
+    (tmp_path / "store/ads" / DECISIONS).write_text(json.dumps({"2026-01-04": decision}))
+    assert excluded() == [("04", "so")]
 
 
 def test_what_is_no_day_or_no_decision_is_said(tmp_path):

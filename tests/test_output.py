@@ -1,5 +1,6 @@
 """Outputs that appear whole or not at all."""
 
+import ctypes
 import errno
 import json
 import os
@@ -416,6 +417,19 @@ def test_a_new_output_takes_the_old_ones_place(tmp_path, monkeypatch, system):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out.logcal"]
     with pytest.raises(NothingToDoError):
         write_beside(path, "second", replace=True)
+
+
+def test_a_full_disk_at_the_exchange_leaves_the_old_output_in_place(tmp_path, monkeypatch):
+    def full(*arguments):
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+    write_beside(str(tmp_path / "out"), "first", b"0", replace=True)
+    system = SimpleNamespace(renameat2=full)
+    monkeypatch.setattr("pipeline.files.folders.ctypes.CDLL", lambda *a, **k: system)
+    with pytest.raises(TemporaryError, match="No space left"):
+        write_beside(str(tmp_path / "out"), "second", b"1", replace=True)
+    assert (tmp_path / "out" / "a.parquet").read_bytes() == b"0"
 
 
 @pytest.mark.parametrize("replace", [False, True])

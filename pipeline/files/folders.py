@@ -9,6 +9,7 @@ process before, within and after each of them.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fnmatch
 import glob
 import hashlib
@@ -407,6 +408,8 @@ def sync_file(path: str | Path) -> None:
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
+"""Errors of systems, file systems and containers that have no exchange."""
 
 
 def exchange(new: Path, old: Path) -> None:
@@ -422,8 +425,11 @@ def exchange(new: Path, old: Path) -> None:
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old))
-    if rename is not None and rename(*names, _RENAME_EXCHANGE) == 0:
-        return
+    if rename is not None:
+        if rename(*names, _RENAME_EXCHANGE) == 0:
+            return
+        if (error := ctypes.get_errno()) not in _NO_EXCHANGE:
+            raise OSError(error, os.strerror(error), str(old))
     aside = new.with_name(f"{new.name}-replaced")
     old.rename(aside)
     try:

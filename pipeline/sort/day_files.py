@@ -9,12 +9,13 @@ bad-*.parquet     unusable rows, where they are kept
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -87,6 +88,20 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], run_by
     facts["checksums"] = _checksums(stored, [*kept, SAMPLES, *([] if segments is None else [SEGMENTS])])
     stored.replace(FACTS, json.dumps(with_checksum(facts)).encode())
     return Kept(frozenset(files), replace(receipt, runs=runs))
+
+
+def file_digests(files: Iterable[FileId]) -> set[str]:
+    """Tell files apart, each as it is."""
+    return {hashlib.sha256(json.dumps(file).encode()).hexdigest()[:16] for file in files}
+
+
+def digests_of_day(folder: Folder, day: str) -> set[str]:
+    """Digests of the files of a day's tables.
+
+    folder : of day tables. day : such as 2026-01-31
+    """
+    found = (read_day(str(folder / name)) for name in folder.names() if name.startswith(f"{day}-"))
+    return set().union(*(file_digests(kept.files) for kept in found if kept is not None))
 
 
 def merge_tables(

@@ -23,6 +23,7 @@ import numpy as np
 from calibrators.arithmetic.passes import Array
 from logcal.errors import InputRejectedError
 from pipeline.log.windows import day_of
+from pipeline.sort.day_files import file_digests
 from pipeline.sort.day_profiles import Profile
 from pipeline.sort.day_tables import DayTable
 from pipeline.table.day_decisions import INCLUDE, Decision
@@ -424,15 +425,14 @@ class DayRule:
         """Days of a store's day tables on which a person decided so."""
         if not self.decisions:
             return {}
-        contents: dict[int, list[str]] = {}
-        for table in tables:
-            contents.setdefault(table.day, []).append(table.content)
-        own = {day: self.decisions.get(day_of(day).isoformat()) for day in contents}
-        return {
-            day: one
-            for day, one in own.items()
-            if one is not None and one.decision == decision and one.holds(contents[day])
-        }
+        decided = {}
+        for day in {table.day for table in tables}:
+            one, there = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
+            if one is not None and one.decision == decision:
+                files = set().union(*(file_digests(table.kept.files) for table in there))
+                if one.holds(files) or one.holds({table.content for table in there}):
+                    decided[day] = one
+        return decided
 
 
 EVERY_DAY = DayRule()

@@ -7,7 +7,6 @@ files change; then the day is judged again.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,8 +19,6 @@ from pipeline.files.locks import locking
 DECISIONS = "days.json"
 EXCLUDE, INCLUDE = "exclude", "include"
 
-_DIGEST = re.compile(r"(\d{4}-\d\d-\d\d-[0-9a-f]{16})(-[0-9a-f]{8})?")
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -32,7 +29,7 @@ class Decision:
     decision : 'exclude' or 'include'
     reason : in a person's words
     at : when, ISO 8601
-    tables : day tables that there were of the day, by day and digest of their files; empty: the day was not there yet
+    tables : digests of the day's files (earlier: names of its tables); empty: the day was not there yet
     """
 
     decision: str
@@ -40,9 +37,9 @@ class Decision:
     at: str
     tables: tuple[str, ...] = ()
 
-    def holds(self, tables: Collection[str]) -> bool:
-        """Tell whether it applies to the day as it is now. Other settings may have made tables of the same day."""
-        return not self.tables or set(self.tables) >= set(tables)
+    def holds(self, digests: Collection[str]) -> bool:
+        """Tell whether it applies to the day as it is now: to all of its files, whatever settings read them."""
+        return not self.tables or set(self.tables) >= set(digests)
 
 
 def read_decisions(folder: Folder) -> dict[str, Decision]:
@@ -71,27 +68,23 @@ def read_decisions(folder: Folder) -> dict[str, Decision]:
         ) from None
 
 
-def decide(folder: Folder, day: str, decision: str | None, reason: str) -> dict[str, Decision]:
+def decide(
+    folder: Folder, day: str, decision: str | None, reason: str, files: Collection[str]
+) -> dict[str, Decision]:
     """Enter a decision, or with None take it back; return all of them.
 
     Parameters
     ----------
     folder : of the table
     day : such as 2026-01-31
+    files : digests of the day's files
     """
     with locking(folder):
         decisions = read_decisions(folder)
         decisions.pop(day, None)
         if decision is not None:
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            decisions[day] = Decision(decision, reason, at, _tables_of(folder, day))
+            decisions[day] = Decision(decision, reason, at, tuple(sorted(files)))
         content = {key: asdict(decisions[key]) for key in sorted(decisions)}
         folder.replace(DECISIONS, json.dumps(content, indent=1).encode())
     return decisions
-
-
-def _tables_of(folder: Folder, day: str) -> tuple[str, ...]:
-    found = (_DIGEST.fullmatch(name) for name in (folder / "days").names())
-    return tuple(
-        sorted({match[1] for match in found if match is not None and match[1].startswith(f"{day}-")})
-    )

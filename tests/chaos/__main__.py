@@ -45,6 +45,8 @@ _IMPORTED = (
     "tables",
 )
 _KINDS = (*AT_WRITES, *AT_RANDOM)
+_ROUNDS = 4
+"""How often a command with few calls has each disturbed in one way."""
 
 
 def disturbed(name: str, trials: int, kinds: Iterable[str], seed: int, folder: Path) -> Iterator[Trial]:
@@ -60,10 +62,16 @@ def disturbed(name: str, trials: int, kinds: Iterable[str], seed: int, folder: P
     for kind in kinds:
         wanted = 4 * trials if kind == "killed" else trials
         if kind in AT_WRITES:
-            chosen = sorted(random.permutation(len(calls))[:wanted])
-            for one in (found for i in chosen for found in AT_WRITES[kind](stage, calls[i], random)):
-                kills += kind == "killed"
-                yield one
+            # A kill at a call is the same each time; what else is done there differs, and some calls do not suit.
+            rounds = range(1 if kind == "killed" else _ROUNDS)
+            count = 0
+            for i in (i for _ in rounds for i in random.permutation(len(calls))):
+                if count >= wanted:
+                    break
+                for one in AT_WRITES[kind](stage, calls[i], random):
+                    count += 1
+                    yield one
+            kills += count if kind == "killed" else 0
         else:
             if kind == "killed at random":
                 wanted = max(wanted, 4 * trials - kills)

@@ -91,7 +91,7 @@ def full_from(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
 
 def signal_at(stage: Stage, call: Call, random: np.random.Generator) -> Iterator[Trial]:
     """SIGTERM or SIGINT before a call."""
-    number = (signal.SIGTERM, signal.SIGINT)[call.number % 2]
+    number = (signal.SIGTERM, signal.SIGINT)[random.integers(2)]
     stage.reset()
     ended = _traced_at(stage, call, Send(number))
     yield judged(stage, "signalled", f"{_at(call)} {number.name}", ended, (128 + number,))
