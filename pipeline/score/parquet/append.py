@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,13 +17,12 @@ from fsspec.spec import AbstractBufferedFile
 from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
     MAGIC,
+    TAIL_BYTES,
     Footer,
-    NewColumn,
     NotExtensibleError,
     extended_footer,
     read_footer,
 )
-from pipeline.score.parquet.pages import ChunkWriter
 
 _COPY_BYTES = 1 << 23
 
@@ -55,20 +53,43 @@ def read_ending(source: BinaryIO, metadata: pq.FileMetaData | None = None) -> En
     return Ending(footer, start, _read(encoded) if metadata is None else metadata)
 
 
-def append_columns(
-    source: BinaryIO,
-    target: BinaryIO,
-    make_columns: Callable[[ChunkWriter], Sequence[NewColumn]],
-    ending: Ending | None = None,
-) -> int:
+CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+"""Codecs as Parquet numbers them, and as Arrow calls them."""
+_SNAPPY = 1
+_LEVELS = {"gzip": 6, "brotli": 5}
+
+
+def codec_beside(codec: int) -> str:
+    """The codec of new chunks beside one of this codec, which is as Parquet numbers it.
+
+    The same; snappy for those that pyarrow does not have (LZO) or that readers differ on (LZ4 with Hadoop's frames).
+    """
+    return CODECS.get(codec, CODECS[_SNAPPY])
+
+
+class Appended(NamedTuple):
+    """New columns of a file.
+
+    schema : of them: booleans, doubles, and strings as dictionaries. groups : their rows, a table for each row group
+    """
+
+    schema: pa.Schema
+    groups: Iterable[pa.Table]
+    codec: str
+
+
+def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, ending: Ending) -> int:
     """Copy a Parquet file and add columns to the copy.
+
+    Arrow writes the new columns as a file of their own, which begins where the source's footer did: its chunks are
+    where they are to be, and only its footer is not.
 
     Parameters
     ----------
     source : the file, open for reading
     target : where the copy goes, open for writing and empty; it need not be seekable
-    make_columns : writes the new columns' chunks with the given writer and says what they are
-    ending : the source's, if it was read already
+    columns : what is added; as many groups as the source has
+    ending : the source's
 
     Returns
     -------
@@ -80,33 +101,94 @@ def append_columns(
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    footer, start, before = ending or read_ending(source)
+    footer, start, before = ending
     _copy(source, start, target)
-    writer = ChunkWriter(target, start)
-    columns = make_columns(writer)
-    if footer.has_offset_index():
+    sink = _Sink(target, start)
+    texts = [field.name for field in columns.schema if pa.types.is_dictionary(field.type)]
+    file = pa.PythonFile(sink, mode="w")
+    with pq.ParquetWriter(
+        file,
+        columns.schema,
+        compression=columns.codec,
+        compression_level=_LEVELS.get(columns.codec),
+        # A text is the same in all rows: its bounds say nothing that its dictionary does not.
+        write_statistics=[name for name in columns.schema.names if name not in texts],
+        use_dictionary=[field.name for field in columns.schema if not pa.types.is_boolean(field.type)],
         # Readers that use the offset indexes of some columns expect those of all.
-        columns = [
-            replace(column, indexes=[writer.write_offset_index(chunk) for chunk in column.chunks])
-            for column in columns
-        ]
-    end = extended_footer(footer, columns)
-    _check(before, end, columns)
+        write_page_index=footer.has_offset_index(),
+        store_schema=False,
+    ) as writer:
+        for written in range(sink.position, start, len(_ROOM)):
+            file.write(_ROOM[: start - written])
+        for group in columns.groups:
+            writer.write_table(group, row_group_size=max(1, group.num_rows))
+        sink.hold()
+    end = extended_footer(footer, Footer.read(sink.footer()), columns.schema)
+    _check(before, end, columns.schema.names)
     target.write(end)
-    return writer.position + len(end)
+    return sink.position + len(end)
+
+
+_ROOM = memoryview(bytes(1 << 20))
+
+
+class _Sink:
+    """File that Arrow writes to: bytes behind others of a target.
+
+    Parameters
+    ----------
+    target : only its `write` is used
+    start : bytes that it holds already. Arrow counts what it writes from 0: as many must be written first, and are
+        dropped.
+    """
+
+    closed = False
+
+    def __init__(self, target: BinaryIO, start: int) -> None:
+        self.target = target
+        self.position = 0
+        self._start = start
+        self._held: list[bytes] | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write bytes, or hold them."""
+        if self._held is not None:
+            self._held.append(data)
+        elif self.position >= self._start:
+            self.target.write(data)
+        self.position += len(data)
+        return len(data)
+
+    def hold(self) -> None:
+        """Hold what is written from here on: indexes and a footer."""
+        self._held = []
+
+    def footer(self) -> bytes:
+        """Take the footer that is held, and write what came before it."""
+        held = b"".join(self._held or [])
+        size = int.from_bytes(held[-TAIL_BYTES:-4], "little") + TAIL_BYTES
+        self.target.write(held[:-size])
+        self.position -= size
+        return held[-size:-TAIL_BYTES]
+
+    def flush(self) -> None:
+        """Do nothing: the target is another's."""
+
+    def close(self) -> None:
+        """Do nothing: the target is another's."""
 
 
 def _read(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
 
 
-def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) -> None:
+def _check(before: pq.FileMetaData, end: bytes, new: list[str]) -> None:
     """Have Arrow read the new footer, too: nothing is left to trust in an unusual file."""
     after = pq.read_metadata(pa.BufferReader(MAGIC + end))
     names = [before.schema.column(i).path for i in range(before.num_columns)]
     found = [after.schema.column(i).path for i in range(after.num_columns)]
     if (
-        found != [*names, *(column.name for column in columns)]
+        found != [*names, *new]
         or after.num_rows != before.num_rows
         or after.num_row_groups != before.num_row_groups
     ):
