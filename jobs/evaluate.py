@@ -88,9 +88,9 @@ def prepare(config: EvaluateConfig) -> Prepared:
         log = _open(config, columns, others)
         check_segment_types(version, log)
     else:
-        _check_kept(kept, transform, columns, others)
+        _check_kept(kept, transform, columns, others, config.window.column)
         log = kept.files()
-    window = _window(config, log, kept)
+    window = window_of(config.window, log, config.evaluate.last)
     if window is not None:
         log = window.log
     measurement = Measurement(
@@ -120,7 +120,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     )
     if seen and not config.evaluate.allow_in_sample:
         check_measured(output, days, version)
-    check_in_sample(config, seen, version)
+        check_in_sample(seen, version)
     output.check(identity)
     sorting = Sorting.of(config, log, identity)
     needed = check_scratch(config, log, measurement.needed, sorts=measurement.sorts)
@@ -159,16 +159,14 @@ def _settings(config: EvaluateConfig, version: Version, measured: Measurement) -
     return settings
 
 
-def _window(config: EvaluateConfig, log: Log, kept: KeptTable | None) -> Window | None:
-    if kept is not None and config.window.column is not None:
+def _check_kept(
+    kept: KeptTable, transform: str, segments: tuple[str, ...], others: tuple[str, ...], dates: str | None
+) -> None:
+    if dates is not None:
         raise ConfigError(
-            f"window.column: expected null with a kept score table, whose rows have no days, found "
-            f"{config.window.column!r}: leave it out, or evaluate on the log"
+            f"window.column: expected null with a kept score table, whose rows have no days, found {dates!r}: leave it "
+            "out, or evaluate on the log"
         )
-    return window_of(config.window, log, config.evaluate.last)
-
-
-def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...], others: tuple[str, ...]) -> None:
     has = f"found a score table, which has {', '.join(kept.segments) or 'none'}: evaluate on the log"
     if segments and kept.segments != segments:
         raise ConfigError(
@@ -250,8 +248,6 @@ class Prepared(Startable):
 
     @property
     def _sorting(self) -> tuple[str, ...]:
-        if self.measurement.kept is not None:
-            return ()
         log = self.log
         tasks = len(cut(log, self.sorting.plan(log).run_rows))
         return (
@@ -272,8 +268,9 @@ class Prepared(Startable):
         measured = self._measured(executor)
         table, evaluation, segments = measured.table, measured.evaluation, measured.segments
         seen = self.seen or of_same_rows(table.facts(), self.version.manifest)
-        check_in_sample(self.config, seen, self.version)
-        failed = unmet(self.config, evaluation)
+        if not self.config.evaluate.allow_in_sample:
+            check_in_sample(seen, self.version)
+        failed = unmet(self.config.evaluate.require, evaluation)
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
             evaluation,

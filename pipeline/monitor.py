@@ -12,11 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.double_double import Pair
 from calibrators.arithmetic.passes import Array, Pass, Points
-from calibrators.arithmetic.sampling import OddsDivided, odds_divided
 from calibrators.measures.drift import DriftState, Evidence, alarms, evidence_of, evidence_pass, evidence_sums
-from calibrators.measures.engine import Integers, Predict
 from logcal.errors import InputRejectedError
 from logcal.storage import with_checksum
 from pipeline.execution import Executor
@@ -217,17 +214,6 @@ def _read_state(found: dict[str, Any]) -> DriftState:
 
 
 @dataclass(frozen=True)
-class TableMap:
-    """The map of a lookup table, to predict with on any worker: tasks carry the path, not the map."""
-
-    path: str
-
-    def __call__(self, scores: Array) -> Array:
-        """Probabilities of ascending scores; the table is read once a process."""
-        return cached_lookup_table(self.path).map.predict_ascending(scores)
-
-
-@dataclass(frozen=True)
 class Watch:
     """Table under watch, and its settings.
 
@@ -239,17 +225,13 @@ class Watch:
     tolerance: float
     sampling_rate: float = 1.0
 
+    def predictor(self, columns: tuple[str, ...] = ()) -> Predictor:
+        """Predict with it. columns : of its segments."""
+        return Predictor(self.lookup, columns, self.sampling_rate)
+
     def request(self) -> Pass:
         """The pass over a day's score table, where the table has no segments."""
-        predict: Predict = TableMap(self.lookup)
-        if self.sampling_rate != 1.0:
-            predict = OddsDivided(1 / self.sampling_rate, predict)
-        return evidence_pass(predict, self.tolerance)
-
-    def sums(self, p: Array, w: Array, k: Array, starts: Integers) -> Pair:
-        """The sums of segments' evidence, from what is predicted."""
-        p = p if self.sampling_rate == 1.0 else odds_divided(p, 1 / self.sampling_rate)
-        return evidence_sums(p, w, k, self.tolerance, starts)
+        return evidence_pass(self.predictor(), self.tolerance)
 
 
 class DayEvidence(NamedTuple):
@@ -272,7 +254,8 @@ def day_evidence(day: SortedRows, executor: Executor, watch: Watch) -> DayEviden
         table, (whole, scores) = merge_rows(day, executor, _with_scores(watch))
         return DayEvidence(table, whole, scores, {})
     rows = SegmentRows.of(day, executor, columns)
-    sums = sums_of_predictions(rows, Predictor(watch.lookup, columns), executor, watch.sums)
+    function = partial(evidence_sums, tolerance=watch.tolerance)
+    sums = sums_of_predictions(rows, watch.predictor(columns), executor, function)
     whole = evidence_of([state for own in sums.values() for state in own])
     found = {rows.level.keys[place]: evidence_of(own) for place, own in sorted(sums.items())}
     return DayEvidence(rows.table, whole, None, found)

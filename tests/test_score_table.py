@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from calibrators import Points, collapse
 from calibrators.arithmetic.passes import Pass
 from logcal.errors import InputRejectedError
-from pipeline.evaluate.kept_table import KeptTable
-from pipeline.execution import InlineExecutor
+from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
+from pipeline.execution import Graph, InlineExecutor
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, run_merging, score_table
 from pipeline.sort.parts import read_points, write_points
-from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes
+from pipeline.sort.score_table import SortedRows, SortPlan, add_merge, build_score_table, scratch_bytes
 from pipeline.sort.source import Source
 
 
@@ -208,7 +208,7 @@ def test_sizes_of_the_work_for_logs_and_memory_of_any_size(tmp_path):
     assert plan.within(1 << 40, 10**12).bucket_bytes * 8 < 1 << 40
 
 
-def test_a_row_group_of_a_part_is_a_part(tmp_path):
+def test_row_groups_of_a_kept_table_are_sorted_one_by_one(tmp_path):
     points = collapse(np.random.default_rng(0).random(1000), np.arange(1000) % 2, np.ones(1000))
     path = tmp_path / "score_table" / "part.parquet"
     path.parent.mkdir()
@@ -221,12 +221,12 @@ def test_a_row_group_of_a_part_is_a_part(tmp_path):
     )
     data |= {"highest_score": 1, "quarantined_by_reason": {}}
     kept = KeptTable(Folder.at(tmp_path), {"files": files, "data": data})
-    parts = kept.table(kept.files()).parts
-    assert [part.points for part in parts] == [300, 300, 300, 100]
-    assert [part.first for part in parts] == points.score[::300].tolist()
-    assert [part.weight.tolist() for part in parts] == [[300.0], [300.0], [300.0], [100.0]]
-    read = [read_points(part.path, part.group) for part in parts]
-    assert_same([np.concatenate(column) for column in zip(*read, strict=True)], points)
+    log = kept.files()
+    assert log.files[0].row_groups == (300, 300, 300, 100)
+    graph, plan = Graph(), SortPlan(str(tmp_path), write=str(tmp_path / "sorted"))
+    total = add_sort_kept(graph, kept, log, (), plan)
+    table, _ = InlineExecutor().compute(graph, add_merge(graph, SortedRows(log, plan, total)))
+    assert_same(points_of(table), points)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -8,8 +8,7 @@ weights 1 / r would count one kept negative as many observations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,18 +77,6 @@ def sampling_weights(sample_weight: npt.ArrayLike) -> Array:
 def effective_scale(weight: float, squares: float) -> float:
     """The factor of `sampling_weights`: the sum of the weights over that of their squares."""
     return weight / squares
-
-
-@dataclass(frozen=True)
-class OddsDivided:
-    """A prediction with odds times `rate`: picklable, for passes. predict None: the scores are the predictions."""
-
-    rate: float
-    predict: Callable[[Array], Array] | None = None
-
-    def __call__(self, scores: Array) -> Array:
-        """Probabilities of ascending scores."""
-        return odds_divided(scores if self.predict is None else self.predict(scores), self.rate)
 
 
 def resampling_passes(fitted: CalibrationMap, rate: float) -> Generator[Pass, Any, CalibrationMap]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import EvaluateConfig, ScoreConfig
@@ -197,15 +198,15 @@ def check_measured(output: Output, days: dict[str, Any] | None, version: Version
         )
 
 
-def check_in_sample(config: EvaluateConfig, found: InSample, version: Version) -> None:
-    """Refuse rows that the version was fitted to, where they are not allowed.
+def check_in_sample(found: InSample, version: Version) -> None:
+    """Refuse rows that the version was fitted to.
 
     Raises
     ------
     CheckFailedError
         There are some.
     """
-    if found and not config.evaluate.allow_in_sample:
+    if found:
         raise CheckFailedError(
             f"evaluate.allow_in_sample=false: {found.sentence(version.name)} Evaluate before the fit, or on other rows"
         )
@@ -224,9 +225,9 @@ def check_earlier(output: Output, identity: str) -> None:
         raise CheckFailedError(_message(manifest["failed"], output.root))
 
 
-def unmet(config: EvaluateConfig, evaluation: Evaluation) -> list[str]:
+def unmet(required: Mapping[str, float], evaluation: Evaluation) -> list[str]:
     """List the unmet requirements of evaluate.require."""
-    return failed(config.evaluate.require, required_values(evaluation.after, evaluation.bars_after))
+    return failed(required, required_values(evaluation.after, evaluation.bars_after))
 
 
 def check_required(problems: list[str], root: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,15 +21,14 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
-from pipeline.log.log_files import LogFile
+from pipeline.log.log_files import LogFile, row_groups_of
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
 from pipeline.sort.folding import order_tagged
-from pipeline.sort.parts import Part, only_weight, read_points
 from pipeline.sort.run_files import RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_up
+from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import MANIFEST, SCORE_TABLE
 
@@ -105,23 +104,6 @@ class KeptTable:
         columns = Columns(score, positives, weight)
         return Log(str(folder), folder.filesystem, tuple(found), columns, dict.fromkeys(names, "double"))
 
-    def table(self, log: Log) -> ScoreTable:
-        """The score table of `files`, ready for passes: a part a row group, which take little memory at a time."""
-        data = self.manifest["data"]
-        parts = sorted((part for file in log.files for part in _parts(file)), key=lambda part: part.first)
-        return ScoreTable(
-            parts=tuple(parts),
-            rows=data["rows_read"],
-            used=data["rows_used"],
-            used_positive=data["rows_positive"],
-            points=data["distinct_scores"],
-            weight=data["weight"],
-            positives=data["positives"],
-            lowest=data["lowest_score"],
-            highest=data["highest_score"],
-            bad=BadRows(dict(data["quarantined_by_reason"])),
-        )
-
 
 def kept_table(paths: Sequence[str]) -> KeptTable | None:
     """The kept score table at a log's path, or None where a log is.
@@ -145,24 +127,9 @@ def kept_table(paths: Sequence[str]) -> KeptTable | None:
 
 
 def _groups(path: str) -> tuple[int, ...]:
-    footer = _footer(path)
-    return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-
-
-def _parts(file: LogFile) -> Iterator[Part]:
-    footer = _footer(file.path)
-    none = np.empty(0)
-    for group, rows in enumerate(file.row_groups):
-        weight = np.array([float(rows)]) if only_weight(footer, [group]) == 1.0 else none
-        # Its first score is its least one.
-        first = float(footer.row_group(group).column(0).statistics.min)
-        yield Part(file.path, first, rows, weight, none, group)
-
-
-def _footer(path: str) -> Any:
     try:
         with reading(path) as source:
-            return pq.read_metadata(source)
+            return row_groups_of(pq.read_metadata(source), path)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputRejectedError(f"{path}: expected a part of a score table, found ({reason})") from None
@@ -224,26 +191,6 @@ def _write_points(
     held = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), held)
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
-
-
-def add_sort_by_probability(graph: Graph, table: ScoreTable, lookup: str, folder: str) -> Any:
-    """Add to a graph what makes runs of the points in the order of their calibrated probabilities: `sort-i -> check`.
-
-    lookup : path of the lookup table that gives the probabilities
-    folder : for the runs
-    """
-    tasks = [(part.path, part.group, lookup, folder, i) for i, part in enumerate(table.parts)]
-    total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=BadRows())
-    receipts = graph.layer("sort", _write_probabilities, tasks, receipts=receipts_in(folder))
-    return graph.task("check", _added, total, receipts)
-
-
-def _write_probabilities(path: str, group: int | None, lookup: str, folder: str, index: int) -> RunReceipt:
-    score, weight, positives = read_points(path, group)
-    probability = cached_lookup_table(lookup).map.predict(score)
-    order = np.argsort(probability, kind="stable")
-    entries = Points(*ties.expand_ties(probability[order], weight[order], positives[order]))
-    return write_entries(entries, folder, index)
 
 
 _TOTALS = (

@@ -11,7 +11,7 @@ from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
-from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
+from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
 from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, finish_sides
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
@@ -96,8 +96,8 @@ class Measurement:
         log = self.log
         compared = bool(self._compared_columns) and self._compared_columns != self.columns
         if self.kept is not None:
-            # Entries of 24 bytes a point, and the table sorted by probability; with segments what each leaves, twice.
-            return (192 if self.kept.segments else 0 if self.one_sort else 48) * log.rows
+            # Entries of 24 bytes a point, and the table; with segments what each leaves, twice.
+            return (192 if self.kept.segments else 48 * self.sorts) * log.rows
         # With segments, each sort leaves their runs, and the parts of those that are cut.
         return (2 if self.columns or compared else 1) * self.sorts * scratch_bytes(log, write=True)
 
@@ -188,23 +188,15 @@ class Measurement:
         references to the score table, and the answer to the first pass over it; where calibration changes the order
         of the scores, to the same of the calibrated probabilities
         """
-        log, sizes = self.log, Sizes(self.bins, sampling_rate=self.sampling_rate)
+        sizes = Sizes(self.bins, sampling_rate=self.sampling_rate)
         begin = partial(_begin_both, self.path, sizes) if self.one_sort else partial(_begin, sizes, False)
-        known = None if self.kept is None or self.kept.segments else self.kept.table(log)
-        if known is not None:
-            merged, count = (known, None), len(known.parts)
-        else:
-            rows = self._add_sorted(graph, plan)
-            merged, count = add_merge(graph, rows), rows.most_parts
-        found = [merged, add_first_pass(graph, merged, begin, count)]
+        rows = self._add_sorted(graph, plan)
+        merged = add_merge(graph, rows)
+        found = [merged, add_first_pass(graph, merged, begin, rows.most_parts)]
         if self.one_sort:
             return found
         with graph.named("-again"):
-            if known is None:
-                rows = self._add_sorted(graph, again)
-            else:
-                total = add_sort_by_probability(graph, known, self.path, again.scratch)
-                rows = SortedRows(log, again, total)
+            rows = self._add_sorted(graph, again)
             after = add_merge(graph, rows)
             passed = add_first_pass(graph, after, partial(_begin, sizes, True), rows.most_parts)
         return [*found, after, passed]

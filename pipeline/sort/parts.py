@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,25 +23,19 @@ _MOST_CLASSES = 1 << 26
 
 
 class Part(NamedTuple):
-    """A part of the table: a range of scores; weight and positives as expansions, empty where not known.
-
-    group : the row group of the file that it is; None: all of them.
-    """
+    """A part of the table: a range of scores; weight and positives as expansions, empty where not known."""
 
     path: str | None
     first: float
     points: int
     weight: Array
     positives: Array
-    group: int | None = None
 
 
 def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
     """Carry out a pass over written parts, or over those of them that it needs."""
     tasks = [
-        (part.path, part.group, request.chunk)
-        for part in parts
-        if request.only is None or part.first in request.only
+        (part.path, request.chunk) for part in parts if request.only is None or part.first in request.only
     ]
     return executor.reduce(stage, run_part, tasks, request.combine)
 
@@ -103,25 +97,24 @@ def write_part(table: pa.Table, path: str, repeated: list[str]) -> None:
         )
 
 
-def read_points(path: str, group: int | None = None) -> Points:
+def read_points(path: str) -> Points:
     """A part of a score table."""
     score, weight, positives = schema.SCORE_TABLE.names
     with reading(path) as source, pq.ParquetFile(source, pre_buffer=False) as file:
-        groups = range(file.num_row_groups) if group is None else [group]
-        alike = only_weight(file.metadata, groups)
+        alike = _only_weight(file.metadata)
         names = [score, positives] if alike is not None else [score, weight, positives]
-        table = file.read_row_groups(groups, columns=names, use_threads=False)
+        table = file.read(columns=names, use_threads=False)
     columns = {name: as_numpy(table.column(name)) for name in names}
     if alike is not None:
         columns[weight] = np.full(table.num_rows, alike)
     return Points(columns[score], columns[weight], columns[positives])
 
 
-def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
-    """The weight that all points of some row groups have, where the footer tells."""
+def _only_weight(footer: pq.FileMetaData) -> float | None:
+    """The weight that all points have, where the footer tells."""
     at = schema.SCORE_TABLE.names.index("weight")
     found = set()
-    for group in groups:
+    for group in range(footer.num_row_groups):
         statistics = footer.row_group(group).column(at).statistics
         if statistics is None or not statistics.has_min_max:
             return None
@@ -129,6 +122,6 @@ def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
     return float(found.pop()) if len(found) == 1 else None
 
 
-def run_part(path: str, group: int | None, chunk: Any) -> Any:
+def run_part(path: str, chunk: Any) -> Any:
     """Apply a pass to a part."""
-    return chunk(read_points(path, group))
+    return chunk(read_points(path))

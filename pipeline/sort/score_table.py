@@ -460,7 +460,7 @@ def _measure_part(asked: _Asked, place: int) -> tuple[Any] | None:
     if place >= len(asked.parts):
         return None
     part = asked.parts[place]
-    return (run_part(part.path, part.group, asked.request.chunk),)
+    return (run_part(part.path, asked.request.chunk),)
 
 
 def _answer(asked: _Asked, states: list[tuple[Any] | None]) -> Any:
