@@ -185,21 +185,17 @@ class Prepared:
             "version": scored.version,
             "column": config.output.column,
             "files": len(scored.files),
-            "rows": scored.rows,
-            "null_rows": scored.null_rows,
-            "unseen_rows": scored.unseen_rows,
-            "rows_below_range": scored.rows_below_range,
-            "rows_above_range": scored.rows_above_range,
-            "bytes": scored.size,
+            **scored.counts._asdict(),
             "run_id": self.identity,
             **self._window,
         }
         if classifying is not None:
             summary["classifier"] = classifying.classifier.path
             summary["threshold"] = classifying.threshold
-        without = f", {scored.null_rows:,} of them without a score and so without a probability"
+        rows = scored.counts
+        without = f", {rows.null_rows:,} of them without a score and so without a probability"
         lines = [
-            f"scored {scored.rows:,} rows in {counted(len(scored.files), 'file')}{without if scored.null_rows else ''}",
+            f"scored {rows.rows:,} rows in {counted(len(scored.files), 'file')}{without if rows.null_rows else ''}",
             f"  with {scored.table} version {scored.version}",
             f"  {scored.path}",
         ]

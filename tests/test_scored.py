@@ -22,7 +22,7 @@ from logcal.schema import apply_transform
 from pipeline.execution import DaskExecutor, InlineExecutor
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
-from pipeline.score.scored import ScoredFile, check_output, score_log, scored_output
+from pipeline.score.scored import check_output, score_log, scored_output
 from pipeline.score.scored_file import Scoring, score_file
 
 STEPS = CalibrationMap.from_bins(
@@ -167,7 +167,7 @@ def test_score_columns_of_any_number(tmp_path, calibration_map, kind):
     scored = run(log, Scoring("score", lookup), tmp_path / "out")
     found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
     assert found.tobytes() == calibration_map.predict(values.astype(np.float64)).tobytes()
-    assert (scored.rows, scored.null_rows) == (values.size, 0)
+    assert scored.counts[:2] == (values.size, 0)
 
 
 def test_null_and_nan_get_no_probability_and_infinities_the_ends(tmp_path, calibration_map):
@@ -182,7 +182,7 @@ def test_null_and_nan_get_no_probability_and_infinities_the_ends(tmp_path, calib
     ]  # fmt: skip
     assert table.column("table_version").null_count == 0
     assert table.column("score").to_pylist()[1] is None
-    assert (scored.rows, scored.null_rows) == (8, 2)
+    assert scored.counts[:2] == (8, 2)
 
 
 def test_margins_go_through_the_sigmoid(tmp_path):
@@ -246,12 +246,12 @@ def test_manifest(tmp_path, scoring):
         "rows_below_range": 0,
         "rows_above_range": 0,
     }
-    assert [ScoredFile(**file) for file in files] == list(scored.files)
-    assert [(f.path, f.rows, f.null_rows) for f in scored.files] == [
+    assert files == [{"path": file.path, **file.counts._asdict()} for file in scored.files]
+    assert [(f.path, *f.counts[:2]) for f in scored.files] == [
         ("b.parquet", 2, 1), ("day=1/a.parquet", 1, 0), ("day=2/none.parquet", 0, 0),
     ]  # fmt: skip
-    assert all((tmp_path / "out" / f.path).stat().st_size == f.bytes for f in scored.files)
-    assert scored.size == sum(f.bytes for f in scored.files)
+    assert all((tmp_path / "out" / f.path).stat().st_size == f.counts.bytes for f in scored.files)
+    assert scored.counts.bytes == sum(f.counts.bytes for f in scored.files)
     assert open_log(str(tmp_path / "out"), Columns("probability")).rows == 3
 
 
@@ -289,9 +289,9 @@ def test_object_stores(tmp_path, scoring):
         result = pq.read_table(filesystem.open("/bucket/out/day=2/b.parquet"))
         assert result.drop_columns(["probability", "table_version"]).equals(table)
         assert result.column("probability").to_numpy().tobytes() == SLOPES.predict(scores(300)).tobytes()
-        assert filesystem.size("/bucket/out/day=2/b.parquet") == scored.files[1].bytes
+        assert filesystem.size("/bucket/out/day=2/b.parquet") == scored.files[1].counts.bytes
         local = run(log, scoring, tmp_path / "local")
-        assert [f.bytes for f in local.files] == [f.bytes for f in scored.files]
+        assert [f.counts.bytes for f in local.files] == [f.counts.bytes for f in scored.files]
         with pytest.raises(NothingToDoError):
             run(log, scoring, "memory://bucket/out")
         for overlapping in ("memory://bucket/log/out", "memory://bucket/log", "memory://bucket"):

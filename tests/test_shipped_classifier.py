@@ -221,8 +221,8 @@ def test_a_log_of_features_gets_score_probability_and_decision(tmp_path, compres
     log = open_features(str(tmp_path / "log"), Roles(None), known=classifier.features).log
     scoring = Scoring("score", lookup, classifying=Classifying(classifier, 0.6))
     scored = score_log(log, scoring, scored_output(str(tmp_path / "out")), InlineExecutor(), run_id="x")
-    assert scored.rows == 500
-    assert scored.null_rows == 0
+    assert scored.counts.rows == 500
+    assert scored.counts.null_rows == 0
     found = pq.read_table(tmp_path / "out" / "part.parquet")
     assert found.schema.names == [*rows.schema.names, *NEW]
     assert found.select(rows.schema.names).equals(rows)

@@ -104,11 +104,16 @@ class Limits:
         for key, share, limit, text in (
             (
                 "max_outside_range",
-                _share(scored.outside.outside, scored.rows),
+                _share(scored.outside.outside, scored.counts.rows),
                 self.max_outside,
                 outside_text(scored),
             ),
-            ("max_unseen", _share(scored.unseen_rows, scored.rows), self.max_unseen, unseen_text(scored)),
+            (
+                "max_unseen",
+                _share(scored.counts.unseen_rows, scored.counts.rows),
+                self.max_unseen,
+                unseen_text(scored),
+            ),
         ):
             if share > limit:
                 problems.append(f"score.{key}: expected at most {limit:.4g} of all rows, found {text}")
@@ -123,17 +128,16 @@ class Limits:
 
 def outside_text(scored: ScoredLog) -> str:
     """The rows outside the calibration range, in words; empty where there are none."""
-    return scored.outside.text(scored.rows)
+    return scored.outside.text(scored.counts.rows)
 
 
 def unseen_text(scored: ScoredLog) -> str:
     """The rows of unknown segments, in words; empty where there are none."""
-    if not scored.unseen_rows:
+    unseen = scored.counts.unseen_rows
+    if not unseen:
         return ""
-    share = 100 * _share(scored.unseen_rows, scored.rows)
-    return (
-        f"{scored.unseen_rows:,} rows ({share:.3g} %) of segments that the table does not know: fallback maps"
-    )
+    share = 100 * _share(unseen, scored.counts.rows)
+    return f"{unseen:,} rows ({share:.3g} %) of segments that the table does not know: fallback maps"
 
 
 def _share(count: int, rows: int) -> float:

@@ -250,16 +250,7 @@ def _change(places: Places, file: Source) -> str:
 def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:
     own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
     counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
-    return Known(
-        file.size,
-        file.stamp,
-        counts.rows,
-        counts.null,
-        counts.unseen,
-        counts.size,
-        rows_below_range=counts.below,
-        rows_above_range=counts.above,
-    )
+    return Known(file.size, file.stamp, **counts.rows._asdict())
 
 
 def _seen(places: Places, path: str) -> Source | None:

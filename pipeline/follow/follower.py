@@ -31,6 +31,7 @@ from pipeline.follow.batch import (
     old_partitions,
 )
 from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, Source
+from pipeline.score.ranges import RowCounts
 from pipeline.score.scored_file import Scoring
 
 log = logging.getLogger("logcal")
@@ -330,12 +331,7 @@ def _report(batch: Batch, done: Done, left: int, seconds: float) -> Report:
         batch.number,
         batch.version,
         files=len(scored),
-        rows=sum(known.rows for known in scored),
-        null_rows=sum(known.null_rows for known in scored),
-        unseen_rows=sum(known.unseen_rows for known in scored),
-        rows_below_range=sum(known.rows_below_range for known in scored),
-        rows_above_range=sum(known.rows_above_range for known in scored),
-        bytes=sum(known.bytes for known in scored),
+        **{name: sum(getattr(known, name) for known in scored) for name in RowCounts._fields},
         refused={name: known.reason for name, known in done.known.items() if known.reason is not None},
         removed=len(batch.removed),
         waiting=len(done.waiting),

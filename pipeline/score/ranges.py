@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +29,27 @@ def range_of(facts: LookupFacts) -> CalibrationRange | None:
         return None
     moved = float(facts.data.get("largest_score_move") or 0.0)
     return CalibrationRange(lowest - moved, highest + moved)
+
+
+class RowCounts(NamedTuple):
+    """Counts of scored rows, and bytes of their files.
+
+    `null_rows` have no probability: no score, or NaN; `unseen_rows` are of segments that the table does not know, and
+    got the probability of a fallback; the scores of `rows_below_range` and `rows_above_range` lie outside all that the
+    table was fitted to.
+    """
+
+    rows: int = 0
+    null_rows: int = 0
+    unseen_rows: int = 0
+    rows_below_range: int = 0
+    rows_above_range: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def total(cls, parts: Iterable[RowCounts]) -> RowCounts:
+        """Sum of counts."""
+        return cls(*(sum(own) for own in zip(*parts, strict=True)))
 
 
 @dataclass

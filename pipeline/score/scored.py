@@ -18,27 +18,17 @@ from pipeline.files.output import Output, Staging
 from pipeline.files.requests import together
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
-from pipeline.score.ranges import CalibrationRange, RangeCount, range_of
+from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.score.scored_file import FileCounts, Scoring, score_file
 
 _NEW_BYTES_PER_ROW = 9
 
 
 class ScoredFile(NamedTuple):
-    """A file of a scored log.
-
-    `path` is relative; `null_rows` have no probability: no score, or NaN; `unseen_rows` are of segments that the
-    table does not know, and got the probability of a fallback; the scores of `rows_below_range` and `rows_above_range`
-    lie outside all that the table was fitted to.
-    """
+    """A file of a scored log: its relative path, and counts of its rows."""
 
     path: str
-    rows: int
-    null_rows: int
-    unseen_rows: int
-    rows_below_range: int
-    rows_above_range: int
-    bytes: int
+    counts: RowCounts
 
 
 @dataclass(frozen=True)
@@ -48,52 +38,16 @@ class ScoredLog:
     Attributes
     ----------
     path : its folder. table, version : what it was scored with. files : all of them, in the log's order.
-    range : the scores that the table was fitted to; None where the table does not tell.
-    lowest, highest : extreme scores of the log, after the table's transform.
+    counts : of all rows
+    outside : rows outside the scores that the table was fitted to
     """
 
     path: str
     table: str
     version: str
     files: tuple[ScoredFile, ...]
-    range: CalibrationRange | None = None
-    lowest: float = math.inf
-    highest: float = -math.inf
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files."""
-        return sum(file.rows for file in self.files)
-
-    @property
-    def null_rows(self) -> int:
-        """Rows without a probability."""
-        return sum(file.null_rows for file in self.files)
-
-    @property
-    def outside(self) -> RangeCount:
-        """Rows outside the range."""
-        return RangeCount(self.range, self.rows_below_range, self.rows_above_range, self.lowest, self.highest)
-
-    @property
-    def unseen_rows(self) -> int:
-        """Rows of segments that the table does not know; 0 for a table without segments."""
-        return sum(file.unseen_rows for file in self.files)
-
-    @property
-    def rows_below_range(self) -> int:
-        """Rows whose score lies below all that the table was fitted to."""
-        return sum(file.rows_below_range for file in self.files)
-
-    @property
-    def rows_above_range(self) -> int:
-        """Rows whose score lies above all that the table was fitted to."""
-        return sum(file.rows_above_range for file in self.files)
-
-    @property
-    def size(self) -> int:
-        """Bytes in all files."""
-        return sum(file.bytes for file in self.files)
+    counts: RowCounts
+    outside: RangeCount
 
 
 def scored_output(path: str, *, among: str | None = None, replace: bool = False) -> Output:
@@ -187,26 +141,27 @@ def score_log(
             for group in tasks_of(log)
         ]
         counts = executor.reduce("score", score_files, tasks, _of_all, "commit")
-        files = tuple(
-            ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
-            for file, n in zip(log.files, counts, strict=True)
+        files = tuple(map(ScoredFile, (file.relative for file in log.files), (n.rows for n in counts)))
+        total = RowCounts.total(n.rows for n in counts)
+        outside = RangeCount(
+            range_of(facts),
+            total.rows_below_range,
+            total.rows_above_range,
+            min((n.lowest for n in counts), default=math.inf),
+            max((n.highest for n in counts), default=-math.inf),
         )
-        lowest = min((n.lowest for n in counts), default=math.inf)
-        highest = max((n.highest for n in counts), default=-math.inf)
-        scored = ScoredLog(place.url, table, facts.version, files, range_of(facts), lowest, highest)
+        scored = ScoredLog(place.url, table, facts.version, files, total, outside)
         accept(scored)
         staging.files += [file.path for file in files]
+        of_rows = total._asdict()
+        del of_rows["bytes"]
         staging.facts = {
             "table": table,
             "table_version": facts.version,
             "score": scoring.score,
             "columns": [name for _, name in scoring.new_columns()],
-            "rows": scored.rows,
-            "null_rows": scored.null_rows,
-            "unseen_rows": scored.unseen_rows,
-            "rows_below_range": scored.rows_below_range,
-            "rows_above_range": scored.rows_above_range,
-            "files": [file._asdict() for file in files],
+            **of_rows,
+            "files": [{"path": file.path, **file.counts._asdict()} for file in files],
             "files_skipped": len(log.skipped),
             "files_skipped_names": list(log.skipped[:MOST_NAMED]),
             **({"snapshots": list(log.snapshots)} if log.snapshots else {}),

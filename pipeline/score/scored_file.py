@@ -42,7 +42,7 @@ from pipeline.log.logs import Columns, check_columns, numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import Appended, append_columns, codec_beside, open_target, read_ending
 from pipeline.score.parquet.footer import Footer, NotExtensibleError
-from pipeline.score.ranges import RangeCount, range_of
+from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 
 if TYPE_CHECKING:
@@ -126,22 +126,11 @@ class Scoring:
 
 
 class FileCounts(NamedTuple):
-    """Counts of one file.
+    """Counts of one file. lowest, highest : its extreme scores, after the transform."""
 
-    rows : all rows. null : rows without a probability. unseen : rows of segments that the table does not know.
-    below, above : rows outside the table's calibration range.
-    lowest, highest : the file's extreme scores, after the transform.
-    size : bytes written.
-    """
-
-    rows: int
-    null: int
-    unseen: int
-    below: int
-    above: int
+    rows: RowCounts
     lowest: float
     highest: float
-    size: int
 
 
 def score_file(
@@ -181,9 +170,8 @@ def score_file(
                     f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
                 )
         out = file.range
-        return FileCounts(
-            rows, file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written
-        )
+        counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
+        return FileCounts(counts, out.lowest, out.highest)
     except MemoryError:
         raise
     except (pa.ArrowException, NotExtensibleError) as error:
