@@ -20,7 +20,6 @@ from jobs.rows import above_days
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError
 from pipeline.files.folders import free_for
 from pipeline.files.output import MANIFEST, Output
-from pipeline.score.parquet import append
 from pipeline.score.parquet.append import open_target
 
 NAMES = ["day=1/a.parquet", "b.parquet"]
@@ -65,38 +64,13 @@ def test_files_and_manifest(place):
     assert Output(place.path).manifest() == {"run_id": "run", "rows": 7}
 
 
-@pytest.mark.parametrize("most", [1, 7, 1 << 30])
-def test_what_a_system_takes_in_parts_is_written_whole(tmp_path, monkeypatch, most):
-    """In any parts, of which the system takes some bytes at a time; and where some bytes are put past the object."""
-    parts = [b"", b"abc", memoryview(bytes(range(256)))[:250], b"", b"x" * 1000, memoryview(b"end")] * 200
-    taken = os.writev
-
-    def some(number, buffers):
-        first = next((part for part in buffers if len(part)), b"")
-        return taken(number, [first[:most]]) if most < 1 << 30 else taken(number, buffers)
-
-    monkeypatch.setattr(append.os, "writev", some)
-    monkeypatch.setattr(append, "_GATHERED_BYTES", 5000)
-    target = str(tmp_path / "a.parquet")
-    with open_target(LocalFileSystem(), target, gathered=True) as file:
-        file.write(b"before")
-        os.write(file.fileno(), b"past")
-        for part in parts:
-            file.write(part)
-    assert Path(target).read_bytes() == b"beforepast" + b"".join(parts)
-    assert os.listdir(tmp_path) == ["a.parquet"]  # noqa: PTH208
-
-
-def test_nothing_appears_where_the_system_does_not_write(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(append.os, "writev", full)
+def test_nothing_appears_where_the_system_does_not_write(tmp_path):
     with (
         pytest.raises(OSError, match="full"),
-        open_target(LocalFileSystem(), str(tmp_path / "a"), gathered=True) as file,
+        open_target(LocalFileSystem(), str(tmp_path / "a")) as file,
     ):
         file.write(b"x")
+        raise OSError(errno.ENOSPC, "full")
     assert not any(tmp_path.iterdir())
 
 

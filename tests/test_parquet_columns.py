@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.log import thrift
 from pipeline.log.chunks import CheckedFooter
-from pipeline.score.parquet.append import Appended, append_columns, codec_beside, read_ending
+from pipeline.score.parquet.append import Appended, append_columns, codec_beside
 from pipeline.score.parquet.footer import Footer, NotExtensibleError, created_by, extended_footer, read_footer
 
 SCHEMA = pa.schema({"p": pa.float64(), "d": pa.bool_(), "v": pa.dictionary(pa.int8(), pa.string())})
@@ -41,7 +41,7 @@ def with_columns(source, values, text="v1", codec="snappy"):
     ]
     tables = (pa.table(columns, ["p", "d", "v"]).cast(SCHEMA) for columns in own)
     target, source = io.BytesIO(), io.BytesIO(source)
-    size = append_columns(source, target, Appended(SCHEMA, tables, codec), read_ending(source))
+    size = append_columns(source, target, Appended(SCHEMA, tables, codec), Footer.of(source))
     assert size == len(target.getvalue())
     return target.getvalue()
 
@@ -263,9 +263,7 @@ def test_a_source_that_shrinks_while_it_is_copied():
             return b"" if self.tell() == 0 else super().read(size)
 
     with pytest.raises(OSError, match="the file ended after 0: it was changed while being read"):
-        append_columns(
-            Cut(source), io.BytesIO(), Appended(SCHEMA, [], "none"), read_ending(io.BytesIO(source))
-        )
+        append_columns(Cut(source), io.BytesIO(), Appended(SCHEMA, [], "none"), Footer.of(io.BytesIO(source)))
 
 
 # What other readers expect

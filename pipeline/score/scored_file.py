@@ -40,7 +40,7 @@ from pipeline.log.log_files import (
 )
 from pipeline.log.logs import Columns, check_columns, numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
-from pipeline.score.parquet.append import Appended, append_columns, codec_beside, open_target, read_ending
+from pipeline.score.parquet.append import Appended, append_columns, codec_beside, open_target
 from pipeline.score.parquet.footer import Footer, NotExtensibleError
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
@@ -154,15 +154,14 @@ def score_file(
     try:
         # The target is closed last: it does not appear where the source has changed.
         with (
-            open_target(target_filesystem, target, gathered=True) as copy,
+            open_target(target_filesystem, target) as copy,
             _opened(filesystem, path, seen, scoring.segments) as (source, parquet),
         ):
             _check_file(path, parquet, scoring)
-            # Of a large file the footer is read anew, from the bytes that are copied.
-            ending = read_ending(source, parquet.metadata if seen.size <= HELD_BYTES else None)
-            codec = _codec(path, parquet, ending.footer, scoring)
+            footer = Footer.of(source)
+            codec = _codec(path, parquet, footer, scoring)
             file = _open_file(path, parquet, scoring)
-            written = append_columns(source, copy, Appended(file.schema, file.new_rows(), codec), ending)
+            written = append_columns(source, copy, Appended(file.schema, file.new_rows(), codec), footer)
             rows = parquet.metadata.num_rows
             if file.range.outside > scoring.max_outside * rows:
                 raise InputRejectedError(

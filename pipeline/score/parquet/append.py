@@ -21,36 +21,13 @@ from pipeline.score.parquet.footer import (
     Footer,
     NotExtensibleError,
     extended_footer,
-    read_footer,
+    with_tail,
 )
 
 _COPY_BYTES = 1 << 23
 
-_GATHERED_BYTES, _GATHERED_PARTS = 1 << 20, 512
-"""Written with one call: systems take 1,024 parts, or a few less."""
-
-
-class Ending(NamedTuple):
-    """End of a file: its footer, the offset at which that starts, and Arrow's reading of it."""
-
-    footer: Footer
-    start: int
-    metadata: pq.FileMetaData
-
-
-def read_ending(source: BinaryIO, metadata: pq.FileMetaData | None = None) -> Ending:
-    """Read how a file ends.
-
-    metadata : what Arrow has read in these bytes, if it has
-
-    Raises
-    ------
-    NotExtensibleError
-        The file is encrypted or not Parquet.
-    """
-    encoded, start = read_footer(source)
-    footer = Footer.read(encoded)
-    return Ending(footer, start, _read(encoded) if metadata is None else metadata)
+_BUFFER_BYTES = 1 << 17
+"""Written with one call: a small file takes one."""
 
 
 CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
@@ -78,7 +55,7 @@ class Appended(NamedTuple):
     codec: str
 
 
-def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, ending: Ending) -> int:
+def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, footer: Footer) -> int:
     """Copy a Parquet file and add columns to the copy.
 
     Arrow writes the new columns as a file of their own, which begins where the source's footer did: its chunks are
@@ -89,7 +66,7 @@ def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, ending
     source : the file, open for reading
     target : where the copy goes, open for writing and empty; it need not be seekable
     columns : what is added; as many groups as the source has
-    ending : the source's
+    footer : the source's
 
     Returns
     -------
@@ -101,9 +78,8 @@ def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, ending
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    footer, start, before = ending
-    _copy(source, start, target)
-    sink = _Sink(target, start)
+    _copy(source, footer.start, target)
+    sink = _Sink(target, footer.start)
     texts = [field.name for field in columns.schema if pa.types.is_dictionary(field.type)]
     file = pa.PythonFile(sink, mode="w")
     with pq.ParquetWriter(
@@ -118,13 +94,13 @@ def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, ending
         write_page_index=footer.has_offset_index(),
         store_schema=False,
     ) as writer:
-        for written in range(sink.position, start, len(_ROOM)):
-            file.write(_ROOM[: start - written])
+        for written in range(sink.position, footer.start, len(_ROOM)):
+            file.write(_ROOM[: footer.start - written])
         for group in columns.groups:
             writer.write_table(group, row_group_size=max(1, group.num_rows))
         sink.hold()
     end = extended_footer(footer, Footer.read(sink.footer()), columns.schema)
-    _check(before, end, columns.schema.names)
+    _check(footer, end, columns.schema.names)
     target.write(end)
     return sink.position + len(end)
 
@@ -178,20 +154,11 @@ class _Sink:
         """Do nothing: the target is another's."""
 
 
-def _read(footer: bytes) -> pq.FileMetaData:
-    return pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
-
-
-def _check(before: pq.FileMetaData, end: bytes, new: list[str]) -> None:
-    """Have Arrow read the new footer, too: nothing is left to trust in an unusual file."""
-    after = pq.read_metadata(pa.BufferReader(MAGIC + end))
-    names = [before.schema.column(i).path for i in range(before.num_columns)]
-    found = [after.schema.column(i).path for i in range(after.num_columns)]
-    if (
-        found != [*names, *new]
-        or after.num_rows != before.num_rows
-        or after.num_row_groups != before.num_row_groups
-    ):
+def _check(before: Footer, end: bytes, new: list[str]) -> None:
+    """Have Arrow read the old and the new footer, too: nothing is left to trust in an unusual file."""
+    one, two = (pq.read_metadata(pa.BufferReader(MAGIC + own)) for own in (with_tail(before.encoded), end))
+    names, found = ([own.schema.column(i).path for i in range(own.num_columns)] for own in (one, two))
+    if found != [*names, *new] or one.num_rows != two.num_rows or one.num_row_groups != two.num_row_groups:
         raise NotExtensibleError("its extended footer does not read as its own with the new columns")
 
 
@@ -228,49 +195,9 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
     return copied
 
 
-class _Gathered:
-    """Writer to a local file that hands over pieces in few calls: a small file takes one.
-
-    Parameters
-    ----------
-    file : open for writing, without a buffer. What is written may not change until it is flushed.
-    """
-
-    def __init__(self, file: io.FileIO) -> None:
-        self._file = file
-        self._parts: list[bytes | memoryview] = []
-        self._held = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Write bytes, now or later."""
-        self._parts.append(data)
-        self._held += len(data)
-        if self._held >= _GATHERED_BYTES or len(self._parts) == _GATHERED_PARTS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand over all that is held."""
-        parts, self._parts, self._held = self._parts, [], 0
-        while parts:
-            written = os.writev(self._file.fileno(), parts)
-            while parts and written >= len(parts[0]):
-                written -= len(parts.pop(0))
-            if parts:
-                parts[0] = memoryview(parts[0])[written:]
-
-    def fileno(self) -> int:
-        """For those who write past this object: it holds nothing back then."""
-        self.flush()
-        return self._file.fileno()
-
-
 @contextmanager
-def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist.
-
-    gathered : whether what is written stays as it is until the block ends, so that a local file may be handed over in
-        few calls; nothing but writing and flushing is done with it then
-    """
+def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -285,15 +212,9 @@ def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterat
     # As `beside`, without looking for what a rename has taken away: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
-        if gathered:
-            with open(temporary, "wb", buffering=0) as raw:  # noqa: PTH123
-                parts: Any = _Gathered(raw)
-                yield parts
-                begin_sync(parts)
-        else:
-            with open(temporary, "wb") as local:  # noqa: PTH123
-                yield local
-                begin_sync(local)
+        with open(temporary, "wb", buffering=_BUFFER_BYTES) as local:  # noqa: PTH123
+            yield local
+            begin_sync(local)
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

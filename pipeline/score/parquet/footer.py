@@ -64,13 +64,21 @@ class Footer:
     Attributes
     ----------
     fields : of the file. row_groups : the fields of each
+    encoded : all of it. start : the offset at which it starts
     """
 
     fields: thrift.Fields
     row_groups: list[thrift.Fields]
+    encoded: bytes
+    start: int
 
     @classmethod
-    def read(cls, footer: bytes) -> Footer:
+    def of(cls, source: BinaryIO) -> Footer:
+        """Read a file's footer. Errors: as `read_footer` and `read`."""
+        return cls.read(*read_footer(source))
+
+    @classmethod
+    def read(cls, footer: bytes, start: int = 0) -> Footer:
         """Read a footer.
 
         Raises
@@ -80,7 +88,7 @@ class Footer:
         """
         try:
             fields, _ = thrift.read_struct(footer)
-            return cls(fields, thrift.read_structs(fields[4][1]))
+            return cls(fields, thrift.read_structs(fields[4][1]), footer, start)
         except (LookupError, ValueError) as error:
             raise _unreadable(error) from None
 
@@ -167,8 +175,12 @@ def extended_footer(footer: Footer, new: Footer, columns: pa.Schema) -> bytes:
         raise _unreadable(error) from None
     if 8 in fields:
         raise NotExtensibleError("expected a plain Parquet file, found an encrypted one")
-    encoded = thrift.struct(fields)
-    return encoded + len(encoded).to_bytes(4, "little") + MAGIC
+    return with_tail(thrift.struct(fields))
+
+
+def with_tail(footer: bytes) -> bytes:
+    """An encoded footer, and the bytes that end a file."""
+    return footer + len(footer).to_bytes(4, "little") + MAGIC
 
 
 @lru_cache(maxsize=16)
