@@ -64,13 +64,17 @@ def test_files_and_manifest(place):
     assert Output(place.path).manifest() == {"run_id": "run", "rows": 7}
 
 
+def _full():
+    raise OSError(errno.ENOSPC, "full")
+
+
 def test_nothing_appears_where_the_system_does_not_write(tmp_path):
-    with (
+    with (  # noqa: PT012
         pytest.raises(OSError, match="full"),
         open_target(LocalFileSystem(), str(tmp_path / "a")) as file,
     ):
         file.write(b"x")
-        raise OSError(errno.ENOSPC, "full")
+        _full()
     assert not any(tmp_path.iterdir())
 
 

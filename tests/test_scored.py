@@ -366,7 +366,7 @@ def test_a_single_file_and_a_glob_may_be_scored_beside_themselves(tmp_path, scor
     for path in ("a.parquet", "*.txt.parquet"):
         log = open_log(str(tmp_path / "log" / path), Columns("score"))
         output = tmp_path / "log" / f"out-{len(path)}"
-        assert run(log, scoring, output).rows == 1
+        assert run(log, scoring, output).counts.rows == 1
         with pytest.raises(ConfigError, match="apart from the log"):
             check_output(log, scored_output(log.files[0].path), "run")
 

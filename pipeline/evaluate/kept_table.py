@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic import ties
-from calibrators.arithmetic.passes import Points
 from calibrators.arithmetic.ties import Coded
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
@@ -27,7 +26,7 @@ from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
 from pipeline.sort.folding import order_tagged
 from pipeline.sort.run_files import RunSegments, Sections, write_run
-from pipeline.sort.runs import RunReceipt, write_entries
+from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import MANIFEST, SCORE_TABLE
@@ -176,9 +175,7 @@ def _write_points(
     if not segments:
         if lookup is not None:
             score = cached_lookup_table(lookup).map.predict(score)
-        order = np.argsort(score, kind="stable")
-        points = Points(*ties.expand_ties(score[order], weight[order], positives[order]))
-        return write_entries(points, folder, index)
+        return write_points_run(score, weight, positives, folder, index)
     encoder = Encoder(segments)
     code = encoder.encode(batch)
     order = order_tagged(score, code)

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from logcal.errors import InputRejectedError, listing
 from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
-from pipeline.log.log_files import LogFile, find_files, open_parquet
+from pipeline.log.log_files import LogFile, checked_footer, find_files
 from pipeline.log.logs import read_footers
 from pipeline.log.windows import parse_day
 
@@ -135,7 +136,7 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     files = [file for file, _ in good]
     step = max(1, len(files) // MOST_FILES)
     some = files[::step]
-    footers = list(together(lambda file: _footer(filesystem, file), some))
+    footers = list(together(partial(checked_footer, filesystem), some))
     columns = [_column(field, footers) for field in good[0][1]]
     names = {column.name for column in columns}
     columns += [key for key in _hive_keys(files) if key.name not in names]
@@ -213,11 +214,6 @@ def _may_be_segment(column: ColumnFacts) -> bool:
 
 
 # Footers.
-
-
-def _footer(filesystem: Any, file: LogFile) -> CheckedFooter:
-    with open_parquet(filesystem, file.path, file.seen) as parquet:
-        return CheckedFooter(parquet.metadata, file.path)
 
 
 def _column(column: pa.Field, footers: Sequence[CheckedFooter]) -> ColumnFacts:

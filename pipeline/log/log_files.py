@@ -355,6 +355,12 @@ def open_parquet(
         yield parquet
 
 
+def checked_footer(filesystem: Any, file: LogFile) -> CheckedFooter:
+    """The footer of a file, which is read once more. Errors: as `open_parquet`."""
+    with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
+        return CheckedFooter(parquet.metadata, file.path)
+
+
 @contextmanager
 def parquet_of(content: bytes, path: str, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """The Parquet file of a content that `open_small` gives. Otherwise as `open_parquet`."""

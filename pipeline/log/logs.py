@@ -405,6 +405,24 @@ def read_rows(
     """
     row = piece.first_row
     coded = [name for name in columns.segments if folder_tree.hive_value(piece.path, name) is None]
+    for batch in read_piece(filesystem, piece, columns.names, columns.folders, coded, content):
+        joined = None if matching is None else matching.join(batch)
+        yield _as_arrays(batch, columns, row, joined)
+        row += batch.num_rows
+
+
+def read_piece(
+    filesystem: Any,
+    piece: Piece,
+    names: Sequence[str],
+    folders: Sequence[str],
+    coded: Sequence[str] = (),
+    content: bytes | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Columns of a piece's rows, batch by batch; those of `folders` may be keys of its hive folders.
+
+    coded : see `open_parquet`. Otherwise as `read_rows`
+    """
     opened = (
         open_parquet(filesystem, piece.path, piece.seen, coded)
         if content is None
@@ -412,12 +430,10 @@ def read_rows(
     )
     with opened as parquet:
         there = parquet.schema_arrow.names
-        names = [name for name in columns.names if name in there or name not in columns.folders]
-        for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
-            whole = folder_tree.with_values(batch, piece.path, columns.folders)
-            joined = None if matching is None else matching.join(whole)
-            yield _as_arrays(whole, columns, row, joined)
-            row += batch.num_rows
+        # Where folders have all of them, a column gives the number of rows.
+        own = [name for name in dict.fromkeys(names) if name in there or name not in folders] or there[:1]
+        for batch in read_batches(parquet, piece.path, own, piece.row_groups, BATCH_ROWS):
+            yield folder_tree.with_values(batch, piece.path, folders)
 
 
 def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int, joined: Joined | None) -> Rows:

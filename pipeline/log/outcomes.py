@@ -19,7 +19,6 @@ import pyarrow as pa
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import folder_tree
-from pipeline.log.chunks import CheckedFooter
 from pipeline.log.label_counts import (
     CONFLICTING,
     EARLY,
@@ -30,9 +29,8 @@ from pipeline.log.label_counts import (
     Joined,
     delay_cells,
 )
-from pipeline.log.log_files import LogFile, Piece, find_files, folders_of, open_parquet, read_batches
+from pipeline.log.log_files import LogFile, Piece, checked_footer, find_files, folders_of
 from pipeline.log.logs import (
-    BATCH_ROWS,
     LABEL_NULL,
     LABEL_OTHER,
     Log,
@@ -40,6 +38,7 @@ from pipeline.log.logs import (
     label_codes,
     numbers,
     read_footers,
+    read_piece,
 )
 from pipeline.log.outcome_index import (
     BYTES,
@@ -316,12 +315,9 @@ class Outcomes:
         source = self.source
         wanted = [*source.own_key, *(name for name in (source.label, source.time) if name is not None)]
         for file in files:
-            with open_parquet(self.filesystem, file.path, file.seen) as parquet:
-                there = parquet.schema_arrow.names
-                names = [name for name in dict.fromkeys(wanted) if name in there] or there[:1]
-                groups = range(len(file.row_groups))
-                for batch in read_batches(parquet, file.path, names, groups, BATCH_ROWS):
-                    yield self._rows(folder_tree.with_values(batch, file.path, source.own_key), file.path)
+            piece = file.piece(tuple(range(len(file.row_groups))), 0, file.rows)
+            for batch in read_piece(self.filesystem, piece, wanted, source.own_key):
+                yield self._rows(batch, file.path)
 
     def _rows(self, batch: pa.RecordBatch, path: str) -> OutcomeRows:
         source = self.source
@@ -413,11 +409,8 @@ def read_keys(
     outcomes: Outcomes, filesystem: Any, piece: Piece
 ) -> Iterator[tuple[list[KeyColumn], Instants | None, Instants | None]]:
     """Keys and times of a piece of the log, batch by batch; see `Outcomes.keys_of`."""
-    with open_parquet(filesystem, piece.path, piece.seen) as parquet:
-        there = parquet.schema_arrow.names
-        names = [name for name in outcomes.columns if name in there] or there[:1]
-        for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
-            yield outcomes.keys_of(folder_tree.with_values(batch, piece.path, outcomes.columns))
+    for batch in read_piece(filesystem, piece, outcomes.columns, outcomes.columns):
+        yield outcomes.keys_of(batch)
 
 
 _lock = threading.Lock()
@@ -471,19 +464,17 @@ def prediction_times(column: pa.Array, wait: int | None) -> tuple[Instants, Inst
 
 def _bytes_of(filesystem: Any, file: LogFile, names: Sequence[str]) -> int:
     """Return the bytes of a file's columns before compression."""
-    with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
-        footer = CheckedFooter(parquet.metadata, file.path)
-        chunks = [chunk for name in names if footer.has(name) for chunk in footer.chunks(name)]
-        return sum(chunk.total_uncompressed_size for chunk in chunks)
+    footer = checked_footer(filesystem, file)
+    chunks = [chunk for name in names if footer.has(name) for chunk in footer.chunks(name)]
+    return sum(chunk.total_uncompressed_size for chunk in chunks)
 
 
 def _span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] | None:
     """The first and the last time of a file's outcomes; None where its footer does not say."""
     if not file.rows:
         return None
-    with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
-        footer = CheckedFooter(parquet.metadata, file.path)
-        logical, chunks = footer.logical_type(column), footer.chunks(column)
+    footer = checked_footer(filesystem, file)
+    logical, chunks = footer.logical_type(column), footer.chunks(column)
     ends = [time_bounds(chunk, logical) for chunk, rows in zip(chunks, file.row_groups, strict=True) if rows]
     known = [pair for pair in ends if pair is not None]
     if len(known) < len(ends):

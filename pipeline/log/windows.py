@@ -21,9 +21,9 @@ from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
 from logcal.storage import parse_json
 from pipeline.files.requests import together
-from pipeline.log.chunks import CheckedFooter, bounds_of
+from pipeline.log.chunks import bounds_of
 from pipeline.log.folder_tree import NO_VALUE, hive_value
-from pipeline.log.log_files import LogFile, open_parquet
+from pipeline.log.log_files import LogFile, checked_footer
 from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
@@ -248,8 +248,8 @@ def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
 
 
 def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
-    with open_parquet(filesystem, file.path, file.seen) as parquet:
-        footer, schema = CheckedFooter(parquet.metadata, file.path), parquet.schema_arrow
+    footer = checked_footer(filesystem, file)
+    schema = footer.footer.schema.to_arrow_schema()
     if column not in schema.names:
         return (
             f"{file.path}: expected a column '{column}' or folders named {column}=..., found neither; its columns are "
@@ -263,27 +263,23 @@ def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str
     except InputRejectedError as error:
         return str(error)
     logical = footer.logical_type(column)
-    groups: list[GroupDays | None] = []
-    start = 0
+    starts = np.cumsum([0, *file.row_groups]).tolist()
+    groups: list[tuple[int, GroupDays | None]] = []
     for index, rows in enumerate(file.row_groups):
-        if rows:
-            group = _group_days(chunks[index], kind, logical, index, start, rows)
-            if isinstance(group, str):
-                return f"{file.path}: {group}"
-            groups.append(group)
-        start += rows
-    known = [group for group in groups if group is not None]
-    if not known:
+        group = _group_days(chunks[index], kind, logical, index, starts[index], rows) if rows else None
+        if isinstance(group, str):
+            return f"{file.path}: {group}"
+        groups.append((index, group))
+    first = min((group.first for _, group in groups if group is not None), default=None)
+    if first is None:
         return f"{file.path}: expected dates in column '{column}', found nulls only: write them, or leave the file out"
-    return DatedFile(file, tuple(_all_groups(file, groups, min(group.first for group in known))))
-
-
-def _all_groups(file: LogFile, groups: list[GroupDays | None], first: int) -> Iterator[GroupDays]:
-    """Row groups of nulls only count in the file's first day."""
-    filled = [i for i, rows in enumerate(file.row_groups) if rows]
-    for index, group in zip(filled, groups, strict=True):
-        start, rows = sum(file.row_groups[:index]), file.row_groups[index]
-        yield group or GroupDays(index, start, rows, first, first, mixed=True)
+    # Row groups of nulls only count in the file's first day.
+    every = (
+        group or GroupDays(i, starts[i], file.row_groups[i], first, first, mixed=True)
+        for i, group in groups
+        if file.row_groups[i]
+    )
+    return DatedFile(file, tuple(every))
 
 
 def _group_days(

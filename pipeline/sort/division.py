@@ -24,7 +24,7 @@ from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
 from pipeline.sort.buckets import Places
 from pipeline.sort.run_files import Integers, Run, RunSegments, Sections, write_run
-from pipeline.sort.runs import RunReceipt, write_entries
+from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import SortPlan, ranges
 from pipeline.sort.segments import (
     Coding,
@@ -226,7 +226,7 @@ def _write(points: Points, code: Integers | None, drawing: _Drawing | None, fold
     sums = (float(points.weight.sum()), float(points.positives.sum()))
     ends = (float(points.score[0]), float(points.score[-1]))
     if code is None or drawing is None:
-        [run] = write_entries(points, folder, index).runs
+        [run] = write_points_run(*points, folder, index).runs
         return _Side(run, *sums, *ends)
     own, place = np.unique(code, return_inverse=True)
     values = [one_array(column) for column in read_keys(drawing.keys, own).columns]

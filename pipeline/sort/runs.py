@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.sampling import WeightSums
+from calibrators.arithmetic.ties import expand_ties
 from pipeline.log import quarantine, score_grid
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece
@@ -187,7 +188,9 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     return score
 
 
-def write_entries(entries: Points, folder: str, index: int) -> RunReceipt:
-    """Leave entries, sorted by score, as a run; of the receipt, the run and its extreme scores are filled in."""
+def write_points_run(score: Array, weight: Array, positives: Array, folder: str, index: int) -> RunReceipt:
+    """Leave points, in any order, as a run; of the receipt, the run and its extreme scores are filled in."""
+    order = np.argsort(score, kind="stable")
+    entries = Points(*expand_ties(score[order], weight[order], positives[order]))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(entries=entries))
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))

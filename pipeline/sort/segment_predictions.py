@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.double_double import Pair
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.ties import Coded
 from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, pair_sums
 from pipeline.execution import Executor, Graph
@@ -23,7 +23,7 @@ from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
 from pipeline.sort.folding import coded_sections, order_tagged, tagged_sections
 from pipeline.sort.run_files import Integers, Run, Sections, write_run
-from pipeline.sort.runs import RunReceipt, write_entries
+from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_rows import SegmentRows, cut_all
@@ -134,24 +134,9 @@ def compare_predictions(
     ValueError
         Predictions outside [0, 1].
     """
-    both = (_predicting(rows, old, "old"), _predicting(rows, new, "new"))
-    parts: list[Pair] = []
-    cut: dict[int, list[Pair]] = {}
-    for codes, sums in rows.map(executor, partial(_compare, *both)):
-        parts.append(sums.total())
-        for i, code in enumerate(codes.tolist()):
-            cut.setdefault(code, []).append(sums[i])
+    parts, cut = _sums_of(rows, {"old": old, "new": new}, executor, pair_sums)
     found = [_difference(code, own) for code, own in sorted(cut.items())]
     return SegmentedComparison(comparison_of(parts), found, rows.level.keys)
-
-
-def _compare(
-    old: _Predicting, new: _Predicting, index: int, codes: Integers, slices: Slices
-) -> tuple[Integers, Pair]:
-    """The sums of each segment, or of a part of one."""
-    _, weight, positives = slices.columns
-    p, q = old.of(codes, slices), new.of(codes, slices)
-    return codes, pair_sums(p, q, weight, positives, slices.starts)
 
 
 def _difference(place: int, parts: list[Pair]) -> SegmentDifference:
@@ -167,20 +152,33 @@ def sums_of_predictions(
     function : of predictions, weights, positives and where each segment's begin, to a Pair of shape (segments, sums);
         picklable
     """
+    return _sums_of(rows, {"segment": predictor}, executor, function)[1]
+
+
+def _sums_of(
+    rows: SegmentRows, predictors: Mapping[str, Predictor], executor: Executor, function: Callable[..., Pair]
+) -> tuple[list[Pair], dict[int, list[Pair]]]:
+    """Sums of each task's points, and of each segment's. predictors : by names of files; see `sums_of_predictions`."""
+    predicting = [_predicting(rows, own, name) for name, own in predictors.items()]
+    parts: list[Pair] = []
     found: dict[int, list[Pair]] = {}
-    for codes, sums in rows.map(
-        executor, partial(_summed, _predicting(rows, predictor, "segment"), function)
-    ):
+    for codes, sums in rows.map(executor, partial(_summed, predicting, function)):
+        parts.append(sums.total())
         for i, code in enumerate(codes.tolist()):
             found.setdefault(code, []).append(sums[i])
-    return found
+    return parts, found
 
 
 def _summed(
-    predicting: _Predicting, function: Callable[..., Pair], index: int, codes: Integers, slices: Slices
+    predicting: Sequence[_Predicting],
+    function: Callable[..., Pair],
+    index: int,
+    codes: Integers,
+    slices: Slices,
 ) -> tuple[Integers, Pair]:
     _, weight, positives = slices.columns
-    return codes, function(predicting.of(codes, slices), weight, positives, starts=slices.starts)
+    found = (own.of(codes, slices) for own in predicting)
+    return codes, function(*found, weight, positives, starts=slices.starts)
 
 
 def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, executor: Executor) -> ScoreTable:
@@ -198,11 +196,8 @@ def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, exec
 
 
 def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, slices: Slices) -> RunReceipt:
-    p = predicting.of(codes, slices)
-    order = np.argsort(p, kind="stable")
     _, weight, positives = slices.columns
-    points = Points(*ties.expand_ties(p[order], weight[order], positives[order]))
-    return write_entries(points, folder, index)
+    return write_points_run(predicting.of(codes, slices), weight, positives, folder, index)
 
 
 class _Ordered(NamedTuple):
