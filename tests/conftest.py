@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import hypothesis
 import inside
 import numpy as np
@@ -25,7 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 import sklearn  # noqa: F401 - as jobs.cli
 
-from pipeline.execution.tasks import GUARD
+from pipeline.execution import tasks
 
 # How long an example takes depends on the machine, and the first one compiles. `make system` asks for more examples.
 EXAMPLES = int(os.environ.get("LOGCAL_TEST_EXAMPLES", "25"))
@@ -341,7 +343,32 @@ def _options_of_one_test_alone() -> Iterator[None]:
 @pytest.fixture
 def guarded_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks on threads share their arguments: one that changes them is an error."""
-    monkeypatch.setenv(GUARD, "1")
+    plain = tasks.here
+
+    def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        before = _content((function, arguments))
+        result = plain(run, function, *arguments)
+        if _content((function, arguments)) != before:
+            raise AssertionError(
+                f"expected a task that only reads its arguments, found that {function} changed"
+            )
+        return result
+
+    monkeypatch.setattr(tasks, "here", here)
+
+
+def _content(value: object) -> bytes:
+    """A pickle that is the same whether or not Arrow has counted an array's nulls, which it keeps."""
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, part: object) -> Any:
+            if isinstance(part, pa.Array):
+                _ = part.null_count
+            return super().reducer_override(part)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(value)
+    return buffer.getvalue()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_answers
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -28,9 +28,6 @@ _STOP = 8.0
 
 _ANSWER = 2.0
 """Seconds to wait for workers to say how many tasks they still run, before they are asked again."""
-
-_POLL = 0.005
-"""Seconds between looks at whether results have come."""
 
 _LARGE_GRAPH_KEY = "distributed.admin.large-graph-warning-threshold"
 _LARGE_GRAPH = 1 << 30
@@ -131,76 +128,6 @@ class DaskExecutor(Executor):
         if isinstance(result, Failure):
             raise result.error
         return result
-
-    def reduce(
-        self,
-        stage: str,
-        function: Callable[..., Any],
-        tasks: Sequence[tuple[Any, ...]],
-        combine: Callable[[list[Any]], Any],
-        last: str = "combine",
-    ) -> Any:
-        """See `Executor.reduce`.
-
-        Results come here one by one, and are combined here: a worker that is lost later costs none of them.
-        """
-        import dask
-
-        graph = Graph()
-        if not graph.layer(stage, function, tasks):
-            Progress(graph, self.report).end()
-            return combine([])
-        progress = Progress(graph, self.report)
-        progress.at({})
-        (layer,) = graph.layers
-        keys = list(graph.layers[layer].tasks)
-        with dask.config.set({_LARGE_GRAPH_KEY: _LARGE_GRAPH}):
-            futures = self.client.get(
-                graph.high_level(running.elsewhere, graph.token), keys, sync=False, retries=RETRIES
-            )
-        left = dict(zip(futures, range(len(keys)), strict=True))
-        results: list[Any] = [None] * len(keys)
-        del futures
-        try:
-            for future, result in self._arriving(graph, layer, left, progress):
-                results[left.pop(future)] = result
-        except BaseException:
-            self._stop(graph, list(left))
-            raise
-        progress.end()
-        return combine(results)
-
-    def _arriving(
-        self, graph: Graph, layer: str, left: dict[Future, int], progress: Progress
-    ) -> Iterator[tuple[Future, Any]]:
-        """Futures with their results, as they come, until there are no more in `left`."""
-        from distributed import KilledWorker, as_completed
-
-        arriving = as_completed(list(left), with_results=True, raise_errors=False)
-        looking = _Looking(self, graph)
-        total, looked = len(left), time.monotonic()
-        while left:
-            arrived = arriving.next_batch(block=False)
-            for future, result in arrived:
-                if isinstance(result, Failure):
-                    raise result.error
-                if future.status == "error":
-                    error = result[1] if isinstance(result, tuple) else result
-                    raise _killed(graph, error) if isinstance(error, KilledWorker) else error
-                if future.status == "finished":
-                    yield future, result
-            if not arrived:
-                time.sleep(_POLL)
-            if time.monotonic() - looked >= LOOK:
-                looked = time.monotonic()
-                seen = looking()
-                workers = None if seen is None else seen.running
-                progress.at({layer: total - len(left)}, workers)
-                if seen is not None:
-                    self.watch(seen)
-                # Results that were under way when the scheduler went never arrive, and never fail.
-                if any(future.cancelled() for future in left):
-                    raise self._gone(graph, progress)
 
     def _await(self, graph: Graph, future: Future, progress: Progress) -> None:
         """Wait until the future is done, looking at the scheduler meanwhile."""

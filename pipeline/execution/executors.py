@@ -85,7 +85,7 @@ class Executor(ABC):
 
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Compute a graph of one stage: function(*task) for each task; the results are in the order of the tasks."""
-        found: list[Any] = self.reduce(stage, function, tasks, running.gathered, "results")
+        found: list[Any] = self.reduce(stage, function, tasks, list, "results")
         return found
 
     def reduce(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
-import os
 import pickle
 import threading
 import time
@@ -14,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 
 from logcal.errors import LogcalError
 
-ATTEMPTS = 3
 _PAUSE = 0.2
 """Seconds before the second attempt; ten times as long before the third."""
 
@@ -26,9 +23,6 @@ _PERMANENT = {
     )
 }  # fmt: skip
 """Errors that another attempt meets again."""
-
-GUARD = "LOGCAL_GUARD_ARGUMENTS"
-"""With this in the environment, a task on a thread that changes what it shares with others is an error."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -111,35 +105,11 @@ def _wait(seconds: float) -> None:
         time.sleep(min(left, 0.05))
 
 
-def _content(value: object) -> bytes:
-    """A pickle that is the same whether or not Arrow has counted an array's nulls, which it keeps."""
-    import cloudpickle
-    import pyarrow as pa
-
-    class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, part: object) -> Any:
-            if isinstance(part, pa.Array):
-                _ = part.null_count
-            return super().reducer_override(part)
-
-    buffer = io.BytesIO()
-    Pickler(buffer).dump(value)
-    return buffer.getvalue()
-
-
 def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """A task in the command's own process."""
     _running.run = run
     check()
-    if GUARD not in os.environ:
-        return function(*arguments)
-    before = _content((function, arguments))
-    result = function(*arguments)
-    if _content((function, arguments)) != before:
-        raise AssertionError(
-            f"expected a task that only reads its arguments, found that those of {function} changed"
-        )
-    return result
+    return function(*arguments)
 
 
 def elsewhere(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -172,11 +142,6 @@ def _first_failure(arguments: tuple[Any, ...]) -> Failure | None:
                 if isinstance(item, Failure):
                     return item
     return None
-
-
-def gathered(results: list[Any]) -> list[Any]:
-    """The results of a stage, as one task's."""
-    return results
 
 
 def check() -> None:

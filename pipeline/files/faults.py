@@ -13,52 +13,9 @@ from collections.abc import Iterator
 from logcal.errors import ConfigError, FileChangedError, LogcalError, TemporaryError
 from pipeline.files.storage import without_secrets
 
-_NO_CREDENTIALS = {
-    "CredentialRetrievalError",
-    "InvalidConfigError",
-    "NoAuthTokenError",
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "ProfileNotFound",
-    "SSOTokenLoadError",
-    "TokenRetrievalError",
-    "UnauthorizedSSOTokenError",
-    "DefaultCredentialsError",
-    "RefreshError",
-}
-_WRONG_SETTINGS = {
-    "InvalidRegionError",
-    "InvalidURL",
-    "NoRegionError",
-    "NonHttpUrlClientError",
-    "ParamValidationError",
-    "UnknownEndpointError",
-}
-_UNREACHABLE = {
-    "CancelledError",
-    "ClientConnectionError",
-    "ClientConnectorError",
-    "ClientError",
-    "ClientOSError",
-    "ClientPayloadError",
-    "ConnectTimeoutError",
-    "ConnectionClosedError",
-    "ConnectionError",
-    "ContentLengthError",
-    "EndpointConnectionError",
-    "FSTimeoutError",
-    "HTTPClientError",
-    "HttpError",
-    "IncompleteReadError",
-    "IncompleteRead",
-    "ProxyConnectionError",
-    "ReadTimeoutError",
-    "ResponseParserError",
-    "ResponseStreamingError",
-    "ServerDisconnectedError",
-    "SSLError",
-    "TimeoutError",
-}
+_NO_CREDENTIALS = re.compile(r"Credential|Token|ProfileNotFound|InvalidConfig|RefreshError")
+_WRONG_SETTINGS = re.compile(r"Region|InvalidURL|NonHttpUrl|ParamValidation|UnknownEndpoint")
+"""Parts of the names of stores' exceptions; all others are of a store that is not reached, or fails."""
 _STORES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
 _NO_BUCKET = re.compile(
     r"NoSuchBucket|bucket does not exist|Invalid bucket name|Bucket is not valid", re.IGNORECASE
@@ -152,17 +109,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _store_fault(error: BaseException, head: str, said: str) -> LogcalError | None:
-    names = {cls.__name__ for cls in type(error).__mro__}
+    names = " ".join(cls.__name__ for cls in type(error).__mro__)
     of_store = type(error).__module__.partition(".")[0] in _STORES
     text = str(error)
     if _NO_BUCKET.search(text):
         return ConfigError(f"{head}expected a bucket that exists, found none ({said}): correct the URL")
-    if of_store and names & _NO_CREDENTIALS:
+    if of_store and _NO_CREDENTIALS.search(names):
         return ConfigError(
             f"{head}expected credentials for the object store, found none that work ({said}): set them as its library "
             "reads them, or with storage.options"
         )
-    if of_store and names & _WRONG_SETTINGS:
+    if of_store and _WRONG_SETTINGS.search(names):
         return ConfigError(f"{head}expected settings that the object store takes ({said}): correct the URL")
     if isinstance(error, PermissionError) or (of_store and _DENIED.search(text)):
         return ConfigError(
@@ -171,8 +128,7 @@ def _store_fault(error: BaseException, head: str, said: str) -> LogcalError | No
         )
     if isinstance(error, FileNotFoundError):
         return FileChangedError(f"{head}expected a file or folder, found none ({said})")
-    temporary = isinstance(error, (ConnectionError, TimeoutError)) or (of_store and names & _UNREACHABLE)
-    if temporary:
+    if of_store or isinstance(error, (ConnectionError, TimeoutError)):
         return TemporaryError(
             f"{head}the object store was not reached, failed or broke off "
             f"({said or type(error).__name__}): run again"
