@@ -126,11 +126,11 @@ def _complete_setting(name: str) -> Callable[..., Any]:
     """Complete --set of a job: its keys, and the values of keys that have few."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-        from jobs.config.loading import key_choices
+        from jobs.config.loading import known_keys
         from jobs.registry import JOBS
 
         key, equals, value = begun.partition("=")
-        choices = key_choices(JOBS[name].config_class())
+        choices = known_keys(JOBS[name].config_class())
         if equals:
             return [f"{key}={choice}" for choice in choices.get(key, ()) if choice.startswith(value)]
         return [f"{known}=" for known in choices if known.startswith(key)]

@@ -17,8 +17,8 @@ from jobs.outcome import Outcome
 from jobs.records import Attempt
 from jobs.registry import JOBS
 from jobs.rows import check_scratch
-from jobs.run import BUG, carry_out
-from logcal.errors import ConfigError, LogcalError
+from jobs.run import carry_out, told
+from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
@@ -26,7 +26,6 @@ from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS
 from pipeline.files.scratch import scratch_folder
-from pipeline.files.storage import without_secrets
 from pipeline.fit.fitting import Fitting, Found
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["graph", "run"]
 
-_INTERRUPTED = 130
-
 _UNPUBLISHED = "unpublished"
 """Stand-in for the store's keys, which are not used."""
 
@@ -46,14 +43,16 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     """A job as a `dask.delayed.Delayed`: see `logcal.graph`."""
     if job != "fit":
         raise ConfigError(f"expected the job fit, found {job!r}: the result of other jobs is what they write")
-    values = read_values([config], []) if isinstance(config, (str, Path)) else Values(_copied(config))
+    values = _values(config)
     # Nothing is published.
     values.put(("store",), {"path": _UNPUBLISHED, "table": _UNPUBLISHED}, {})
     return _fit(load_values(FitConfig, values))
 
 
-def _copied(config: Mapping[str, Any]) -> dict[str, Any]:
-    return copy.deepcopy(dict(config))
+def _values(config: Mapping[str, Any] | str | Path) -> Values:
+    return (
+        read_values([config], []) if isinstance(config, (str, Path)) else Values(copy.deepcopy(dict(config)))
+    )
 
 
 def _fit(config: FitConfig) -> Delayed:
@@ -87,26 +86,15 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     """Run a job as its command does, record included: see `logcal.run`."""
     if job not in JOBS:
         raise ConfigError(f"job: expected one of {', '.join(JOBS)}, found {job!r}")
-    values = (
-        read_values([config], []) if isinstance(config, (str, Path)) else Values(copy.deepcopy(dict(config)))
-    )
-    loaded = load_values(JOBS[job].config_class(), values)
-    attempt, code = Attempt(job), BUG
+    loaded = load_values(JOBS[job].config_class(), _values(config))
+    attempt, code = Attempt(job), 0
     try:
-        outcome = carry_out(JOBS[job], loaded, attempt, client)
-        code = 0
-        return outcome
-    except LogcalError as error:
-        code, attempt.message = error.exit_code, without_secrets(str(error))
-        raise
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
-        raise
-    except Exception as error:
+        return carry_out(JOBS[job], loaded, attempt, client)
+    except (Exception, KeyboardInterrupt) as error:
+        code, attempt.message = told(error)
         fault = as_fault(error)
-        if fault is None:
+        if fault is None or fault is error:
             raise
-        code, attempt.message = fault.exit_code, without_secrets(str(fault))
         raise fault from error
     finally:
         attempt.end(code)

@@ -13,13 +13,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jobs import interrupts
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.records import Attempt
 from jobs.registry import Job
-from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
+from logcal.errors import ConfigError, NothingToDoError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.storage import remember_urls, use, without_secrets
 
@@ -49,35 +49,33 @@ def run_job(
     graph : with `dry_run`, the file that the job's graph is drawn to
     """
     attempt = Attempt(job.name)
-    code = guarded(
-        f"logcal {job.name}",
-        lambda: _run(job, _Asked(files, settings, dry_run, as_json, graph), attempt),
-        as_json,
-        attempt,
-    )
+
+    def run() -> None:
+        if graph is not None and not dry_run:
+            raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
+        config = _load(job, files, settings, None if dry_run else attempt)
+        if not dry_run:
+            outcome = carry_out(job, config, attempt)
+            show(outcome.summary, outcome.lines, as_json)
+            return
+        would_run = job.load_module().prepare(config)
+        plan = would_run.plan
+        if graph is not None:
+            _draw(would_run, graph)
+        show(asdict(plan), plan.lines(), as_json)
+
+    code = guarded(f"logcal {job.name}", run, as_json, attempt)
     attempt.end(code)
     return code
 
 
-class _Asked(NamedTuple):
-    """Requests of the command line: see `run_job`."""
-
-    files: Sequence[str]
-    settings: Sequence[str]
-    dry_run: bool
-    as_json: bool
-    graph: str | None
-
-
-def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
-    files, settings, dry_run, as_json, graph = asked
+def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Attempt | None) -> JobConfig:
+    """The job's configuration, in a process that is made ready for it. attempt : to be recorded, if there is one."""
     with _no_garbage():
         from jobs.cluster.starting import process_memory
         from jobs.config.loading import load_values, read_values
         from jobs.progress import announce_compiling
 
-    if graph is not None and not dry_run:
-        raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
     process_memory.check_address_space()
     process_memory.begin()
     values = read_values(files, settings)
@@ -85,21 +83,13 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
     try:
         config = load_values(job.config_class(), values)
     except ConfigError:
-        if not dry_run and "record" in job.config_class().model_fields:
+        if attempt is not None:
             attempt.misread(given)
         raise
     _reach(config)
-    if dry_run:
-        would_run = job.load_module().prepare(config)
-        plan = would_run.plan
-        if graph is not None:
-            _draw(would_run, graph)
-        show(asdict(plan), plan.lines(), as_json)
-        return
-    if not sys.stderr.isatty():  # there a bar shows it
+    if attempt is not None and not sys.stderr.isatty():  # there a bar shows it
         announce_compiling()
-    outcome = carry_out(job, config, attempt)
-    show(outcome.summary, outcome.lines, as_json)
+    return config
 
 
 def _draw(prepared: Any, path: str) -> None:
@@ -208,27 +198,29 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
     try:
         with interrupts.catching():
             action()
-    except LogcalError as error:
-        return _fail(name, str(error), error.exit_code, as_json, attempt)
-    except KeyboardInterrupt as stop:
-        said = str(stop) or "interrupted; nothing was published"
-        return _fail(name, said, interrupts.exit_code(), as_json, attempt)
     except BrokenPipeError:
         # The reader of stdout has gone: the job itself is done.
         _silence_stdout()
-        return 0
-    except Exception as error:  # noqa: BLE001 - the last resort: the environment's fault, or a bug
-        fault = as_fault(error)
-        if fault is not None:
-            return _fail(name, str(fault), fault.exit_code, as_json, attempt)
-        traceback.print_exc()
-        message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
-        return _fail(name, message, BUG, as_json, attempt)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last resort
+        code, message = told(error)
+        if code == BUG:
+            traceback.print_exc()
+        return _fail(name, message, code, as_json, attempt)
     return 0
 
 
+def told(error: BaseException) -> tuple[int, str]:
+    """The exit code of what ended a run, and a message: an error for the user, the environment's fault, or a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return interrupts.exit_code(), str(error) or "interrupted; nothing was published"
+    fault = as_fault(error)
+    if fault is not None:
+        return fault.exit_code, without_secrets(str(fault))
+    message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
+    return BUG, without_secrets(message)
+
+
 def _fail(name: str, message: str, code: int, as_json: bool, attempt: Attempt | None) -> int:
-    message = without_secrets(message)
     if attempt is not None:
         attempt.message = message
     sys.stderr.write(f"{name}: {message}\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +13,9 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal import schema
-from logcal.arrow_columns import as_column, column_of
 from logcal.lookup_table import Array
 
 _MAP = schema.LOOKUP_TABLE.names
-
-_AT_ONCE = 1 << 16
-"""Rows whose texts are made together."""
-
-_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
-"""Characters that JSON in ASCII keeps: all printable ones but the quotation mark and the backslash."""
 
 
 def fingerprint(
@@ -76,85 +68,19 @@ def segmented_fingerprint(
     """
     digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
     # The owner of the rows is written once per segment, not once per row.
-    digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
-    _update(digest, keys, "[", "]")
-    digest.update(b"], [")
-    _update(digest, [as_column(rows)])
-    digest.update(b"]]")
+    owners = list(zip(*(column.to_pylist() for column in keys), strict=True))
+    _update(digest, [[str(kind) for kind in types], owners, rows.tolist()])
     for name in _MAP:
         digest.update(np.asarray(maps[name], "<f8").tobytes())
     for values in interval or ():
         digest.update(np.asarray(values, "<f8").tobytes())
     for name, column in zip(segments.schema.names, segments.columns, strict=True):
-        digest.update(f"[{json.dumps(name)}, [".encode())
-        _update(digest, [column])
-        digest.update(b"]]")
+        _update(digest, [name, column.to_pylist()])
     return digest.hexdigest()
 
 
-def _update(
-    digest: Any, columns: Sequence[pa.Array | pa.ChunkedArray], before: str = "", behind: str = ""
-) -> None:
-    """Add the JSON texts of rows, each between the same two, as `json.dumps` separates those of a list.
-
-    Whole columns of texts at a time: for a million segments Python's objects would take seconds.
-    """
-    import pyarrow.compute as pc
-
-    for start in range(0, len(columns[0]), _AT_ONCE):
-        rows = [_texts(_one(column.slice(start, _AT_ONCE))) for column in columns]
-        texts = rows[0] if len(rows) == 1 else pc.binary_join_element_wise(*rows, _scalar(", "))
-        ends = as_column(np.array([0, len(texts)], np.int32))
-        [joined] = pc.binary_join(pa.ListArray.from_arrays(ends, texts), _scalar(f"{behind}, {before}"))
-        digest.update(f"{', ' if start else ''}{before}{joined}{behind}".encode())
-
-
-def _scalar(text: str) -> pa.Scalar:
-    """A text for Arrow, which imports pandas where it is given Python's."""
-    return column_of([text], pa.string())[0]
-
-
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-
-
-def _texts(column: pa.Array) -> pa.Array:
-    """The JSON text of each value, as `json.dumps` has it."""
-    import pyarrow.compute as pc
-
-    if pa.types.is_integer(column.type):
-        texts = column.cast(pa.string())
-    elif pa.types.is_string(column.type) and _is_plain(column):
-        texts = pc.binary_join_element_wise(_scalar('"'), column, _scalar('"'), _scalar(""))
-    else:
-        # Zeros of either sign are different texts.
-        numbers = pa.types.is_float64(column.type)
-        coded = (column.view(pa.int64()) if numbers else column).dictionary_encode()
-        values = coded.dictionary.view(column.type).to_pylist()
-        found = _number_texts(values) if numbers else _other_texts(values)
-        texts = found.take(coded.indices)
-    return texts.fill_null(_scalar("null"))
-
-
-def _number_texts(numbers: list[float]) -> pa.Array:
-    text = np.frombuffer(json.dumps(numbers, separators=(",", ":"))[1:-1].encode(), np.uint8)
-    commas = np.flatnonzero(text == ord(","))
-    ends = np.concatenate([[0], commas - np.arange(commas.size), [text.size - commas.size]]).astype(np.int32)
-    data = np.delete(text, commas)
-    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(data))
-
-
-def _other_texts(values: list[Any]) -> pa.Array:
-    return column_of(list(map(json.JSONEncoder(default=str).encode, values)), pa.string())
-
-
-def _is_plain(column: pa.Array) -> bool:
-    """Tell whether JSON has nothing in texts to escape."""
-    _, ends, data = column.buffers()
-    if data is None:
-        return True
-    first, last = np.frombuffer(ends, np.int32)[[column.offset, column.offset + len(column)]]
-    return _PLAIN.fullmatch(data[first:last]) is not None
+def _update(digest: Any, values: list[Any]) -> None:
+    digest.update(json.dumps(values, default=str).encode())
 
 
 def as_json(value: Any) -> str:

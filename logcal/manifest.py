@@ -15,7 +15,7 @@ MOST_BYTES = 64 << 20
 
 _SHOWN = 40
 _NUMBER = (int, float)
-_WORDS = {
+_WORDS: dict[Any, str] = {
     str: "text",
     int: "a whole number",
     float: "a number",

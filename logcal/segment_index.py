@@ -58,7 +58,7 @@ class SegmentIndex:
         for depth, column in enumerate(self._columns, 1):
             pairs = (prefix << 32) | column.codes
             deep = levels >= depth
-            numbers, ids = _distinct(pairs[deep])
+            numbers, ids = np.unique(pairs[deep], return_inverse=True)
             prefix = np.full(levels.size, _ABSENT)
             prefix[deep] = ids
             own = owners & (levels == depth)
@@ -111,16 +111,6 @@ class SegmentIndex:
     def nothing_seen(self) -> list[Seen]:
         """State of `find` before the first batch of a file."""
         return [Seen() for _ in self._columns]
-
-
-def _distinct(pairs: Integers) -> tuple[Integers, Integers]:
-    """The different ones of pairs of a number and a code below 2 ** 32, in order, and the place of each among them."""
-    if not pairs.size or (most := int(pairs.max())) >> 32:
-        return np.unique(pairs, return_inverse=True)
-    # Codes alone, which are dense: no sort is needed.
-    there = np.zeros(most + 1, np.bool_)
-    there[pairs] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[pairs]
 
 
 class _Level:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import importlib
 import re
 import struct
 from bisect import bisect_right
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.processors import processors
 from logcal import storage
 from logcal.arrow_columns import as_column, column_of, kind_of, segment_problems
 from logcal.errors import ConfigError, InputRejectedError, counted
@@ -29,8 +27,6 @@ from logcal.schema import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST = 2**63 - 1
-_MANY, _PIECE = 1 << 22, 1 << 18
-_MOST_THREADS = 4
 _PLAIN_TYPES: dict[str, type] = {
     "text": str,
     "whole numbers": int,
@@ -172,9 +168,7 @@ class Table:
             table has none.
         """
         if self._plain is not None and segments is None:
-            if getattr(scores, "size", 0) < _MANY:
-                return self._plain(scores if self._as_it_is else self._transformed(scores))
-            return self._of_many(np.asarray(scores))
+            return self._plain(scores if self._as_it_is else self._transformed(scores))
         if type(segments) is dict and isinstance(scores, float) and self._as_it_is:
             key = tuple(map(segments.get, self.segments))
             # The fast way for one score; a missing column is None here, like a null one.
@@ -326,24 +320,6 @@ class Table:
         lower, upper = table.intervals(flat, self._places(flat.size, self._columns(segments)))
         return lower.reshape(array.shape), upper.reshape(array.shape)
 
-    def _of_many(self, scores: Array) -> Array:
-        """The same of very many, in pieces on threads."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        # Once it is there, pieces of any size are applied with it.
-        importlib.import_module("calibrators._kernels.lookup")
-        flat = scores.reshape(-1)
-        out = np.empty(flat.size)
-
-        def apply(start: int) -> None:
-            piece = slice(start, start + _PIECE)
-            assert self._plain is not None
-            out[piece] = self._plain(self._transformed(flat[piece]))
-
-        with ThreadPoolExecutor(min(_MOST_THREADS, processors())) as threads:
-            list(threads.map(apply, range(0, flat.size, _PIECE)))
-        return out.reshape(scores.shape)
-
     @staticmethod
     def _refuse(segments: Any) -> None:
         if segments is not None:
@@ -392,7 +368,8 @@ class Table:
         if slope[j] != 0.0:
             p += slope[j] * (score - anchor[j])
         if self._lookup.adjustments is not None and (entry := self._lookup.entry_of(key)) is not None:
-            p = self._lookup.adjustments.apply_one(p, entry, score)
+            one = np.array([p]), np.array([entry], np.int32), np.array([score])
+            return np.float64(self._lookup.adjustments.apply(*one)[0])
         return np.float64(p)
 
     def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:

@@ -71,7 +71,9 @@ class Brute:
 
     def predict(self, score: float, place: int) -> float:
         p = float(self.map_of(place).predict(score))
-        return p if self.adjustments is None else self.adjustments.apply_one(p, place, score)
+        if self.adjustments is None:
+            return p
+        return self.adjustments.apply(np.array([p]), np.array([place], np.int32), np.array([score]))[0]
 
 
 def brute(old: Brute, new: Brute, a: int, b: int, finer: Brute, lowest: float, highest: float) -> list[float]:

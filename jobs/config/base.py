@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -63,13 +63,22 @@ def section_of(annotation: Any) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
-def _check_name(name: str) -> str:
+def accepted_by(check: Callable[[str], object]) -> AfterValidator:
+    """Keep text as it is written, if a function takes it; otherwise it raises ValueError with what it expected."""
+
+    def accept(text: str) -> str:
+        check(text)
+        return text
+
+    return AfterValidator(accept)
+
+
+def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(
             f"expected a plain name of letters, digits, '-', '_' and '.' that begins with a letter or digit, "
             f"found {name!r}"
         )
-    return name
 
 
 def as_tuple(value: Any) -> Any:
@@ -80,7 +89,7 @@ def as_tuple(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, AfterValidator(_check_name)]
+Name = Annotated[str, accepted_by(_check_name)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 Packages = Annotated[
     tuple[Literal["sklearn", "xgboost", "lightgbm", "catboost"], ...], BeforeValidator(as_tuple)

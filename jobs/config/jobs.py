@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 from pydantic.fields import FieldInfo
 
 from calibrators import COMPARED
-from jobs.config.base import Names, Packages, Paths, Section, Text, as_tuple
+from jobs.config.base import Names, Packages, Paths, Section, Text, accepted_by, as_tuple
 from jobs.config.cluster import ClusterConfig, parse_bytes
 from jobs.config.sections import (
     CalibratorConfig,
     ClassifierConfig,
+    Days,
     DemoOutputConfig,
     Duration,
     EvaluateSection,
@@ -236,20 +237,8 @@ class CompareConfig(JobConfig):
     """The comparison as a page; it is printed in any case."""
 
 
-def _check_size(text: str) -> str:
-    parse_bytes(text)
-    return text
-
-
-Size = Annotated[Text, AfterValidator(_check_size)]
-Days = Annotated[Text, AfterValidator(check_days)]
-
-
-def _check_optional_days(text: str) -> str:
-    return text if text == "0d" else check_days(text)
-
-
-OptionalDays = Annotated[Text, AfterValidator(_check_optional_days)]
+OptionalDays = Annotated[Text, accepted_by(lambda text: text == "0d" or check_days(text))]
+Size = Annotated[Text, accepted_by(parse_bytes)]
 
 
 class FollowSection(Section):

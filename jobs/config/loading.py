@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from jobs.config.base import Section, section_of
@@ -354,8 +353,6 @@ def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str
     """
     passed: list[str] = []
     problems: list[str] = []
-    if not _unknown(model, values.values):
-        return passed, problems
     others = list(JOB_CONFIGS.values())
 
     def walk(
@@ -383,26 +380,16 @@ def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str
     return passed, problems
 
 
-def _unknown(model: type[Section], values: Mapping[str, Any]) -> bool:
-    """Tell whether there is a key that the model does not know."""
-    for key, value in values.items():
-        info = model.model_fields.get(key)
-        if info is None:
-            return True
+def known_keys(model: type[Section], above: str = "") -> dict[str, tuple[str, ...]]:
+    """Dotted paths of all keys that have a value of their own, each with its values, where they are few."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, info in fields_of(model):
         section = section_of(info.annotation)
-        if section and isinstance(value, dict) and _unknown(section, value):
-            return True
-    return False
-
-
-def known_keys(model: type[Section]) -> list[str]:
-    """Dotted paths of all keys that have a value of their own."""
-    return [".".join(path) for path, _ in _keys(model)]
-
-
-def key_choices(model: type[Section]) -> dict[str, tuple[str, ...]]:
-    """The values that each key may have, where they are few; others have none here."""
-    return {".".join(path): _choices(info.annotation) for path, info in _keys(model)}
+        if section:
+            found |= known_keys(section, f"{above}{name}.")
+        elif name not in model.command_options:
+            found[above + name] = _choices(info.annotation)
+    return found
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
@@ -411,31 +398,18 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()
 
 
-def _keys(model: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-    for name, info in fields_of(model):
-        section = section_of(info.annotation)
-        if section is None and name not in model.command_options:
-            yield (*above, name), info
-        elif section is None:
-            continue
-        else:
-            yield from _keys(section, (*above, name))
-
-
 def _calibrator_problems(model: type[Section], values: Values) -> list[str]:
     # Checked by the job's preparation, since it takes the libraries; looked at here only to say everything at once.
-    section = values.values.get("calibrator")
-    if "calibrator" not in model.model_fields or not isinstance(section, dict):
-        return []
-    from pipeline.fit.calibration import make_calibrator
+    if "calibrator" in model.model_fields:
+        from pipeline.fit.calibration import make_calibrator
 
-    try:
-        config = CalibratorConfig.model_validate(section)
-        make_calibrator(config.method, config.params)
-    except ValidationError:
-        return []
-    except ConfigError as error:
-        return [str(error)]
+        try:
+            config = CalibratorConfig.model_validate(values.get(("calibrator",)))
+            make_calibrator(config.method, config.params)
+        except ConfigError as error:
+            return [str(error)]
+        except ValidationError:
+            pass
     return []
 
 

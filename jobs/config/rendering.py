@@ -19,6 +19,7 @@ from jobs.config.base import Section, section_of
 from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import JOB_CONFIGS, fields_of
 from jobs.outcome import Outcome
+from jobs.registry import JOBS
 from logcal.errors import ConfigError
 
 _WIDTH = 98
@@ -52,19 +53,10 @@ def _overlay(name: str) -> str:
 def conf_files() -> dict[str, str]:
     """All files of conf/, by relative path."""
     jobs = {
-        f"{name}.yaml": render_job(name, model) for name, model in JOB_CONFIGS.items() if _needs_values(model)
+        f"{name}.yaml": render_job(name, model) for name, model in JOB_CONFIGS.items() if JOBS[name].required
     }
     overlays = {f"cluster/{name}.yaml": _overlay(name) for name in OVERLAYS}
     return {**jobs, **overlays}
-
-
-def _needs_values(model: type[Section]) -> bool:
-    """Tell whether a key has no default."""
-    fields = model.model_fields.values()
-    sections = [section for info in fields if (section := section_of(info.annotation))]
-    return any(map(_needs_values, sections)) or any(
-        info.is_required() and not section_of(info.annotation) for info in fields
-    )
 
 
 @cache
@@ -135,13 +127,8 @@ def show_configuration(name: str | None) -> Outcome:
     return Outcome({"name": name, "yaml": files[name]}, [files[name].removesuffix("\n")])
 
 
-def write_conf(folder: Path) -> None:
-    """Write conf/ anew: `python -m jobs.config.rendering` does, from the project's root."""
+if __name__ == "__main__":
     for name, text in conf_files().items():
-        path = folder / name
+        path = Path("conf") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_conf(Path("conf"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, overload
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from jobs.config.base import Name, Names, Packages, Paths, Section, Text
+from jobs.config.base import Name, Names, Packages, Paths, Section, Text, accepted_by
 from logcal.errors import counted
 
 _PATH = (
@@ -42,18 +42,18 @@ def parse_duration(text: str | None) -> float | None:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def _check_duration(text: str) -> str:
-    parse_duration(text)
-    return text
+def needs_unit(kind: str) -> BeforeValidator:
+    """Refuse a number without its unit. kind : of the text that is expected, with an example."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            raise ValueError(f"expected {kind}, found the number {value}: write {value}d")
+        return value
+
+    return BeforeValidator(check)
 
 
-def _durations_need_a_unit(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(f"expected a duration such as 3d or 12h, found the number {value}: write {value}d")
-    return value
-
-
-Duration = Annotated[Text, BeforeValidator(_durations_need_a_unit), AfterValidator(_check_duration)]
+Duration = Annotated[Text, needs_unit("a duration such as 3d or 12h"), accepted_by(parse_duration)]
 
 
 class LabelsConfig(Section):
@@ -215,26 +215,21 @@ def _date_as_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
-def _check_date(text: str) -> str:
+def _parse_date(text: str) -> dt.date:
     try:
-        dt.date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else "")
+        return dt.date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else "")
     except ValueError:
         raise ValueError(f"expected a date such as 2026-01-31, found {text!r}") from None
-    return text
 
 
-def _days_need_a_unit(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool):
-        raise ValueError(f"expected a number of days such as 30d, found the number {value}: write {value}d")
-    return value
-
-
-def check_days(text: str) -> str:
-    """A number of days such as 30d; ValueError where it is none."""
+def check_days(text: str) -> None:
+    """Check a number of days such as 30d; ValueError where it is none."""
     if not re.fullmatch(r"[1-9]\d{0,4}d", text):
         hint = f": write {text}d" if re.fullmatch(r"[1-9]\d{0,4}", text) else ""
         raise ValueError(f"expected a number of days such as 30d, found {text!r}{hint}")
-    return text
+
+
+Days = Annotated[Text, needs_unit("a number of days such as 30d"), accepted_by(check_days)]
 
 
 @overload
@@ -254,9 +249,9 @@ class WindowConfig(Section):
     of hive folders such as date=2026-01-31. fit keeps each day's rows sorted in the store, and later fits sort only
     days that are new or changed. null: all of the log.
     """
-    last: Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(check_days)] = "30d"
+    last: Days = "30d"
     """With window.column: the number of days, such as 30d."""
-    until: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_check_date)] | None = None
+    until: Annotated[str, BeforeValidator(_date_as_text), accepted_by(_parse_date)] | None = None
     """With window.column: the last day, such as 2026-01-31. null: the latest day in the log."""
     min_labelled: float = Field(0.0, ge=0, le=1)
     """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
@@ -268,7 +263,7 @@ class WindowConfig(Section):
     warning; two similar suspect days in a row are drift and are used. refuse: exit 3. use: no day is compared.
     `logcal days` excludes and includes days by hand.
     """
-    half_life: Annotated[Text, AfterValidator(check_days)] | None = None
+    half_life: Days | None = None
     """With window.column: the number of days, such as 14d, after which a row counts half as much as one of the last
     day. null: all rows count alike.
     """
@@ -276,7 +271,7 @@ class WindowConfig(Section):
     @property
     def last_day(self) -> dt.date | None:
         """The last day, where it is given."""
-        return None if self.until is None else dt.date.fromisoformat(self.until)
+        return None if self.until is None else _parse_date(self.until)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The other keys only mean something with a column."""
@@ -289,9 +284,6 @@ class WindowConfig(Section):
                 "half_life",
                 f"expected at least a 300th of window.last ({self.last}), found {self.half_life}",
             )
-
-
-OwnDays = Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(check_days)] | None
 
 
 class StoreConfig(Section):
@@ -378,10 +370,9 @@ def _as_grid(value: Any) -> Any:
     return next((f"1e-{k}" for k in range(1, 10) if value == float(f"1e-{k}")), str(value))
 
 
-def _check_grid(text: str) -> str:
+def _check_grid(text: str) -> None:
     if not re.fullmatch(r"none|float32|1e-[1-9]", text):
         raise ValueError(f"expected none, float32, or a power of ten from 1e-1 to 1e-9, found {text!r}")
-    return text
 
 
 class ScoreTableConfig(Section):
@@ -389,7 +380,7 @@ class ScoreTableConfig(Section):
 
     keep: bool = False
     """true: keep it with the published version, as Parquet."""
-    grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = "none"
+    grid: Annotated[Text, BeforeValidator(_as_grid), accepted_by(_check_grid)] = "none"
     """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit
     float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported.
     With a power of ten and without weights a day table holds counts, of bounded size.
@@ -498,7 +489,7 @@ class EvaluateSection(Section):
 
     bins: int = Field(10, ge=1, le=1000)
     """Number of bins of ECE, MCE and the reliability table."""
-    last: OwnDays = None
+    last: Days | None = None
     """With window.column: the number of last days to measure, such as 1d. null: window.last."""
     against: Text | None = None
     """Other side of a comparison, on the same rows: another version's name, previous (the version before it),
@@ -580,7 +571,7 @@ class RangeSection(Section):
 class ScoreSection(RangeSection):
     """Rows to score."""
 
-    last: OwnDays = None
+    last: Days | None = None
     """With window.column: the number of last days to score, such as 1d. null: window.last."""
     max_unseen: float = Field(1.0, ge=0, le=1)
     """With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it does not
