@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,29 +45,17 @@ def update(path: Path, record: dict[str, Any]) -> None:
     OSError
         The file cannot be written; it is as it was.
     """
-    run_labels = _labels({"job": record["job"], "table": record.get("table", "")})
-    done = record["exit_code"] in (0, 99)
-    kept = _KEPT_ON_FAILURE if record["exit_code"] != 0 else ()
-    lines = {
-        (name, labels): value
-        for (name, labels), value in _read(path).items()
-        if name in kept or not _is_of(labels, run_labels)
-    }
+    own, code = _labels({"job": record["job"], "table": record.get("table", "")}), record["exit_code"]
     end = datetime.fromisoformat(record["end"]).timestamp()
-    lines["logcal_last_run_timestamp_seconds", run_labels] = f"{end:.3f}"
-    lines["logcal_last_exit_code", run_labels] = str(record["exit_code"])
-    lines["logcal_last_duration_seconds", run_labels] = str(record["seconds"])
-    if done:
-        lines["logcal_last_success_timestamp_seconds", run_labels] = f"{end:.3f}"
-    if record["exit_code"] == 0:
-        for kind, rows in record["rows"].items():
-            lines["logcal_rows", f"{run_labels},{_labels({'kind': kind})}"] = str(rows)
-        for measure, value in record["measures"].items():
-            if value is not None:
-                lines["logcal_measure", f"{run_labels},{_labels({'measure': measure})}"] = _number(
-                    float(value)
-                )
-    write_whole(path, _text(lines).encode())
+    values = {
+        "last_run_timestamp_seconds": round(end, 3),
+        "last_exit_code": code,
+        "last_duration_seconds": record["seconds"],
+        "last_success_timestamp_seconds": round(end, 3) if code in (0, 99) else None,
+        "rows": record["rows"] if code == 0 else None,
+        "measure": record["measures"] if code == 0 else None,
+    }
+    _replace(path, own, "logcal_", values, () if code == 0 else _KEPT_ON_FAILURE)
 
 
 def update_stream(path: Path, table: str, output: str, values: Mapping[str, Any]) -> None:
@@ -80,14 +68,20 @@ def update_stream(path: Path, table: str, output: str, values: Mapping[str, Any]
     OSError
         The file cannot be written; it is as it was.
     """
-    own = _labels({"table": table, "output": output})
-    lines = {key: value for key, value in _read(path).items() if not _is_of(key[1], own)}
+    _replace(path, _labels({"table": table, "output": output}), "logcal_stream_", values)
+
+
+def _replace(
+    path: Path, own: str, prefix: str, values: Mapping[str, Any], kept: Collection[str] = ()
+) -> None:
+    """Put values into a file, in place of those with the same labels. kept : names whose lines stay."""
+    lines = {key: text for key, text in _read(path).items() if key[0] in kept or not _is_of(key[1], own)}
     for name, value in values.items():
-        by_kind = value if isinstance(value, Mapping) else {None: value}
-        for kind, number in by_kind.items():
+        kind = "measure" if name == "measure" else "kind"
+        for which, number in value.items() if isinstance(value, Mapping) else [(None, value)]:
             if number is not None:
-                labels = own if kind is None else f"{own},{_labels({'kind': kind})}"
-                lines[f"logcal_stream_{name}", labels] = _number(float(number))
+                labels = own if which is None else f"{own},{_labels({kind: which})}"
+                lines[prefix + name, labels] = _number(float(number))
     write_whole(path, _text(lines).encode())
 
 

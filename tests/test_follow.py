@@ -760,7 +760,7 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
         f'logcal_stream_files{{{own},kind="refused"}} 1.0',
         f'logcal_stream_rows{{{own},kind="scored"}} 50.0',
         'logcal_rows{job="fit",table="ads",kind="rows"} 7',
-        'logcal_last_exit_code{job="follow",table="ads"} 3',
+        'logcal_last_exit_code{job="follow",table="ads"} 3.0',
     ):
         assert line in metrics.splitlines(), metrics
     page = (place.root / "page" / "report.html").read_text()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
-import hashlib
-import json
 import shutil
 
 import fsspec
