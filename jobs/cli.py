@@ -447,8 +447,8 @@ def warm() -> Outcome:
       LOGCAL_CACHE=/opt/logcal logcal warm
 
     Run it once after an installation, or when an image is built; otherwise each
-    kind of job compiles its code when it first runs. It takes a minute or two,
-    with one process per processor, and seconds if all is compiled.
+    kind of job compiles its code when it first runs. It takes some minutes on
+    one processor, and a minute if all is compiled.
     """  # noqa: D301
     from jobs import warm
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import compiled, pava
-from calibrators.arithmetic.processors import processors
-from jobs.cluster.worker_process import pool_of_processes
 from jobs.config.loading import load
 from jobs.outcome import Outcome
 from jobs.progress import quiet, reporting
 from jobs.registry import JOBS
-from logcal.errors import TemporaryError
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import METHODS
 
@@ -32,13 +26,6 @@ SIZES = {"log": 150_000, "little": 6_000}
 """Rows of the logs: more than one task takes with the least memory, so that parts are put together, and fewer."""
 _FILES = 3
 _TABLE = "warm"
-_MEMORY = 3 << 29
-"""Bytes that a process may take: half as much again as was measured."""
-_MOST_PROCESSES = 8
-"""More would wait for the longest cases, and compile the same."""
-
-Kernels = dict[str, set[str]]
-"""Types of arguments by kernel."""
 
 
 class Case(NamedTuple):
@@ -49,26 +36,20 @@ class Case(NamedTuple):
     """Later jobs, each with its name and its settings; another fit is compared with the table."""
 
 
-def warm(processes: int | None = None) -> Outcome:
-    """Run all cases on a log that is made for them, and say what was compiled and where it is kept.
-
-    processes : how many compile; None for one a processor, as far as the memory goes. Where nothing can be kept, it is
-        this one alone, since none could help another.
-    """
+def warm() -> Outcome:
+    """Run all cases on a log that is made for them, and say what was compiled and where it is kept."""
     started = time.perf_counter()
     cache = pava.pool_groups.stats.cache_path
-    folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
-    try:
+    work = [(name, case) for name in SIZES for case in cases()]
+    with tempfile.TemporaryDirectory(prefix="logcal-warm-") as made, reporting() as report:
         for name, rows in SIZES.items():
-            (folder / name).mkdir()
-            _write_log(folder / name / "log", rows)
-        # All others need what the first one compiles: it runs by itself.
-        kernels = [_run(0, folder)]
-        kernels += _run_all(range(1, len(_all_cases())), folder, (processes or _processes()) if cache else 1)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    new = _count(newly for _, newly in kernels)
-    there = _count(used for used, _ in kernels)
+            (Path(made) / name).mkdir()
+            _write_log(Path(made) / name / "log", rows)
+        report("warm", 0, len(work))
+        for number, (name, case) in enumerate(work):
+            _run(number, case, Path(made) / name)
+            report("warm", number + 1, len(work))
+    new, there = (sum(map(len, found.values())) for found in (compiled.newly_compiled(), compiled.used()))
     seconds = time.perf_counter() - started
     kept = (
         f"kept in {Path(cache).parent}"
@@ -77,46 +58,6 @@ def warm(processes: int | None = None) -> Outcome:
     )
     summary = {"compiled": new, "kernels": there, "seconds": round(seconds, 1), "place": cache}
     return Outcome(summary, [f"{new} of {there} kernels compiled in {seconds:.0f} s, {kept}"])
-
-
-def _run_all(numbers: range, folder: Path, processes: int) -> list[tuple[Kernels, Kernels]]:
-    """Do `_run` for many cases, in several processes; each compiles what no other has kept yet."""
-    kernels: list[tuple[Kernels, Kernels]] = []
-    with reporting() as report:
-        report("warm", 0, len(numbers))
-        if processes == 1:
-            for number in numbers:
-                kernels.append(_run(number, folder))
-                report("warm", len(kernels), len(numbers))
-            return kernels
-        with pool_of_processes(processes) as pool:
-            try:
-                for future in as_completed([pool.submit(_run, number, folder) for number in numbers]):
-                    kernels.append(future.result())
-                    report("warm", len(kernels), len(numbers))
-            except BrokenProcessPool:
-                raise TemporaryError(
-                    "a process that compiled ended early, probably for want of memory: what was compiled is kept; "
-                    "run it again"
-                ) from None
-    return kernels
-
-
-def _processes() -> int:
-    from distributed.system import MEMORY_LIMIT
-
-    return max(1, min(processors(), MEMORY_LIMIT // _MEMORY, _MOST_PROCESSES))
-
-
-def _count(found: Iterable[Kernels]) -> int:
-    return len(
-        {(name, types) for kernels in found for name, all_types in kernels.items() for types in all_types}
-    )
-
-
-def _all_cases() -> list[tuple[str, Case]]:
-    """Each with the log that it is run on."""
-    return [(name, case) for name in SIZES for case in cases()]
 
 
 def cases() -> Iterator[Case]:
@@ -174,10 +115,8 @@ def cases() -> Iterator[Case]:
         yield Case((*window, *extra))
 
 
-def _run(number: int, parent: Path) -> tuple[Kernels, Kernels]:
-    """Run a case; return the kernels that this process has used so far, and those that it has compiled."""
-    log, case = _all_cases()[number]
-    folder = parent / log
+def _run(number: int, case: Case, folder: Path) -> None:
+    """Run a case on the log in a folder, with a table of its own."""
     base = (
         f"log.path={folder / 'log'}",
         f"store.path={folder / 'store'}",
@@ -200,7 +139,6 @@ def _run(number: int, parent: Path) -> tuple[Kernels, Kernels]:
         )
         known = [text for text in names if job != "score" or text.startswith("log.score=")]
         _job(job, (*own, *bad, f"{output}={folder / f'output-{number}-{i}'}", *known, *settings))
-    return compiled.used(), compiled.newly_compiled()
 
 
 def _job(name: str, settings: tuple[str, ...]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +29,10 @@ def test_jobs_take_all_cases(monkeypatch, tmp_path):
             taken.add(config.calibrator.method)
 
     monkeypatch.setattr(warm, "_job", prepared)
-    monkeypatch.setattr(warm, "SIZES", {"small": 40})
     (tmp_path / "small").mkdir()
     warm._write_log(tmp_path / "small" / "log", 40)
-    for number in range(len(warm._all_cases())):
-        warm._run(number, tmp_path)
+    for number, case in enumerate(warm.cases()):
+        warm._run(number, case, tmp_path / "small")
     assert taken == set(METHODS)
 
 
@@ -43,7 +40,7 @@ def test_jobs_take_all_cases(monkeypatch, tmp_path):
 def test_it_says_what_it_did(monkeypatch, tmp_path):
     monkeypatch.setattr(warm, "cases", lambda: iter([warm.Case((), (("score",),))]))
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
-    outcome = warm.warm(processes=1)
+    outcome = warm.warm()
     summary = outcome.summary
     assert summary["kernels"] >= summary["compiled"] >= 0
     assert summary["kernels"] == sum(len(types) for types in compiled.used().values())
@@ -51,55 +48,11 @@ def test_it_says_what_it_did(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@system
-def test_several_processes_share_the_cases(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(warm, "_all_cases", lambda: _ALL[:3])
-    monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
-    caplog.set_level("INFO", "logcal")
-    outcome = warm.warm(processes=2)
-    assert outcome.summary["kernels"] > 10
-    assert list(tmp_path.glob("logcal-*")) == []
-    said = [text for text in caplog.messages if text.startswith("warm:")]
-    assert said[0] == "warm: 2 tasks"
-    assert said[-1].startswith("warm: done")
-
-
-_ALL = warm._all_cases()
-POOL = f"""
-import os, sys, time
-sys.path.insert(0, {str(ROOT)!r})
-from jobs.cluster.worker_process import pool_of_processes
-
-if __name__ == "__main__":
-    with pool_of_processes(2) as pool:
-        print(*{{pool.submit(os.getpid).result() for _ in range(20)}}, flush=True)
-        if sys.argv[1] == "raise":
-            pool.submit(time.sleep, 1000)
-            raise KeyboardInterrupt
-        pool.submit(time.sleep, 1000).result()
-"""
-
-
-@system
-@pytest.mark.parametrize("end", ["kill", "raise"])
-def test_processes_end_with_the_one_that_made_them(tmp_path, end):
-    script = tmp_path / "script.py"
-    script.write_text(POOL)
-    command = [sys.executable, str(script), end]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout.readline().split()
-        if end == "kill":
-            process.kill()
-        # Whoever still runs holds this open.
-        assert process.stdout.read() == ""
-
-
-def test_where_nothing_can_be_kept_no_other_process_could_help(monkeypatch, tmp_path):
+def test_where_nothing_can_be_kept_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(CompilationCache, "cache_path", None)
-    monkeypatch.setattr(warm, "pool_of_processes", None)
-    monkeypatch.setattr(warm, "_run", lambda *given: ({}, {}))
+    monkeypatch.setattr(warm, "_run", lambda *given: None)
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
-    assert "kept nowhere" in warm.warm(processes=3).lines[0]
+    assert "kept nowhere" in warm.warm().lines[0]
 
 
 @system

@@ -9,15 +9,6 @@ import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from jobs.interrupts import ignore_interrupts
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
 
 log = logging.getLogger("logcal")
 
@@ -64,36 +55,3 @@ def begin(*modules: str) -> str:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
-
-
-@contextmanager
-def pool_of_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes, started as workers are; they end with the block, or with this process."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context(begin()), _end_with_parent)
-    try:
-        yield pool
-    except BaseException:
-        for process in multiprocessing.active_children():
-            process.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that made it ends: a pool's waits for work for ever otherwise."""
-    import multiprocessing
-    from multiprocessing import connection
-
-    ignore_interrupts()
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="logcal-parent", daemon=True).start()
