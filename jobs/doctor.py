@@ -17,6 +17,7 @@ from typing import Any
 from calibrators.arithmetic.processors import processors
 from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
+from jobs.config.loading import load_values, read_values
 from jobs.outcome import Outcome
 from jobs.progress import quiet
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, counted
@@ -28,23 +29,9 @@ _LITTLE_SCRATCH = 10**9
 _BUSY = 1.5
 
 
-class _Log(Section):
-    path: Any = None
-    """As log.path of the jobs; null: not looked at."""
-
-
-class _Store(Section):
-    path: Text | None = None
-    """As store.path of the jobs; null: not looked at."""
-
-
 class DoctorConfig(Section):
     """Places to check: the parts of any job's configuration that say where things are."""
 
-    log: _Log
-    """The log that would be read."""
-    store: _Store
-    """The store that would be published to."""
     scratch: Text | None = None
     """Folder for temporary files."""
     cluster: ClusterConfig
@@ -67,7 +54,11 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
     LogcalError
         Of the kind of the first obstacle, with all that was found.
     """
-    config = _load(files, settings)
+    values = read_values(files, settings)
+    # As the jobs have them; null: not looked at.
+    store, log = (values.get((section, "path")) for section in ("store", "log"))
+    values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
+    config = load_values(DoctorConfig, values)
     looks: tuple[tuple[str, Callable[[], str]], ...] = (
         ("logcal", _logcal),
         ("Python", lambda: f"{platform.python_version()}, {sys.executable}"),
@@ -77,11 +68,14 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
         ("compiled code", _compiled),
         ("scratch", lambda: _scratch(config.scratch)),
         ("cluster", lambda: _cluster(config.cluster)),
-        ("store", lambda: _store(config.store.path)),
-        ("log", lambda: _log(config.log.path)),
+        ("store", lambda: _store(store)),
+        ("log", lambda: _log(log)),
     )
     findings = [_look(name, look) for name, look in looks]
-    lines = _lines(findings)
+    width = max(len(finding.name) for finding in findings)
+    lines = [
+        f"{'!!' if finding.error else 'ok'}  {finding.name:{width}}  {finding.found}" for finding in findings
+    ]
     errors = [finding.error for finding in findings if finding.error is not None]
     if errors:
         count = "1 obstacle" if len(errors) == 1 else f"{len(errors)} obstacles"
@@ -90,31 +84,11 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
     return Outcome(summary, [*lines, "", "ready"])
 
 
-def _load(files: Sequence[str], settings: Sequence[str]) -> DoctorConfig:
-    """Load the sections to check from any job's configuration."""
-    from jobs.config.loading import load_values, read_values
-
-    values = read_values(files, settings)
-    values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
-    for section in (_Log, _Store):
-        name = section.__name__.strip("_").lower()
-        if isinstance(values.values.get(name), dict):
-            values.values[name] = {"path": values.values[name].get("path")}
-    return load_values(DoctorConfig, values)
-
-
 def _look(name: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(name, look())
     except LogcalError as error:
         return Finding(name, str(error), error)
-
-
-def _lines(findings: Sequence[Finding]) -> list[str]:
-    width = max(len(finding.name) for finding in findings)
-    return [
-        f"{'!!' if finding.error else 'ok'}  {finding.name:{width}}  {finding.found}" for finding in findings
-    ]
 
 
 # What is looked at.
@@ -151,19 +125,15 @@ def _compiled() -> str:
     """Run one compiled function, the way jobs do, and say where its compiled code is kept."""
     import numpy as np
 
+    from calibrators._kernels import pava
     from calibrators.methods.isotonic import Isotonic
 
     started = time.perf_counter()
     Isotonic().fit(np.linspace(0, 1, 100), np.arange(100) % 2)
     seconds = time.perf_counter() - started
-    return f"{_cache_place()}; a small fit took {seconds:.1f} s"
-
-
-def _cache_place() -> str:
-    from calibrators._kernels import pava
-
     path = pava.pool_groups.stats.cache_path
-    return f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
+    place = f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
+    return f"{place}; a small fit took {seconds:.1f} s"
 
 
 def _scratch(folder: str | None) -> str:
@@ -197,7 +167,7 @@ def _host(_: int) -> str:
     return platform.node() or "this machine"
 
 
-def _store(path: str | None) -> str:
+def _store(path: Any) -> str:
     if path is None:
         return "not looked at: give --set store.path=..."
     import uuid

@@ -154,7 +154,7 @@ class Prepared:
         names = [part_path(repeat) for repeat in range(2 * len(planned))]
         names += [f"{FOLDER}/{name}" for name in (MODEL, METADATA, TRAINING_SCORES)]
         with self.output.writing(self.identity, names) as staging:
-            task = Task(self.training, staging.filesystem, staging.folder, section.on_failure == "skip")
+            task = Task(self.training, staging.filesystem, staging.root, section.on_failure == "skip")
             generated = generate(
                 task,
                 folds,

@@ -6,10 +6,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jobs import interrupts
 from logcal.errors import counted
@@ -57,26 +57,30 @@ def compiling(progress: Progress) -> Iterator[None]:
     lock = threading.Lock()
     shown: list[TaskID] = []
 
+    def begin() -> None:
+        with lock:
+            if not shown:
+                shown.append(progress.add_task("compile", total=None, workers="once after an installation"))
+
+    with event.install_listener("numba:compile", _listener(begin, lambda: progress.advance(shown[0]))):
+        yield
+    if shown:
+        done = int(progress.tasks[progress.task_ids.index(shown[0])].completed)
+        progress.update(shown[0], total=max(done, 1))
+
+
+def _listener(begin: Callable[[], None], end: Callable[[], None] = lambda: None) -> Any:
+    """Calls functions as a kernel begins to be compiled and is compiled."""
+    from numba.core import event
+
     class Listener(event.Listener):
         def on_start(self, event: event.Event) -> None:
-            with lock:
-                if not shown:
-                    shown.append(
-                        progress.add_task("compile", total=None, workers="once after an installation")
-                    )
+            begin()
 
         def on_end(self, event: event.Event) -> None:
-            progress.advance(shown[0])
+            end()
 
-    listener = Listener()
-    event.register("numba:compile", listener)
-    try:
-        yield
-    finally:
-        event.unregister("numba:compile", listener)
-        if shown:
-            done = int(progress.tasks[progress.task_ids.index(shown[0])].completed)
-            progress.update(shown[0], total=max(done, 1))
+    return Listener()
 
 
 def _checking(report: Report) -> Report:
@@ -202,15 +206,11 @@ def announce_compiling() -> None:
     """
     from numba.core import event
 
-    class Listener(event.Listener):
-        said = False
+    said: list[str] = []
 
-        def on_start(self, event: event.Event) -> None:
-            if not self.said:
-                self.said = True
-                log.info("compiling for this machine: once after an installation")
+    def begin() -> None:
+        if not said:
+            said.append("compiling for this machine: once after an installation")
+            log.info(said[0])
 
-        def on_end(self, event: event.Event) -> None:
-            pass
-
-    event.register("numba:compile", Listener())
+    event.register("numba:compile", _listener(begin))

@@ -14,7 +14,6 @@ differ.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -26,7 +25,7 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -253,6 +252,24 @@ def make(folder: Path, mode: int = 0o777) -> int | None:
     return lock
 
 
+@contextmanager
+def staging(home: Path, prefix: str, elsewhere: Collection[Path] = (), mode: int = 0o777) -> Iterator[Path]:
+    """A folder for what is being written, which is renamed or else removed; what killed runs left of such is removed.
+
+    elsewhere : further folders that runs may have left some in
+    """
+    for left in (found for place in {home, *elsewhere} for found in place.glob(f"{prefix}*")):
+        remove_dead(left)
+    folder = home / f"{prefix}{uuid.uuid4().hex}"
+    lock = make(folder, mode)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+        if lock is not None:
+            os.close(lock)
+
+
 def remove_abandoned(folder: Path) -> None:
     """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
 
@@ -263,7 +280,7 @@ def remove_abandoned(folder: Path) -> None:
     except OSError:
         return
     for path in left:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             facts = path.lstat()
             if time.time() - facts.st_mtime > ABANDONED:
                 # Nothing is ever in such a folder.

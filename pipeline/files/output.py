@@ -31,12 +31,11 @@ from pipeline.files.folders import (
     check_free,
     check_writable,
     exchange,
-    remove,
     sync_files,
     sync_folder,
     write_whole,
 )
-from pipeline.files.locks import make, remove_abandoned, remove_dead
+from pipeline.files.locks import remove_abandoned, staging
 from pipeline.files.storage import redacted
 
 MANIFEST = "_logcal.json"
@@ -194,8 +193,8 @@ class Output:
         self.check(run_id)
         try:
             stage = self._local_staging if self.local else self._remote_staging
-            with stage(run_id, names) as staging:
-                yield staging
+            with stage(run_id, names) as staged:
+                yield staged
         except OSError as error:
             raise _as_logcal_error(error, self.setting, self.root) from error
 
@@ -203,11 +202,11 @@ class Output:
         self, run_id: str, contents: Mapping[str, bytes], facts: Mapping[str, Any] | None = None
     ) -> None:
         """Write files whose contents are there, as `writing` does. facts : for the manifest."""
-        with self.writing(run_id, list(contents)) as staging:
+        with self.writing(run_id, list(contents)) as staged:
             for name, content in contents.items():
-                staging.write(name, content)
-            staging.files += list(contents)
-            staging.facts = dict(facts or {})
+                staged.write(name, content)
+            staged.files += list(contents)
+            staged.facts = dict(facts or {})
 
     @contextmanager
     def _local_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
@@ -221,35 +220,29 @@ class Output:
             home.mkdir(parents=True, exist_ok=True)
             if home.stat().st_dev != root.parent.stat().st_dev:  # a rename leads nowhere else
                 home = root.parent
-        for left in (found for place in {home, root.parent} for found in place.glob(f"{prefix}*")):
-            remove_dead(left)
-        folder = home / f"{prefix}{uuid.uuid4().hex}"
+        # Whom the user kept out stays out.
         mode = stat.S_IMODE(root.stat().st_mode) | stat.S_IRWXU if root.is_dir() else None
-        lock = make(folder) if mode is None else make(folder, mode)
-        try:
-            if mode is not None:  # whom the user kept out stays out
+        with staging(home, prefix, [root.parent]) as folder:
+            if mode is not None:
                 folder.chmod(mode)
             # Made here, not by the tasks: one that outlives its run must not bring the folder back.
             for parent in {(folder / name).parent for name in names}:
                 parent.mkdir(parents=True, exist_ok=True)
-            staging = Staging(self.filesystem, str(folder))
-            yield staging
+            staged = Staging(self.filesystem, str(folder))
+            yield staged
             if self.beside is None:
-                staging.finish(run_id, staging.target(MANIFEST))
-            _keep_only(folder, staging.files)
-            _sync(folder)
-            with self._finishing(folder, staging.content(run_id)):
+                staged.finish(run_id, staged.target(MANIFEST))
+            _keep_only(folder, staged.files)
+            for inside, _, names in os.walk(folder):
+                sync_files([f"{inside}/{name}" for name in names])
+                sync_folder(Path(inside))
+            with self._finishing(folder, staged.content(run_id)):
                 try:
                     self._place(folder, root)
                 except OSError as error:
-                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                        raise
-                    self._check_empty(run_id)
+                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        self._check_empty(run_id)
                     raise
-        finally:
-            remove(folder)
-            if lock is not None:
-                os.close(lock)
 
     def _place(self, folder: Path, root: Path) -> None:
         """Give a finished folder its name."""
@@ -304,19 +297,19 @@ class Output:
     def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
         left = self._read(self._marker)
         if left is not None:
-            self._remove(left["files"])
+            self._remove_paths([f"{self.root}/{name}" for name in left["files"]])
         content = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
         parent, _, name = self._marker.rpartition("/")
         Folder(self.filesystem, parent).write(name, json.dumps(content).encode())
-        staging = Staging(self.filesystem, self.root)
+        staged = Staging(self.filesystem, self.root)
         try:
-            yield staging
+            yield staged
             if self._read(self._marker) != content:
                 raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
-            staging.finish(run_id, self._manifest_path)
+            staged.finish(run_id, self._manifest_path)
         except BaseException:
             if self._read(self._marker) == content:
-                self._remove(names)
+                self._remove_paths([f"{self.root}/{name}" for name in names])
                 self._remove_paths([self._manifest_path, self._marker])
             raise
         self._remove_paths([self._marker])
@@ -347,9 +340,6 @@ class Output:
             return None
         return content if isinstance(content, dict) else None
 
-    def _remove(self, names: Sequence[str]) -> None:
-        self._remove_paths([f"{self.root}/{name}" for name in names])
-
     def _remove_paths(self, paths: Sequence[str]) -> None:
         for path in paths:
             try:
@@ -361,7 +351,7 @@ class Output:
         return os.path.realpath(path) if self.local else path.rstrip("/")
 
 
-class Staging:
+class Staging(Folder):
     """A folder that a run writes to.
 
     Attributes
@@ -370,15 +360,14 @@ class Staging:
     facts : of the run, for the manifest: the run fills them in.
     """
 
-    def __init__(self, filesystem: Any, folder: str) -> None:
-        self.filesystem = filesystem
-        self.folder = folder
+    def __init__(self, filesystem: Any, root: str) -> None:
+        super().__init__(filesystem, root)
         self.files: list[str] = []
         self.facts: dict[str, Any] = {}
 
     def target(self, relative: str) -> str:
         """Return the target of a file."""
-        return f"{self.folder}/{relative}"
+        return f"{self.root}/{relative}"
 
     def content(self, run_id: str) -> dict[str, Any]:
         """Content of the manifest."""
@@ -389,14 +378,6 @@ class Staging:
         parent, _, name = path.rpartition("/")
         Folder(self.filesystem, parent).write(name, as_json(self.content(run_id)))
         self.files.append(MANIFEST)
-
-    def write(self, relative: str, data: bytes) -> None:
-        """Write a file."""
-        Folder(self.filesystem, self.folder).write(relative, data)
-
-    def copy(self, source: Folder, name: str, relative: str) -> None:
-        """Copy a file of another folder."""
-        Folder(self.filesystem, self.folder).copy(source, name, relative)
 
 
 def as_json(content: dict[str, Any]) -> bytes:
@@ -419,13 +400,6 @@ def _keep_only(folder: Path, files: Sequence[str]) -> None:
         for path in (f"{inside}/{name}" for name in names):
             if path not in wanted:
                 Path(path).unlink()
-
-
-def _sync(folder: Path) -> None:
-    """Have all files of a folder on the disk, and their names: what is said to be there must be there."""
-    for inside, _, names in os.walk(folder):
-        sync_files([f"{inside}/{name}" for name in names])
-        sync_folder(Path(inside))
 
 
 def _as_logcal_error(error: OSError, setting: str, root: str) -> ConfigError | TemporaryError:

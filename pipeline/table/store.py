@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,8 +26,8 @@ from typing import Any
 from logcal import schema
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from logcal.storage import with_checksum
-from pipeline.files.folders import Folder, check_writable, remove
-from pipeline.files.locks import FolderLock, locking, make, remove_dead
+from pipeline.files.folders import Folder, check_writable
+from pipeline.files.locks import FolderLock, locking, staging
 from pipeline.files.storage import redacted
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE, Entry
 from pipeline.table.published import (
@@ -92,8 +90,8 @@ class TableStore(PublishedTable):
         TemporaryError, ConfigError
             The store cannot be written to now, or not at all. CURRENT has not moved.
         """
-        with self._storing(), self._staging() as staging:
-            written = {} if staging is None else _keep(score_table, Folder(self.filesystem, str(staging)))
+        with self._storing(), self._staging() as local:
+            written = {} if local is None else _keep(score_table, Folder(self.filesystem, str(local)))
             with self.locked() as lock:
                 there = (self.names(), self.journal.entries())
                 meanwhile = self._published(manifest.get("run_id"), there, lock)
@@ -102,11 +100,11 @@ class TableStore(PublishedTable):
                 now = self.current()
                 before = None if now is None else now.name
                 refused = [*manifest.get("refused", ()), *(refuse(now) if refuse else ())]
-                if staging is None:
+                if local is None:
                     self._remove_unfinished(there[0])
                 name = self._next_name(fingerprint, there[1])
-                place = self._versions / name if staging is None else Folder(self.filesystem, str(staging))
-                if staging is None:
+                place = self._versions / name if local is None else Folder(self.filesystem, str(local))
+                if local is None:
                     written = _keep(score_table, place)
                 for path, data in {LOOKUP: write_lookup(name), **(beside or {})}.items():
                     written[path] = place.write(path, data)
@@ -127,8 +125,8 @@ class TableStore(PublishedTable):
                     MANIFEST,
                     json.dumps(with_checksum(redacted(complete)), indent=2, allow_nan=False).encode(),
                 )
-                if staging is not None:
-                    self._versions.appear(staging, name)
+                if local is not None:
+                    self._versions.appear(local, name)
                 version = Version(name, self._versions.located(name), complete)
                 self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, lock)
         return version
@@ -292,16 +290,8 @@ class TableStore(PublishedTable):
             return
         versions = Path(self._versions.root)
         versions.mkdir(parents=True, exist_ok=True)
-        for left in versions.glob(f"{_STAGING}*"):
-            remove_dead(left)
-        staging = versions / f"{_STAGING}{uuid.uuid4().hex}"
-        lock = make(staging)
-        try:
-            yield staging
-        finally:
-            remove(staging)
-            if lock is not None:
-                os.close(lock)
+        with staging(versions, _STAGING) as folder:
+            yield folder
 
     def _remove_unfinished(self, there: Collection[str]) -> None:
         """Remove what killed runs left; of a mounted store what pruning left: others may be writing a version."""
