@@ -85,11 +85,6 @@ class Prepared(Startable):
     needed: int
 
     @property
-    def identity(self) -> str:
-        """The run's id."""
-        return self.sorting.identity
-
-    @property
     def plan(self) -> Plan:
         """Plan of the comparison."""
         log, config = self.log, self.config
@@ -113,7 +108,7 @@ class Prepared(Startable):
                 "rows": log.rows,
                 "methods": list(self.calibrators),
                 "folds": config.compare.folds,
-                "run_id": self.identity,
+                "run_id": self.sorting.identity,
             },
         )
 
@@ -140,7 +135,7 @@ class Prepared(Startable):
             "notes": notes,
             **table.facts(),
             **table.label_facts(),
-            "run_id": self.identity,
+            "run_id": self.sorting.identity,
         }
         lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
         lines += label_lines(self.config.log, summary)
@@ -151,7 +146,7 @@ class Prepared(Startable):
             REPORT: page.encode(),
             RUN: to_json({"facts": facts, "comparison": comparison_document(found)}).encode(),
         }
-        self.output.publish(self.identity, contents)
+        self.output.publish(self.sorting.identity, contents)
         summary["report"] = f"{self.output.url}/{REPORT}"
         return Outcome(summary, [*lines, f"report: {summary['report']}"])
 
@@ -198,5 +193,5 @@ class Prepared(Startable):
                 **row_facts(table),
             },
             "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},
-            "Run": run_facts(self.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
+            "Run": run_facts(self.sorting.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
         }

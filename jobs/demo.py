@@ -158,7 +158,7 @@ class Prepared(Startable):
         fit.prepare(self._load(FitConfig, "calibration", table=table, method=method)).execute(executor)
         prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report", table=table))
         _, evaluation = prepared.measure(executor)
-        return prepared.lookup.map, evaluation.after.measures
+        return prepared.measurement.lookup.map, evaluation.after.measures
 
     def _settings(self, log: str, output: str | None, table: str = TABLE) -> list[str]:
         settings = {

@@ -196,29 +196,9 @@ class Prepared(Startable):
     seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
 
     @property
-    def identity(self) -> str:
-        """The run's id."""
-        return self.sorting.identity
-
-    @property
-    def lookup(self) -> LookupTable:
-        """The table; of one with segments the map of all rows."""
-        return self.measurement.lookup
-
-    @property
-    def log(self) -> Log:
-        """The log, or the days of it that are measured."""
-        return self.measurement.log
-
-    @property
-    def window(self) -> Window | None:
-        """Return the days."""
-        return self.measurement.window
-
-    @property
     def plan(self) -> Plan:
         """Plan of the evaluation."""
-        log = self.log
+        log = self.measurement.log
         again = () if self.measurement.one_sort else ("sort and merge again, by calibrated probability",)
         return Plan(
             job="evaluate",
@@ -241,14 +221,18 @@ class Prepared(Startable):
                 "columns": log.types,
                 "table": self.config.store.table,
                 "version": self.version.name,
-                "run_id": self.identity,
-                **({} if self.window is None else {"window": window_days(self.window)}),
+                "run_id": self.sorting.identity,
+                **(
+                    {}
+                    if self.measurement.window is None
+                    else {"window": window_days(self.measurement.window)}
+                ),
             },
         )
 
     @property
     def _sorting(self) -> tuple[str, ...]:
-        log = self.log
+        log = self.measurement.log
         tasks = len(cut(log, self.sorting.plan(log).run_rows))
         return (
             f"sort: read {', '.join(log.columns.names)} and write sorted runs ({counted(tasks, 'task')})",
@@ -274,10 +258,10 @@ class Prepared(Startable):
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
             evaluation,
-            self.lookup.map,
+            self.measurement.lookup.map,
             facts,
             title=f"Calibration of {self.config.store.table}",
-            method=self.lookup.facts.method,
+            method=self.measurement.lookup.facts.method,
             curves=curves,
             comparison=comparison,
             segments=None if segments is None else segments.facts(),
@@ -306,10 +290,10 @@ class Prepared(Startable):
         facts = {
             "table": self.config.store.table,
             "table_version": self.version.name,
-            "window": None if self.window is None else window_days(self.window),
+            "window": None if self.measurement.window is None else window_days(self.measurement.window),
             "failed": failed,
         }
-        self.output.publish(self.identity, contents, facts)
+        self.output.publish(self.sorting.identity, contents, facts)
         check_required(failed, self.output.root)
         return self._outcome(measured, seen)
 
@@ -322,7 +306,7 @@ class Prepared(Startable):
 
     @property
     def _interval(self) -> tuple[str, Interval] | None:
-        kind, found = self.lookup.facts.interval, self.lookup.interval
+        kind, found = self.measurement.lookup.facts.interval, self.measurement.lookup.interval
         return None if kind is None or found is None else (kind, found)
 
     def _segment_maps(self, measured: Measured) -> dict[str, tuple[str, CalibrationMap]] | None:
@@ -340,7 +324,7 @@ class Prepared(Startable):
     def graph(self) -> Graph:
         """Graph of the evaluation, without second passes over a few parts and comparisons."""
         graph = Graph()
-        self.measurement.add(graph, self.sorting.plan(self.log))
+        self.measurement.add(graph, self.sorting.plan(self.measurement.log))
         return graph
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
@@ -350,14 +334,14 @@ class Prepared(Startable):
 
     def _measured(self, executor: Executor) -> Measured:
         with scratch_folder(self.config.scratch) as scratch:
-            measured = self.measurement.measure(self.sorting.plan(self.log, scratch), executor)
+            measured = self.measurement.measure(self.sorting.plan(self.measurement.log, scratch), executor)
             self.sorting.keep_bad(scratch, measured.table.bad.total)
         return measured
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         # rows_used, rows_positive
-        left_out = ("weight", "positives") if self.log.columns.weight is None else ()
-        days = None if self.window is None else window_days(self.window)
+        left_out = ("weight", "positives") if self.measurement.log.columns.weight is None else ()
+        days = None if self.measurement.window is None else window_days(self.measurement.window)
         window = (
             {} if days is None else {"window": f"{days['column']} from {days['first']} to {days['last']}"}
         )
@@ -365,12 +349,12 @@ class Prepared(Startable):
             "Log": {
                 "path": without_secrets(", ".join(self.config.log.path)),
                 **window,
-                "files": len(self.log.files),
-                "files skipped": len(self.log.skipped),
+                "files": len(self.measurement.log.files),
+                "files skipped": len(self.measurement.log.skipped),
                 **row_facts(table, left_out),
             },
-            "Lookup table": table_facts(self.config.store.table, self.version, self.lookup.facts),
-            "Run": run_facts(self.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
+            "Lookup table": table_facts(self.config.store.table, self.version, self.measurement.lookup.facts),
+            "Run": run_facts(self.sorting.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
         }
 
     def _outcome(self, measured: Measured, seen: InSample) -> Outcome:
@@ -380,8 +364,8 @@ class Prepared(Startable):
             "version": self.version.name,
             "report": report,
             "run": f"{self.output.url}/{RUN}",
-            "run_id": self.identity,
-            **({} if self.window is None else {"window": window_days(self.window)}),
+            "run_id": self.sorting.identity,
+            **({} if self.measurement.window is None else {"window": window_days(self.measurement.window)}),
             **summary_of(measured, seen),
         }
         lines = [*lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]

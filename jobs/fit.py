@@ -269,11 +269,6 @@ class Prepared(Startable):
     without: Collection[str] = ()
 
     @property
-    def identity(self) -> str:
-        """The run's id."""
-        return self.sorting.identity
-
-    @property
     def plan(self) -> Plan:
         """Plan of the fit."""
         config, source, sort = self.config, self.fitting.source, self.fitting.plan
@@ -306,7 +301,7 @@ class Prepared(Startable):
                 "columns": log.types,
                 "method": config.calibrator.method,
                 "params": config.calibrator.params,
-                "run_id": self.identity,
+                "run_id": self.sorting.identity,
                 "current_version": self.store.current_name(),
                 "gathers_at_most_bytes": self.fitting.gathers(),
                 **facts,
@@ -321,7 +316,7 @@ class Prepared(Startable):
         """Fit and publish."""
         started, source = time.perf_counter(), self.fitting.source
         plan = self.sorting.plan(source.log, transform=self.config.log.score_transform)
-        same = f"{self.identity} {plan.run_rows} {software()}"
+        same = f"{self.sorting.identity} {plan.run_rows} {software()}"
         with ExitStack() as held:
             scratch = held.enter_context(scratch_folder(self.config.scratch, same))
             if source.kept is not None:
@@ -343,8 +338,16 @@ class Prepared(Startable):
                     "days used though they differ, since two are alike: %s; `logcal days exclude` leaves a day out",
                     in_words(days.drift),
                 )
-            spread = days.spread if self.gate.days else 0.0
-            held_out = None if trial is None else self._judge(trial, spread)
+            held_out = None
+            if trial is not None:
+                spread = days.spread if self.gate.days else 0.0
+                held_out = judge_held_out(
+                    self.gate,
+                    trial.held_out,
+                    trial.positives,
+                    DAYS_VARY if spread is None else spread,
+                    asked=self.config.gate.holdout != AUTO_HOLDOUT,
+                )
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
             source.kept.tidy(source.window, days.tables)
@@ -366,11 +369,6 @@ class Prepared(Startable):
         if trial.content is not None and not gate.refit:
             return trial.content, days, trial
         return fitting.fit(executor, total)[0], days, trial
-
-    def _judge(self, trial: Trial, spread: float | None) -> Verdict:
-        asked = self.config.gate.holdout != AUTO_HOLDOUT
-        found = DAYS_VARY if spread is None else spread
-        return judge_held_out(self.gate, trial.held_out, trial.positives, found, asked=asked)
 
     def _publish(
         self,
@@ -408,7 +406,7 @@ class Prepared(Startable):
     def _manifest(self, content: Content, seconds: float) -> dict[str, Any]:
         config, log, quarantine = self.config, self.fitting.source.log, self.sorting.quarantine
         return {
-            "run_id": self.identity,
+            "run_id": self.sorting.identity,
             **content.facts,
             "gathered": {"at_most_bytes": self.fitting.gathers()},
             "log": {
@@ -432,9 +430,9 @@ def _free_runs(scratch: str) -> None:
     if not place.local:  # in a store it costs little for a moment more
         return
     # Receipts first: a run that takes over what a killed one left believes them.
-    for patterns in (("receipt-*",), ("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)):
-        for name in place.matching(*patterns):
-            place.remove(name)
+    left = place.matching("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)
+    for name in [*place.matching("receipt-*"), *left]:
+        place.remove(name)
 
 
 def _choice_line(data: dict[str, Any]) -> str:
