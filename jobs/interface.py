@@ -23,8 +23,6 @@ from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.files.faults import as_fault
-from pipeline.files.folders import Folder
-from pipeline.files.locks import LOCKS
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.fitting import Fitting, Found
 
@@ -68,18 +66,9 @@ def _fit(config: FitConfig) -> Delayed:
 
 
 def _table(found: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
-    """The fitted table, of what the other tasks gave; scratch space is given back."""
-    scratch = fitting.plan.scratch
+    """The fitted table, of what the other tasks gave."""
     content = fitting.finish(found, InlineExecutor())
-    made = read_table(content.write(f"{scratch}/table", _UNPUBLISHED))
-    place = Folder.at(scratch)
-    for name in place.names():
-        if name.startswith("day-"):
-            for file in (place / name).names():
-                (place / name).remove(file)
-        elif name != LOCKS:
-            place.remove(name)
-    return made
+    return read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))
 
 
 def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> Outcome:

@@ -11,16 +11,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import fnmatch
-import glob
 import hashlib
 import os
+import re
 import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -292,7 +291,7 @@ def beside(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file of a mounted file system, whatever was there: readers see the old one or the new one.
 
-    It removes copies of this file that killed processes left unfinished an hour ago or earlier.
+    It removes what killed processes left unfinished in the folder an hour ago or earlier.
 
     Raises
     ------
@@ -303,13 +302,25 @@ def write_whole(path: Path, data: bytes) -> None:
     with beside(path) as temporary:
         write_synced(temporary, data)
         _rename(temporary, path)
-    if not there:  # files of names of their own, such as records, may be many
-        return
-    start = temporary.name[: -len(uuid.uuid4().hex + _TEMPORARY)]
-    for left in path.parent.glob(f"{glob.escape(start)}{'[0-9a-f]' * 32}{_TEMPORARY}"):
-        with suppress(OSError):
-            if time.time() - left.lstat().st_mtime > ABANDONED:
-                left.unlink()
+    if there:  # files of names of their own, such as records, may be many
+        remove_abandoned(path.parent)
+
+
+NEW = ".new-"
+_ABANDONED = re.compile(rf"{re.escape(NEW)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{32}}\.tmp")
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
+
+    Only what is an hour old is removed, since nothing tells whether its writer is alive.
+    """
+    with suppress(OSError):
+        for path in [path for path in folder.iterdir() if _ABANDONED.fullmatch(path.name)]:
+            with suppress(OSError):
+                if time.time() - path.lstat().st_mtime > ABANDONED:
+                    # Nothing is ever in such a folder.
+                    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def free_for(folder: Path, marker: str) -> bool:
@@ -380,21 +391,13 @@ def sync_files(paths: Sequence[str], *, missing_ok: bool = False) -> None:
 
     missing_ok : whether some may be gone
     """
-    count = min(_SYNC_THREADS, len(paths))
-    if not count:
-        return
-    with ThreadPoolExecutor(count) as pool:
-        for _ in pool.map(_sync_each, (paths[i::count] for i in range(count)), repeat(missing_ok)):
-            pass
 
-
-def _sync_each(paths: Sequence[str], missing_ok: bool) -> None:
-    for path in paths:
-        try:
+    def sync(path: str) -> None:
+        with suppress(*([FileNotFoundError] if missing_ok else [])):
             sync_file(path)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
+
+    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+        list(pool.map(sync, paths))
 
 
 def sync_file(path: str | Path) -> None:

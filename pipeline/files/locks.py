@@ -19,9 +19,7 @@ import fcntl
 import json
 import os
 import random
-import re
 import socket
-import stat
 import threading
 import time
 import uuid
@@ -33,7 +31,7 @@ from typing import Any
 
 from logcal.errors import TemporaryError
 from logcal.storage import parse_json
-from pipeline.files.folders import ABANDONED, Folder, remove
+from pipeline.files.folders import NEW, Folder, remove, remove_abandoned
 
 PATIENCE = 600.0
 """Seconds that a run waits for others."""
@@ -219,10 +217,6 @@ def _wait(end: float, patience: float, root: str, who: str) -> None:
     time.sleep(_RANDOM.uniform(0.01, 0.2))
 
 
-_NEW = ".new-"
-_ABANDONED = re.compile(rf"{re.escape(_NEW)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{32}}\.tmp")
-
-
 def hold(folder: Path) -> int | None:
     """Hold a folder as long as this process lives, or until the descriptor returned is closed.
 
@@ -245,7 +239,7 @@ def hold(folder: Path) -> int | None:
 def make(folder: Path, mode: int = 0o777) -> int | None:
     """Make a folder and hold it; return what `hold` does. Nobody sees it by its name before it is held."""
     remove_abandoned(folder.parent)
-    new = folder.with_name(f"{_NEW}{uuid.uuid4().hex}")
+    new = folder.with_name(f"{NEW}{uuid.uuid4().hex}")
     new.mkdir(mode)
     lock = hold(new)
     new.rename(folder)
@@ -268,23 +262,6 @@ def staging(home: Path, prefix: str, elsewhere: Collection[Path] = (), mode: int
         remove(folder)
         if lock is not None:
             os.close(lock)
-
-
-def remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
-
-    Only files that are an hour old are removed, since nothing tells whether their writer is alive.
-    """
-    try:
-        left = [path for path in folder.iterdir() if _ABANDONED.fullmatch(path.name)]
-    except OSError:
-        return
-    for path in left:
-        with suppress(OSError):
-            facts = path.lstat()
-            if time.time() - facts.st_mtime > ABANDONED:
-                # Nothing is ever in such a folder.
-                path.rmdir() if stat.S_ISDIR(facts.st_mode) else path.unlink()
 
 
 def remove_dead(folder: Path) -> None:

@@ -31,11 +31,12 @@ from pipeline.files.folders import (
     check_free,
     check_writable,
     exchange,
+    remove_abandoned,
     sync_files,
     sync_folder,
     write_whole,
 )
-from pipeline.files.locks import remove_abandoned, staging
+from pipeline.files.locks import staging
 from pipeline.files.storage import redacted
 
 MANIFEST = "_logcal.json"

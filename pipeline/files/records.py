@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any
+
+import pydantic_core
 
 from logcal.storage import parse_json
 from pipeline.files.folders import Folder
@@ -49,23 +48,11 @@ def read_records(folder: str) -> tuple[list[dict[str, Any]], int]:
 
 def jsonable(value: Any) -> Any:
     """A value as JSON can say it: what JSON has no word for as text: paths, dates, "Infinity", "-Infinity", "NaN"."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return (
-            value
-            if math.isfinite(value)
-            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-        )
-    if is_dataclass(value) and not isinstance(value, type):
-        return jsonable(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [jsonable(item) for item in value]
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return jsonable(value.item())
-    return str(value)
+    return json.loads(pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if getattr(value, "shape", None) == () else str(value)
 
 
 def to_json(document: Any) -> str:

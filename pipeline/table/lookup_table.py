@@ -177,11 +177,11 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
     owners = _columns(fit.levels, fit)
     table = _maps_table(fit, columns, owners, rows)
-    adjustments = [level.adjustments for level in fit.levels if level.adjustments is not None]
-    adjusted, sigmoids = bool(adjustments), any(one.of is not None for one in adjustments)
-    segments, sources, reasons = (_adjustments_table if adjusted else _segments_table)(fit, columns)
+    segments, sources, reasons = _segments_table(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    version = schema.FORMAT_VERSIONS[2 if sigmoids else 1 if adjusted else 0]
+    version = schema.FORMAT_VERSIONS[
+        ("logit_shift" in segments.schema.names) + ("logit_from" in segments.schema.names)
+    ]
     interval = None
     if fit.interval != NONE:
         version = schema.FOURTH_FORMAT_VERSION
@@ -223,54 +223,42 @@ def _maps_table(
 def _segments_table(
     fit: SegmentedFit, columns: tuple[str, ...]
 ) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-    deepest = fit.levels[-1]
-    kinds, level = fit.origins()
-    sources, reasons = _count(kinds), _count([r for r in deepest.reasons if r is not None])
-    table = pa.Table.from_arrays(
-        [
-            *segment_values.arrays(deepest.keys, fit.types),
-            as_column(deepest.rows),
-            as_column(deepest.positives),
-            _of_few(kinds),
-            as_column(level),
-            column_of(deepest.reasons, pa.string()),
-        ],
-        schema=schema.segments(zip(columns, fit.types, strict=True)),
-    )
-    return table, sources, reasons
-
-
-def _adjustments_table(
-    fit: SegmentedFit, columns: tuple[str, ...]
-) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-    """The same of segments that move maps; counts are of those of all columns."""
-    levels = fit.levels[1:]
-    kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]
+    """The segments; where they adjust maps, those of all levels. Counts are of those of all columns."""
     own = fit.levels[-1]
-    last = kinds[len(kinds) - len(own.keys) :]
-    sources, reasons = _count(last), _count([r for r in own.reasons if r is not None])
-    adjustments = [level.adjustments for level in levels if level.adjustments is not None]
-    numbers = [
-        np.concatenate([getattr(one, name) for one in adjustments]) for name in Adjustments._fields[:-1]
-    ]
+    adjusting = [level for level in fit.levels if level.adjustments is not None]
+    adjustments = [level.adjustments for level in adjusting if level.adjustments is not None]
     sigmoids = [one.of for one in adjustments if one.of is not None]
-    made = schema.sigmoid_segments if sigmoids else schema.adjusted_segments
+    levels = adjusting or [own]
+    made = schema.sigmoid_segments if sigmoids else schema.adjusted_segments if adjusting else schema.segments
+    if adjusting:
+        kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]
+        numbers = [
+            as_column(np.concatenate([getattr(one, name) for one in adjustments]))
+            for name in Adjustments._fields[:-1]
+        ]
+        depths = [
+            as_column(np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels]))
+        ]
+    else:
+        kinds, fitted = fit.origins()
+        numbers, depths = [as_column(fitted)], []
     more = [[schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()]] if sigmoids else []
     table = pa.Table.from_arrays(
         [
             *_columns(levels, fit),
-            as_column(np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])),
+            *depths,
             as_column(np.concatenate([level.rows for level in levels])),
             as_column(np.concatenate([level.positives for level in levels])),
             _of_few(kinds),
-            as_column(numbers[0]),
+            numbers[0],
             _of_few([reason for level in levels for reason in level.reasons]),
-            *(as_column(column) for column in numbers[1:]),
+            *numbers[1:],
             *(column_of(column, pa.string()) for column in more),
         ],
         schema=made(zip(columns, fit.types, strict=True)),
     )
-    return table, sources, reasons
+    reasons = _count([reason for reason in own.reasons if reason is not None])
+    return table, _count(kinds[len(kinds) - len(own.keys) :]), reasons
 
 
 def _kinds(level: LevelFit, *, identity: bool) -> list[str]:

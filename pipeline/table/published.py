@@ -384,12 +384,8 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+@functools.cache
 def software() -> dict[str, str]:
     """Versions of what computed a result."""
-    return dict(_versions())
-
-
-@functools.cache
-def _versions() -> tuple[tuple[str, str], ...]:
     versions = ((package, metadata.version(package)) for package in _PACKAGES)
-    return (("python", platform.python_version()), *versions)
+    return {"python": platform.python_version(), **dict(versions)}
