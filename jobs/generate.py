@@ -8,10 +8,6 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan
 from jobs.rows import label_lines, outcomes_of, settings_of
@@ -24,12 +20,9 @@ from pipeline.classifier.shipped_classifier import (
     METADATA,
     MODEL,
     TRAINING_SCORES,
-    threshold_of,
 )
 from pipeline.execution import Executor, Graph
-from pipeline.files.output import Output, Staging
-from pipeline.files.scratch import scratch_folder
-from pipeline.fit.calibration import fit_log, make_calibrator
+from pipeline.files.output import Output
 from pipeline.generate.feature_facts import DataFacts, fact_tasks, gather_facts
 from pipeline.generate.folds import Folds
 from pipeline.generate.generated_log import (
@@ -41,14 +34,9 @@ from pipeline.generate.generated_log import (
     plan_repeats,
 )
 from pipeline.generate.training import Training, memory_needed
-from pipeline.log.logs import Columns, open_log
-from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.table.published import run_id, software
 
 log = logging.getLogger("logcal")
-
-METHODS = ("dg", "dgg")
-"""Calibrators whose decision thresholds are computed; `logcal score` computes that of any table."""
 
 
 def prepare(config: GenerateConfig) -> Prepared:
@@ -116,7 +104,6 @@ class Prepared:
             stages=(
                 "check: read all rows once for labels, nulls and categories",
                 f"repeat: train {self.training.recipe.path} and score the rest, about {repeats} times; once on all",
-                "fit: the decision thresholds for isotonic regression on the log (dg) and on groups of it (dgg)",
                 "publish: rename the finished folder to its place",
             ),
             reads=(f"{', '.join(config.data.path)}: {table.log.described()}",),
@@ -168,8 +155,7 @@ class Prepared:
                 log.warning("%s", failure)
             for text, count in generated.warnings().items():
                 log.warning("the estimator warned %d times: %s", count, text)
-            thresholds = self._thresholds(generated, executor, staging)
-            metadata = self._metadata(generated, thresholds, facts)
+            metadata = self._metadata(generated, facts)
             content = json.dumps(metadata, indent=2, allow_nan=False)
             staging.write(f"{FOLDER}/{METADATA}", f"{content}\n".encode())
             staging.files.append(f"{FOLDER}/{METADATA}")
@@ -179,30 +165,7 @@ class Prepared:
         outcome.lines[2:2] = label_lines(config.data, staging.facts)
         return outcome
 
-    def _thresholds(
-        self, generated: GeneratedLog, executor: Executor, staging: Staging
-    ) -> dict[str, dict[str, Any]]:
-        """The decision thresholds after calibration, tuned on the shipped classifier's scores of the training rows."""
-        with staging.filesystem.open(staging.target(f"{FOLDER}/{TRAINING_SCORES}"), "rb") as file:
-            table = pq.read_table(file)
-        points = Points(*(column.to_numpy() for column in table.columns))
-        maps = {method: self._calibrate(method, generated, executor, staging) for method in METHODS}
-        return {method: threshold_of(points, found)._asdict() for method, found in maps.items()}
-
-    def _calibrate(
-        self, method: str, generated: GeneratedLog, executor: Executor, staging: Staging
-    ) -> CalibrationMap:
-        target = staging.filesystem.unstrip_protocol
-        paths = [target(staging.target(receipt.path)) for receipt in generated.repeats]
-        generated_log = open_log(paths, Columns("score", "label"))
-        with scratch_folder(self.config.scratch) as scratch:
-            sort = SortPlan(scratch).within(self.config.cluster.memory_bytes)
-            rows = SortedRows(generated_log, sort, None)
-            return fit_log(make_calibrator(method, {}), rows, executor).calibrator.calibration_map_
-
-    def _metadata(
-        self, generated: GeneratedLog, thresholds: dict[str, dict[str, Any]], facts: DataFacts
-    ) -> dict[str, Any]:
+    def _metadata(self, generated: GeneratedLog, facts: DataFacts) -> dict[str, Any]:
         """Content of classifier.json."""
         assert generated.shipped is not None
         table = self.training.table
@@ -218,7 +181,6 @@ class Prepared:
             "estimator": self.config.model_dump(mode="json")["estimator"],
             "seed": self.training.seed,
             "training": self.training.training,
-            "thresholds": thresholds,
             "software": software(),
         }
 
@@ -276,7 +238,6 @@ def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
             for key in ("rows", "positives", "repeats", "repeats_failed", "failures", "warnings")
         },
         "score": classifier["score"],
-        "thresholds": classifier["thresholds"],
         "run_id": classifier["run_id"],
     }
     failed = f", {facts['repeats_failed']} more failed" if facts["repeats_failed"] else ""

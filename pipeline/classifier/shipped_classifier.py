@@ -1,7 +1,7 @@
 """The shipped classifier: a fitted model in a folder of its own, and what is known of it.
 
     classifier.skops            the model, preprocessing included, in the skops format
-    classifier.json             features, label, estimator, decision thresholds, software
+    classifier.json             features, label, estimator, software
     _training_scores.parquet    its scores of the rows it was trained on, as a score table
 
 The model is rebuilt from named types on an allow list: nothing is unpickled, and what else a file asks for is refused.
