@@ -248,8 +248,4 @@ def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
         f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows{_waiting(facts)}",
         f"  {summary['classifier']}",
     ]
-    lines += [
-        f"  decision threshold after {method}: {found['value']:.4g} (accuracy {100 * found['rate']:.1f} %)"
-        for method, found in classifier["thresholds"].items()
-    ]
     return Outcome(summary=summary, lines=lines)
