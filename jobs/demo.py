@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import shlex
 import shutil
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +15,7 @@ from jobs.config.jobs import DEMO_TABLE as TABLE
 from jobs.config.jobs import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config.loading import load
 from jobs.outcome import Outcome, Plan, Startable
-from logcal.errors import CheckFailedError, ConfigError
-from pipeline.evaluate.evaluation import MEASURE_FACTS
+from logcal.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.folders import free_for, write_whole
 
@@ -99,58 +94,16 @@ class Prepared(Startable):
         curves, measures = {}, {}
         for method in OTHERS:
             curves[method], measures[method] = self._try(method, executor)
-        refused = self._refused(executor)
         prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report"))
         measured = prepared.compare(executor, curves, measures)
         summary: dict[str, Any] = {
             "fit": fitted.summary,
             "score": scored.summary,
             "evaluate": measured.summary,
-            "refused": refused,
             "comparison": {method: found.as_dict() for method, found in measures.items()},
         }
-        sides = {
-            "before": measured.summary["before"],
-            "auto": measured.summary["after"],
-            **summary["comparison"],
-        }
-        lines = [
-            *fitted.lines,
-            *scored.lines,
-            "",
-            f"On the held-out log, which no calibrator has seen: {measured.summary['headline']}",
-            "",
-            *comparison_table(sides),
-            "",
-            "A log with inverted labels, as a mistake could leave it, is refused:",
-            f"  {refused}",
-            "",
-            f"report: {measured.summary['report']}",
-            "",
-            "The same by hand:",
-            *(f"  {command}" for command in self._commands()),
-        ]
-        return Outcome(summary=summary, lines=lines)
-
-    def _refused(self, executor: Executor) -> str:
-        """Fit to the calibration log with its labels inverted; return the gate's verdict."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        log = pq.read_table(self.folder / "log" / "calibration")
-        place = log.column_names.index("label")
-        inverted = pc.subtract(pa.scalar(1, log.schema.field(place).type), log["label"])
-        (self.folder / "log" / "inverted").mkdir()
-        pq.write_table(
-            log.set_column(place, log.schema.field(place), inverted),
-            self.folder / "log" / "inverted" / "part-0.parquet",
-        )
-        try:
-            fit.prepare(self._load(FitConfig, "inverted", table=f"{TABLE}-inverted")).execute(executor)
-        except CheckFailedError as error:
-            return str(error)
-        return ""
+        said = "On the held-out log, which no calibrator has seen:"
+        return Outcome(summary, [*fitted.lines, *scored.lines, "", said, "", *measured.lines])
 
     def _try(self, method: str, executor: Executor) -> tuple[CalibrationMap, Measures]:
         """Fit another method to the calibration log, into a table of its own, and measure it."""
@@ -160,7 +113,9 @@ class Prepared(Startable):
         _, evaluation = prepared.measure(executor)
         return prepared.measurement.lookup.map, evaluation.after.measures
 
-    def _settings(self, log: str, output: str | None, table: str = TABLE) -> list[str]:
+    def _load(
+        self, model: Any, log: str, output: str | None = None, table: str = TABLE, method: str | None = None
+    ) -> Any:
         settings = {
             "log.path": self.folder / "log" / log,
             "store.path": self.folder / "store",
@@ -168,62 +123,10 @@ class Prepared(Startable):
         }
         if output is not None:
             settings["report.path" if output == "report" else "output.path"] = self.folder / output
-        return [f"{key}={value}" for key, value in settings.items()]
-
-    def _load(
-        self, model: Any, log: str, output: str | None = None, table: str = TABLE, method: str | None = None
-    ) -> Any:
-        settings = self._settings(log, output, table) + ([f"calibrator.method={method}"] if method else [])
-        config = load(model, settings=settings)
+        if method is not None:
+            settings["calibrator.method"] = method
+        config = load(model, settings=[f"{key}={value}" for key, value in settings.items()])
         return config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
-
-    def _commands(self) -> list[str]:
-        jobs = (
-            ("fit", "calibration", None),
-            ("score", "held-out", "scored"),
-            ("evaluate", "held-out", "report"),
-        )
-        return [
-            shlex.join(
-                [
-                    _program(),
-                    job,
-                    *(part for setting in self._settings(log, output) for part in ("--set", setting)),
-                ]
-            )
-            for job, log, output in jobs
-        ]
-
-
-def _program() -> str:
-    """The command as a shell here finds it: `make demo` leaves it in .venv/bin, which nobody looks into."""
-    called = Path(sys.argv[0])
-    return "logcal" if called.name != "logcal" or shutil.which("logcal") else str(called)
-
-
-def comparison_table(sides: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Measures of several methods side by side, as lines of text; the best of each measure has a star."""
-    width = max(len(facts.label) for facts in MEASURE_FACTS.values())
-    lines = [f"{'':{width}}" + "".join(f"{name:>11}" for name in sides)]
-    for name, facts in MEASURE_FACTS.items():
-        values = {side: _number(measures[name]) for side, measures in sides.items()}
-        finite = [value for value in values.values() if value is not None]
-        best = (max if facts.higher_is_better else min)(finite, default=None)
-        cells = [_cell(value, best) for value in values.values()]
-        lines.append(f"{facts.label:{width}}" + "".join(f"{cell:>11}" for cell in cells))
-    return lines
-
-
-def _number(value: float | str | None) -> float | None:
-    return None if value is None else float(value)  # "Infinity"
-
-
-def _cell(value: float | None, best: float | None) -> str:
-    if value is None:
-        return "–"
-    if value == math.inf:
-        return "infinite"
-    return f"{'*' if value == best else ''}{value:.4f}"
 
 
 def write_logs(folder: Path) -> None:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from jobs import demo
 from jobs.config.rendering import conf_files
 from jobs.registry import JOBS
 from pipeline.log.column_facts import find_roles, log_facts
@@ -20,14 +19,6 @@ from pipeline.log.column_facts import find_roles, log_facts
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[1]
-
-
-def test_the_demo_names_its_command_as_a_shell_finds_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", [".venv/bin/logcal", "demo"])
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert demo._program() == ".venv/bin/logcal"
-    (tmp_path / "logcal").touch(0o755)
-    assert demo._program() == "logcal"
 
 
 # config
