@@ -493,7 +493,7 @@ def test_the_output_may_be_an_object_store(tmp_path):
 
 def test_the_manifest_says_what_was_done(tmp_path):
     data = write(people(), tmp_path / "data", 2)
-    log, summary = run(data, tmp_path / "out", "generate.seed=4")
+    log, _ = run(data, tmp_path / "out", "generate.seed=4")
     manifest = json.loads((tmp_path / "out" / "_logcal.json").read_text())
     assert manifest["rows"] == log.num_rows == sum(file["rows"] for file in manifest["files"])
     assert manifest["positives"] == int(log["label"].to_numpy().sum())
