@@ -446,19 +446,18 @@ def _choice_line(data: dict[str, Any]) -> str:
     return f"{share}; on held-out rows the curve's log loss is {abs(gain):.2g} {better} than the steps'"
 
 
+_SHOWN = (
+    "table", "previous_version", "method", "monotone", "lookup_rows", "fingerprint", "run_id", "gate"
+)  # fmt: skip
+"""Keys of the manifest in the outcome."""
+
+
 def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     summary = {
-        "table": version.manifest["table"],
         "version": version.name,
         "published_as": version.manifest.get("publish", "current"),
-        "previous_version": version.manifest["previous_version"],
         "lookup_path": version.lookup_path,
-        "method": version.manifest["method"],
-        "monotone": version.manifest["monotone"],
-        "lookup_rows": version.manifest["lookup_rows"],
-        "fingerprint": version.manifest["fingerprint"],
-        "run_id": version.manifest["run_id"],
-        "gate": version.manifest.get("gate"),
+        **{key: version.manifest.get(key) for key in _SHOWN},
         **facts,
     }
     segments, window = version.manifest.get("segments"), version.manifest.get("window")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import ScoreConfig
-from jobs.gate.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
+from jobs.config.sections import ScoreSection
+from jobs.gate.limits import accept, check_classifier, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
 from jobs.rows import above_days, facts_of, place_of, window_of
 from logcal.errors import ConfigError, counted
@@ -56,8 +58,9 @@ def prepare(config: ScoreConfig) -> Prepared:
     if classifying is not None:
         settings["classifier"] = classifying.classifier.digest
         settings["decision"] = [classifying.decision, classifying.threshold]
-    limits = Limits(config)
-    settings |= limits.settings()
+    for name in ("max_outside_range", "max_unseen"):
+        if (limit := getattr(config.score, name)) != ScoreSection.model_fields[name].default:
+            settings[name] = limit
     identity = run_id("score", log, settings)
     output = scored_output(
         place_of(config.output.path, "output.path", window),
@@ -65,7 +68,7 @@ def prepare(config: ScoreConfig) -> Prepared:
         replace=config.output.mode == "replace",
     )
     check_output(log, output, identity)
-    return Prepared(config, log, version, scoring, identity, output, limits, window)
+    return Prepared(config, log, version, scoring, identity, output, window)
 
 
 def scoring_of(config: ScoreConfig | FollowConfig, version: Version) -> Scoring:
@@ -123,7 +126,6 @@ class Prepared:
     scoring: Scoring
     identity: str
     output: Output
-    limits: Limits
     window: Window | None = None
 
     @property
@@ -177,7 +179,7 @@ class Prepared:
             executor,
             run_id=self.identity,
             table=config.store.table,
-            accept=self.limits.accept,
+            accept=partial(accept, config.score),
         )
         summary = {
             "path": scored.path,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.config.jobs import EvaluateConfig, ScoreConfig
+from jobs.config.jobs import EvaluateConfig
 from jobs.config.sections import LogConfig, ScoreSection
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_facts as read_lookup_facts
@@ -78,52 +78,29 @@ def check_classifier(classifier: ShippedClassifier, version: Version, *, allow: 
         )
 
 
-class Limits:
-    """The largest shares of rows that do not fit which a scoring accepts."""
+def accept(section: ScoreSection, scored: ScoredLog) -> None:
+    """Look at what is to be published; say from `WARNED` on what does not fit. section : with the largest shares.
 
-    def __init__(self, config: ScoreConfig) -> None:
-        self.max_outside = config.score.max_outside_range
-        self.max_unseen = config.score.max_unseen
-
-    def settings(self) -> dict[str, Any]:
-        """For the run's identity: those that are not the default."""
-        found = {"max_outside_range": self.max_outside, "max_unseen": self.max_unseen}
-        return {
-            name: value for name, value in found.items() if value != ScoreSection.model_fields[name].default
-        }
-
-    def accept(self, scored: ScoredLog) -> None:
-        """Look at what is to be published; say from `WARNED` on what does not fit.
-
-        Raises
-        ------
-        CheckFailedError
-            More of it than is accepted.
-        """
-        problems = []
-        for key, share, limit, text in (
-            (
-                "max_outside_range",
-                _share(scored.outside.outside, scored.counts.rows),
-                self.max_outside,
-                outside_text(scored),
-            ),
-            (
-                "max_unseen",
-                _share(scored.counts.unseen_rows, scored.counts.rows),
-                self.max_unseen,
-                unseen_text(scored),
-            ),
-        ):
-            if share > limit:
-                problems.append(f"score.{key}: expected at most {limit:.4g} of all rows, found {text}")
-            elif share >= WARNED:
-                log.warning("%s", text)
-        if problems:
-            raise CheckFailedError(
-                f"{'; '.join(problems)}: nothing was written; score with the table of this log's model, or raise the "
-                "limit"
-            )
+    Raises
+    ------
+    CheckFailedError
+        More of it than is accepted.
+    """
+    problems = []
+    for key, rows, text in (
+        ("max_outside_range", scored.outside.outside, outside_text(scored)),
+        ("max_unseen", scored.counts.unseen_rows, unseen_text(scored)),
+    ):
+        share, limit = _share(rows, scored.counts.rows), getattr(section, key)
+        if share > limit:
+            problems.append(f"score.{key}: expected at most {limit:.4g} of all rows, found {text}")
+        elif share >= WARNED:
+            log.warning("%s", text)
+    if problems:
+        raise CheckFailedError(
+            f"{'; '.join(problems)}: nothing was written; score with the table of this log's model, or raise the "
+            "limit"
+        )
 
 
 def outside_text(scored: ScoredLog) -> str:
