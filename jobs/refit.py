@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
-from jobs.config.sections import MeasuredLogConfig, parse_duration, whole_days
+from jobs.config.sections import parse_duration, whole_days
 from logcal.errors import (
     CheckFailedError,
     FileChangedError,
@@ -249,11 +249,6 @@ class Refits:
         section = self._sections(MonitorConfig)
         # The stream has a page of its own.
         del section["report"]
-        known = MeasuredLogConfig.model_fields
-        section["log"] = {key: value for key, value in section["log"].items() if key in known}
-        section["window"] = {
-            key: value for key, value in section["window"].items() if key not in ("half_life", "min_labelled")
-        }
         return MonitorConfig.model_validate(section)
 
     def _sections(self, job: type[JobConfig]) -> dict[str, Any]:
