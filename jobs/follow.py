@@ -18,7 +18,7 @@ from jobs.refit import Refits
 from jobs.refit import check as check_refits
 from jobs.rows import own_page_folder
 from jobs.score import scoring_of
-from jobs.stream_report import StreamStatus, Telling, Totals, backlog_of
+from jobs.stream_report import Telling, Totals, backlog_of, stream_status
 from logcal.errors import (
     CheckFailedError,
     ConfigError,
@@ -113,7 +113,7 @@ class Prepared:
         """Follow until stopped, or once."""
         config = self.config
         if config.follow.status:
-            return StreamStatus(self.places, self.ledger, self.store, config).outcome()
+            return stream_status(self.places, self.ledger, self.store, config)
         lease_owner = None
         try:
             lease_owner = LeaseOwner(self.ledger.folder)

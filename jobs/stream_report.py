@@ -117,59 +117,50 @@ def backlog_of(places: Places, ledger: Ledger) -> Sequence[Source]:
     return compare(list_sources(places.filesystem, places.root), ledger.files, whole=True).new
 
 
-@dataclass(frozen=True)
-class StreamStatus:
-    """Status of a stream."""
-
-    places: Places
-    ledger: Ledger
-    store: TableStore
-    config: FollowConfig
-
-    def outcome(self) -> Outcome:
-        """Its backlog, what was refused, how old its newest parts are, and how it was last fitted."""
-        backlog, ledger, now = backlog_of(self.places, self.ledger), self.ledger, time.time()
-        refused = ledger.refused
-        scored = len(ledger.files) - len(refused)
-        current = self.store.current()
-        last = Refits(self.config, ledger).last()
-        ages = {
-            "last_batch_age": _age(ledger.facts.get("at"), now),
-            "table_age": _age(published_at(self.store, None if current is None else current.name), now),
-            "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
-        }
-        summary = {
-            "path": self.places.target_root,
-            "table": self.config.store.table,
-            "version": None if current is None else current.name,
-            "strange_days": [] if current is None else strange_days(current),
-            "files": scored,
-            **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
-            "backlog": len(backlog),
-            "backlog_bytes": sum(source.size for source in backlog),
-            "batches": ledger.last,
-            "waiting": sorted(ledger.waiting),
-            "refit": last or None,
-            "label_coverage": last.get("label_coverage"),
-            "refused": refused,
-            **ages,
-        }
-        size, batch, published = (
-            summary["backlog_bytes"],
-            said(ages["last_batch_age"]),
-            said(ages["table_age"]),
-        )
-        lines = [
-            f"{self.places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
-            f"  last batch {batch}; table version {summary['version']}, published {published}",
-        ]
-        lines += [f"  {day}" for day in summary["strange_days"]]
-        if last:
-            lines.append(f"  last refit {_refit_said(last, now)}")
-        if ledger.waiting:
-            lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
-        lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
-        return Outcome(summary=summary, lines=lines)
+def stream_status(places: Places, ledger: Ledger, store: TableStore, config: FollowConfig) -> Outcome:
+    """A stream's backlog, what was refused, how old its newest parts are, and how it was last fitted."""
+    backlog, now = backlog_of(places, ledger), time.time()
+    refused = ledger.refused
+    scored = len(ledger.files) - len(refused)
+    current = store.current()
+    last = Refits(config, ledger).last()
+    ages = {
+        "last_batch_age": _age(ledger.facts.get("at"), now),
+        "table_age": _age(published_at(store, None if current is None else current.name), now),
+        "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
+    }
+    summary = {
+        "path": places.target_root,
+        "table": config.store.table,
+        "version": None if current is None else current.name,
+        "strange_days": [] if current is None else strange_days(current),
+        "files": scored,
+        **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
+        "backlog": len(backlog),
+        "backlog_bytes": sum(source.size for source in backlog),
+        "batches": ledger.last,
+        "waiting": sorted(ledger.waiting),
+        "refit": last or None,
+        "label_coverage": last.get("label_coverage"),
+        "refused": refused,
+        **ages,
+    }
+    size, batch, published = (
+        summary["backlog_bytes"],
+        said(ages["last_batch_age"]),
+        said(ages["table_age"]),
+    )
+    lines = [
+        f"{places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
+        f"  last batch {batch}; table version {summary['version']}, published {published}",
+    ]
+    lines += [f"  {day}" for day in summary["strange_days"]]
+    if last:
+        lines.append(f"  last refit {_refit_said(last, now)}")
+    if ledger.waiting:
+        lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
+    lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
+    return Outcome(summary=summary, lines=lines)
 
 
 def published_at(store: TableStore, version: str | None) -> float | None:

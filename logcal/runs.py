@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logcal import errors, own_packages
+from logcal import own_packages
 from logcal.errors import ConfigError, LogcalError
 
 if TYPE_CHECKING:
@@ -155,16 +155,7 @@ def _elsewhere(job: str, config: Mapping[str, Any] | str | Path, client: Client 
     )
 
 
-_KINDS = {
-    kind.exit_code: kind
-    for kind in (
-        errors.ConfigError,
-        errors.InputRejectedError,
-        errors.CheckFailedError,
-        errors.TemporaryError,
-        errors.NothingToDoError,
-    )
-}
+_KINDS = {kind.exit_code: kind for kind in LogcalError.__subclasses__()}
 """Kinds of errors by exit code."""
 
 
