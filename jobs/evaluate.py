@@ -64,7 +64,6 @@ from pipeline.files.scratch import scratch_folder
 from pipeline.files.storage import without_secrets
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, Log, cut, open_log
-from pipeline.log.windows import Window
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.sort.source import window_days
