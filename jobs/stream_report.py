@@ -249,7 +249,7 @@ class Telling:
             "label coverage": last.get("label_coverage"),
         }
         page = render_stream(
-            f"{self.totals.table}: the stream",
+            f"Stream of {self.totals.table}",
             facts,
             refused,
             [

@@ -782,9 +782,7 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
         }
         for i in range(1, 30)
     ]
-    page = render_stream(
-        "ads: the stream", {"files scored": 3}, {}, [], [*days, days[0] | {"observed": 190.0}]
-    )
+    page = render_stream("Stream of ads", {"files scored": 3}, {}, [], [*days, days[0] | {"observed": 190.0}])
     assert page.count('<tr><th scope="row" class="day">2026-') == 30
     assert (
         '2026-03-01</span> there were <span class="whole">90 %</span> more positives than predicted' in page

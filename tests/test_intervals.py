@@ -330,7 +330,7 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     report = {"path": str(tmp_path / "report")}
     run(evaluate, EvaluateConfig, tmp_path, log=plain, evaluate={"allow_in_sample": True}, report=report)
     page = (tmp_path / "report" / "report.html").read_text()
-    said = ("The band holds" in page, "multiprobabilities" in page, "posterior intervals" in page)
+    said = ("The band contains" in page, "multiprobabilities" in page, "posterior interval" in page)
     assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
     if method == "isotonic":
         assert ((lower <= p) & (p <= upper)).all()
@@ -476,7 +476,7 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
     report = {"path": str(tmp_path / "report")}
     run(evaluate, EvaluateConfig, tmp_path, log=log, evaluate={"allow_in_sample": True}, report=report)
     page = (tmp_path / "report" / "report.html").read_text()
-    said = ("The band holds" in page, "multiprobabilities" in page, "posterior intervals" in page)
+    said = ("The band contains" in page, "multiprobabilities" in page, "posterior interval" in page)
     assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
     duckdb = pytest.importorskip("duckdb")
     asked = scored.select(["score", "a"]).append_column("row", pa.array(np.arange(len(lower))))

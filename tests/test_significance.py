@@ -186,7 +186,7 @@ def test_segments_that_are_off_are_flagged_with_their_maps(place, call):
     call("evaluate", log__path=place.root / "new").expect(0)
     page = (place.output / "report.html").read_text()
     assert page.count('<span class="badge bad">beyond chance</span></th>') == 1
-    assert "Maps of the segments that are off beyond chance" in page
+    assert "Maps of the segments with errors beyond chance" in page
     assert "The calibration map of all rows" in page
 
 

@@ -338,7 +338,7 @@ def ranking(evaluation: Evaluation) -> str:
         return ""
     verdict = next(change.verdict for change in changes(evaluation) if change.name == "auc")
     if verdict in ("unchanged", "within chance"):
-        return f"How well the rows are ranked did not change (AUC {after.auc:.3f})."
+        return f"The ranking did not change (AUC {after.auc:.3f})."
     way = "rose" if verdict == "better" else "fell"
     digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4
     return f"The quality of the ranking (AUC) {way} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."

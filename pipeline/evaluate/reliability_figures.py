@@ -114,6 +114,7 @@ def logit_diagram(
         axes.set(xlim=(a, b), ylim=(a, b))
         axes.set_xticks(*logit_ticks(limits, percent))
         axes.set_yticks(*logit_ticks(limits, percent, upright=True))
+        axes.tick_params(axis="x", pad=8)  # off the lowest label of the other axis
         return _tips(groups, x, y)
 
     return render(draw, (4.6, 4.3), name, alt)

@@ -80,9 +80,13 @@ class VersionDifference:
         change = self.change
         return (
             f"Probabilities change by {percentage(change.mean)} points on average and by {percentage(change.largest)} "
-            f"at most, at score {change.at:.3g}; their mean changes from {percentage(change.mean_old)} % to "
-            f"{percentage(change.mean_new)} %."
+            f"at most, at score {change.at:.3g}; their mean "
+            f"{_from_to(f'{percentage(change.mean_old)} %', f'{percentage(change.mean_new)} %')}."
         )
+
+
+def _from_to(old: str, new: str) -> str:
+    return f"stays at {old}" if old == new else f"changes from {old} to {new}"
 
 
 def _by_loss(old: Version, new: Version) -> list[str]:
@@ -116,7 +120,7 @@ def _by_ranking(old: Version, new: Version) -> list[str]:
         "within chance" if abs(b - a) <= UNSURE * error else f"{'higher' if b > a else 'lower'} beyond chance"
     )
     return [
-        f"The AUC, each on its own rows, changes from {a:.4f} to {b:.4f} (standard error {error:.4f}): {said}."
+        f"The AUC, each on its own rows, {_from_to(f'{a:.4f}', f'{b:.4f}')} (standard error {error:.4f}): {said}."
     ]
 
 
