@@ -35,7 +35,7 @@ def left_to_do(
     Raises
     ------
     NothingToDoError
-        It is where the run would bring it, or a rollback took it back.
+        It is live, or as the run would leave it, or it was rolled back.
     CheckFailedError
         It was refused, and would be again.
     """
@@ -50,8 +50,8 @@ def left_to_do(
     if stand.status is Status.TAKEN_BACK:
         when = "" if stand.rollback is None else f" on {stand.rollback.at}"
         raise NothingToDoError(
-            f"{said}, which a rollback took back{when} (CURRENT names {now}): nothing to do; "
-            "`logcal tables promote` makes it current again"
+            f"{said}, which was rolled back{when} (the live version is {now}): nothing to do; "
+            "`logcal tables promote` makes it live again"
         )
     if made.candidate:
         store.enter_candidate(made)
@@ -59,7 +59,7 @@ def left_to_do(
         refuse([refusal for refusal in made.refusals if refusal["rule"] != OLDER_DATA or not force], made)
     if candidate:
         raise NothingToDoError(
-            f"{said} (CURRENT names {now or 'none yet'}), and store.publish is candidate: nothing to do"
+            f"{said} (live: {now or 'none'}), and store.publish is candidate: nothing to do"
         )
     return made
 

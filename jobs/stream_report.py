@@ -235,7 +235,7 @@ class Telling:
         from pipeline.monitor import watched_days
 
         now, last = time.time(), self.refits.last()
-        refused = self.ledger.refused
+        refused, coverage = self.ledger.refused, last.get("label_coverage")
         facts = {
             "log": without_secrets(self.places.root),
             "scored": without_secrets(self.places.target_root),
@@ -246,7 +246,7 @@ class Telling:
             "last batch": said(_age(self.ledger.facts.get("at"), now)),
             "table version": self.ledger.facts.get("version"),
             "last refit": _refit_said(last, now) if last else "none",
-            "label coverage": last.get("label_coverage"),
+            "rows with a label": None if coverage is None else f"{100 * coverage:.4g} %",
         }
         page = render_stream(
             f"Stream of {self.totals.table}",

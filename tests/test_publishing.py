@@ -238,10 +238,10 @@ def test_a_version_that_was_replaced_is_made_current_again(store):
 def test_a_version_that_was_taken_back_stays_so(store):
     first, second = fit(store, "a"), fit(store, "b")
     store.rollback()
-    with pytest.raises(NothingToDoError, match=rf"a rollback took back on .* \(CURRENT names {first}\)"):
+    with pytest.raises(NothingToDoError, match=rf"was rolled back on .* \(the live version is {first}\)"):
         fit(store, "b")
     third = fit(store, "c")
-    with pytest.raises(NothingToDoError, match="took back"):
+    with pytest.raises(NothingToDoError, match="was rolled back"):
         fit(store, "b")
     assert looks(store) == third
     assert store.promote(second)[0] == third
@@ -297,13 +297,13 @@ def test_a_store_from_before_there_was_a_journal(store):
     for left in ("journal.jsonl", "journal"):
         store.folder.remove(left)
     store.filesystem.pipe_file(f"{store.root}/CURRENT", f"{names[2]}\n".encode())
-    with pytest.raises(NothingToDoError, match="took back"):
+    with pytest.raises(NothingToDoError, match="was rolled back"):
         fit(store, "d")
     fifth = fit(store, "e")
     assert [store.rollback()[1].name for _ in range(3)] == [names[2], names[1], names[0]]
-    with pytest.raises(NothingToDoError, match="took back"):
+    with pytest.raises(NothingToDoError, match="was rolled back"):
         fit(store, "e")
-    with pytest.raises(NothingToDoError, match="took back"):
+    with pytest.raises(NothingToDoError, match="was rolled back"):
         fit(store, "b")
     assert store.rollback(fifth)[1].name == fifth
 

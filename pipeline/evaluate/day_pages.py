@@ -213,4 +213,5 @@ def e_value(log_e: float) -> str:
     """Write an e-value, given its logarithm; those that no reader compares any more as a bound."""
     if log_e >= math.log(1e6):
         return "over a million"
-    return f"{math.exp(log_e):.3g}"
+    e = math.exp(log_e)
+    return f"{e:,.0f}" if e >= 100 else f"{e:.3g}"

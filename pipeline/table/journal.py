@@ -107,8 +107,8 @@ class Journal:
         except (ValueError, AttributeError) as error:
             raise InputRejectedError(
                 f"{self._folder}: expected the history of this table's versions, found {name} damaged ({error}): "
-                "restore it from a backup, or remove it: nothing is published until then. Without a rollback's line "
-                "the fit of the version that it took back can make that version live again"
+                "restore it from a backup, or remove it: nothing is published until then. If the line is that of "
+                "a rollback, repeating the fit that it rolled back makes that version live again"
             ) from None
 
     def _objects(self) -> list[str]:
