@@ -18,6 +18,8 @@ Array = npt.NDArray[np.float64]
 _INDEX_BUCKETS_PER_ROW = 8
 _FEWEST_BUCKETS = 1 << 14
 _FEW, _MANY = 1 << 6, 1 << 20
+_BLOCK = 1 << 15
+"""Scores whose temporary arrays stay in the processor's cache."""
 _COMPILED = "calibrators._kernels.lookup"
 
 
@@ -199,9 +201,15 @@ class CalibrationMap:
         float64 array, shape (n,)
             Probabilities in [0, 1].
         """
-        counts = np.diff(np.searchsorted(scores, self.score_hi[:-1]), prepend=0, append=scores.size)
-        columns = (self.prob_lo, self.slope, self.anchor)
-        return line(scores, *(np.repeat(column, counts) for column in columns))
+        ends = np.searchsorted(scores, self.score_hi[:-1])
+        found = np.empty(scores.size)
+        for start in range(0, scores.size, _BLOCK):
+            stop = min(start + _BLOCK, scores.size)
+            first, last = np.searchsorted(ends, [start, stop - 1], side="right")
+            counts = np.diff(ends[first:last], prepend=start, append=stop)
+            columns = (column[first : last + 1] for column in (self.prob_lo, self.slope, self.anchor))
+            found[start:stop] = line(scores[start:stop], *(np.repeat(column, counts) for column in columns))
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -11,7 +11,8 @@ import numpy as np
 from calibrators._kernels import pava
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
 
-_PIECE = 1 << 22
+_PIECE = 1 << 18
+"""Points that are pooled at once: what each may need beside them is 12 MB."""
 
 
 def pooling_pass() -> Pass:

@@ -33,16 +33,16 @@ def without_codes(score: Array, weight: Array, positives: Array) -> Coded:
 
 def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Array]:
     """Scores, weights and positives of the distinct scores of two sorted arrays, one a class, of rows of weight 1."""
-    columns = np.empty((3, negatives.size + positives.size))
+    columns = [np.empty(negatives.size + positives.size) for _ in range(3)]
     n = kernels.merge_classes(negatives, positives, *columns)
     score, weight, hits = _filled(columns, n)
     return score, weight, hits
 
 
-def _filled(columns: Array, n: int) -> Array:
+def _filled(columns: list[Array], n: int) -> list[Array]:
     """The first n of each column."""
     # Where most is filled, copying would cost more than the unused end.
-    return columns[:, :n] if 2 * n > columns.shape[1] else columns[:, :n].copy()
+    return [column[:n] if 2 * n > column.size else column[:n].copy() for column in columns]
 
 
 def sum_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
@@ -85,7 +85,7 @@ def _added(entries: Coded, *, rounding: bool) -> Coded:
         return Coded(score[starts], code[starts] if code.size else code, *sums)
     out, codes = np.empty((3, score.size)), np.empty(code.size, np.int64)
     n = kernels.add_ties((score, code, weight, positives), rounding, out, codes)
-    score, weight, positives = _filled(out, n)
+    score, weight, positives = _filled(list(out), n)
     return Coded(score, codes[:n], weight, positives)
 
 

@@ -401,8 +401,11 @@ def cells_of_columns(points: Points, starts: Integers) -> Cells:
 def cells_of(joined: _Joined) -> Cells:
     """The cells of columns of probabilities."""
     p = joined.p
-    with np.errstate(divide="ignore"):
-        key = np.floor(_CELLS * (np.log(p) - np.log1p(-p)))
+    key = np.empty(p.size)
+    for i in range(0, p.size, _BLOCK):
+        block = p[i : i + _BLOCK]
+        with np.errstate(divide="ignore"):
+            key[i : i + _BLOCK] = np.floor(_CELLS * (np.log(block) - np.log1p(-block)))
     at, sums, starts = kernels.join(key, *joined.addends(), joined.starts)
     sums = sums[:2]
     last = np.append(at[1:], p.size) - 1

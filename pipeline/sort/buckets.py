@@ -158,27 +158,30 @@ class Bucket(NamedTuple):
             if not entries:
                 return Points(*ties.sum_ties(*rows))
             entries.append((rows[0], np.column_stack(rows[1:])))
-        plain = Points(*ties.merge_classes(self.negatives, self.positives))
+        plain = list(ties.merge_classes(self.negatives, self.positives))
         if not entries:
-            return plain
+            return Points(*plain)
         score, pairs = (np.concatenate(parts) for parts in zip(*entries, strict=True))
         folded = Points(*ties.sum_ties(*sort_entries(score, pairs)))
         # A log has either weights or whole-number counts, which add exactly.
-        return folded if plain.score.size == 0 else _merged(plain, folded)
+        return folded if plain[0].size == 0 else _merged(plain, folded)
 
 
-def _merged(points: Points, others: Points) -> Points:
-    """Points of two sorted sets of points with whole-number weights; quick where the others are few."""
-    at = np.searchsorted(points.score, others.score)
-    there = points.score[np.minimum(at, points.score.size - 1)] == others.score
-    columns = [points.score, points.weight.copy(), points.positives.copy()]
+def _merged(columns: list[Array], others: Points) -> Points:
+    """Points of two sorted sets of points with whole-number weights; quick where the others are few.
+
+    columns : of the one set, used up
+    """
+    score = columns[0]
+    at = np.searchsorted(score, others.score)
+    there = score[np.minimum(at, score.size - 1)] == others.score
     for column, more in zip(columns[1:], others[1:], strict=True):
         column[at[there]] += more[there]
-    if there.all():
-        return Points(*columns)
-    return Points(
-        *(np.insert(column, at[~there], more[~there]) for column, more in zip(columns, others, strict=True))
-    )
+    del score, column
+    if not there.all():
+        for i, more in enumerate(others):  # one after the other: each is some MB
+            columns[i] = np.insert(columns[i], at[~there], more[~there])
+    return Points(*columns)
 
 
 class CodedBucket(NamedTuple):

@@ -94,6 +94,7 @@ def write_part(table: pa.Table, path: str, repeated: list[str]) -> None:
             compression="lz4",
             use_dictionary=repeated,
             column_encoding={"score": "BYTE_STREAM_SPLIT"},
+            row_group_size=max(1, table.num_rows),  # several would be read and then joined: twice the memory
         )
 
 
