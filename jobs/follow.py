@@ -16,6 +16,7 @@ from jobs.config.sections import parse_duration, whole_days
 from jobs.outcome import Outcome, Plan
 from jobs.refit import Refits
 from jobs.refit import check as check_refits
+from jobs.resume import prune
 from jobs.rows import own_page_folder
 from jobs.score import scoring_of
 from jobs.stream_report import Telling, Totals, backlog_of, stream_status
@@ -229,6 +230,8 @@ class Prepared:
                 f"{counted(len(totals.refused), 'file')} refused ({names}); the others were scored. The first: {first}"
             )
         if not totals.batches and not refits.count:
+            if self.config.refit.wanted:  # one that was killed, or found the disk full, may have left some
+                prune(self.store, self.config.retention.versions)
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
     def _until_stopped(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:

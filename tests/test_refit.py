@@ -82,14 +82,16 @@ def test_a_refit_that_was_killed_after_it_published_publishes_once(place, stream
     assert place.versions == versions
 
 
-def test_versions_that_a_killed_run_left_are_removed_by_one_that_has_nothing_to_do(place, stream):
+@pytest.mark.parametrize("said", [False, True])
+def test_versions_that_a_disturbed_run_left_are_removed_by_one_that_has_nothing_to_do(place, stream, said):
     follow, arriving = stream
     for i in range(3):
         lands(arriving, f"{i}.parquet", seed=i)
         follow("--once", "refit.rows=1").expect(0)
     assert len(place.versions) == 3
     status = follow("--status", "--json").expect(0).json["refit"]
-    (place.root / "output.logcal" / "refit.json").unlink()
+    if not said:
+        (place.root / "output.logcal" / "refit.json").unlink()
     follow("--once", "refit.rows=1", "retention.versions=1").expect(99)
     assert len(place.versions) == 2
     again = follow("--status", "--json").expect(0).json["refit"]

@@ -187,6 +187,7 @@ class Scenario:
     again : exit codes of the command when it is run again after one that was disturbed
     whole : folders that are there with all of their files or not at all
     repeats : whether the command, run once more after it has done its work, would do more
+    tidies : whether it removes old versions at its end: where it cannot, it warns, and the next run does it
     """
 
     name: str
@@ -196,6 +197,7 @@ class Scenario:
     again: tuple[int, ...] = (0, 99)
     whole: tuple[str, ...] = ()
     repeats: bool = False
+    tidies: bool = False
 
 
 def setting(*pairs: str) -> tuple[str, ...]:
@@ -381,7 +383,7 @@ SCENARIOS = {
         Scenario("follow", _served_stream, _FOLLOW),
         Scenario("follow, a ledger made anew", _lost_ledger, (*_FOLLOW, "--rebuild")),
         Scenario("follow, a file tried again", _refused_file, (*_FOLLOW, "--retry", "bad.parquet")),
-        Scenario("follow, a refit", _refitted, _REFIT),
+        Scenario("follow, a refit", _refitted, _REFIT, tidies=True),
         Scenario(
             "tables promote",
             _candidate,
