@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from common import over, wavy_rows
+from scipy.special import logit
 from scipy.stats import binom
 
 from calibrators import Isotonic, Smooth
@@ -263,8 +264,8 @@ def test_segments_have_isotonic_regression_or_is_pooled_with_the_map_in_its_bloc
     assert made.sampling_rate == 0.1
     assert not Auto(["platt"]).supports_partial_pooling
     rng = np.random.default_rng(3)
-    scores = np.sort(rng.random(3000))
-    labels = rng.random(3000) < scores**2
+    scores = np.sort(rng.random(30_000))
+    labels = rng.random(30_000) < scores**2
     above = Auto().fit(scores, labels)
     found, level = above.block_ranges(), Auto().fit(scores, labels).predict(scores)
     np.testing.assert_array_equal(above.predict(scores), level)
@@ -272,14 +273,38 @@ def test_segments_have_isotonic_regression_or_is_pooled_with_the_map_in_its_bloc
 
     blocks = IsotonicRegression().fit_transform(scores, labels)
     starts = np.flatnonzero(np.append(True, np.diff(blocks) > 0))
-    np.testing.assert_array_equal(found.edges, np.append(-np.inf, scores[starts[1:]]))
-    np.testing.assert_array_equal(found.weight, np.diff(np.append(starts, 3000)))
-    expected = np.add.reduceat(level, starts) / found.weight
-    np.testing.assert_allclose(found.level, expected, rtol=1e-9)
+    weight = np.diff(np.append(starts, 30_000))
+    means = np.add.reduceat(level, starts) / weight
+    # Neighbours whose log-odds are in the same sixteenth are one.
+    first = np.flatnonzero(np.diff(np.floor(16 * logit(means)), prepend=-np.inf))
+    assert 1 < first.size < starts.size
+    np.testing.assert_array_equal(found.edges, np.append(-np.inf, scores[starts[first[1:]]]))
+    np.testing.assert_array_equal(found.weight, np.add.reduceat(weight, first))
+    expected = np.add.reduceat(means * weight, first) / found.weight
+    np.testing.assert_allclose(found.level, expected, rtol=1e-3)  # cells are several points
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(400, 0.5), (20_000, 0.0005), (3, 0.5)])
+def test_as_many_positives_are_expected_as_there_were_the_more_there_are(rows, rate):
+    from scipy.optimize import brentq
+    from sklearn.isotonic import IsotonicRegression
+
+    rng = np.random.default_rng(rows)
+    scores = rng.random(rows)
+    labels = rng.permutation(rows) < rate * rows  # the scores' mean is a half
+    auto = Auto().fit(scores, labels)
+    choice, weight, total = auto.choice_, auto.choice_.cells.weight, labels.sum()
+    mixed = (choice.share * choice.maps).sum(axis=0)
+    f = logit(IsotonicRegression().fit_transform(np.arange(weight.size), mixed, sample_weight=weight))
+    whole = brentq(lambda shift: weight @ expit(f + shift) - total, -9, 9, xtol=1e-14)
+    information = weight @ (expit(f) * expit(-f))
+    assert choice.shift == pytest.approx(whole * information / (information + 5), rel=1e-6)
+    assert auto.predict(scores).sum() == pytest.approx(weight @ expit(f + choice.shift), rel=1e-3)
 
 
 def test_too_few_rows_for_halves_have_the_curve():
     auto = Auto().fit([0.1, 0.2, 0.3], [0, 0, 1])
     assert (auto.chosen_, auto.isotonic_share_, auto.cross_validated_log_loss_) == ("smooth", 0.0, {})
     scores = [0.1, 0.2, 0.3]
-    assert auto.predict(scores) == pytest.approx(Smooth().fit(scores, [0, 0, 1]).predict(scores))
+    curve = logit(Smooth().fit(scores, [0, 0, 1]).predict(scores))
+    assert auto.predict(scores) == pytest.approx(expit(curve + auto.choice_.shift))

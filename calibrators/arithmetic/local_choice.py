@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,11 @@ RATES = (0.0, 3.0, 10.0)
 POWER = 0.5
 """Exponent of the halves' likelihoods: the two halves are not independent."""
 
+PRIOR_OF_TOTAL = 5.0
+"""Information that the total by the priors counts for, where expected positives are made as many as observed ones."""
+
 _FEWEST = 2.0
+_ROUNDS, _CLOSE = 50, 1e-12
 _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
 
 
@@ -88,9 +93,18 @@ class Choice:
         """The share of the observations' weight that is given to isotonic maps."""
         return float((self.share[1:].sum(axis=0) * self.cells.weight).sum() / self.cells.weight.sum())
 
+    @cached_property
+    def _mixed(self) -> Array:
+        return np.asarray(kernel.rising((self.share * self.maps).sum(axis=0), self.cells.weight))
+
+    @cached_property
+    def shift(self) -> float:
+        """Shift of all log-odds with which as many positives are expected as were observed."""
+        return shift_to_total(self.cells, self._mixed)
+
     def knots(self) -> tuple[Array, Array]:
         """Places and log-odds of the mixture of all, non-decreasing; beyond the cells it goes on as the curve does."""
-        mixed = kernel.rising((self.share * self.maps).sum(axis=0), self.cells.weight)
+        mixed = self._mixed
         own = log_odds(np.clip(mixed, LEAST, 1 - LEAST))
         place, f = self.curve.knots
         cells = self.cells.place
@@ -107,7 +121,7 @@ class Choice:
         order = np.lexsort((odds, places))
         places, odds = places[order], np.maximum.accumulate(odds[order])
         distinct = np.append(True, np.diff(places) > 0)
-        return places[distinct], held_log_odds(odds[distinct])
+        return places[distinct], held_log_odds(odds[distinct] + self.shift)
 
     def _beside(self, mixed: Array, place: Array, cell: npt.NDArray[np.int64]) -> Array:
         """Log-odds beside a step: isotonic maps have the level of their cell until there."""
@@ -163,6 +177,27 @@ def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Ar
         np.concatenate([[low], own, [high]]) for low, own, high in ((1.0, level, 0.0), (ENDS, weight, ENDS))
     )
     return np.asarray(kernel.rising(level, weight)[1:-1])
+
+
+def shift_to_total(cells: Cells, probability: Array) -> float:
+    """Shift of log-odds that makes the expected positives as many as the observed ones, the more the cells tell.
+
+    With information of `PRIOR_OF_TOTAL` half of the shift is made: curves, whose prior is the score, and ends of
+    isotonic regression expect some more positives than a few that there are, and few do not tell how many there are.
+    """
+    total, f = float(cells.positives.sum()), log_odds(np.clip(probability, LEAST, 1 - LEAST))
+    information, shift = 0.0, 0.0
+    for turn in range(_ROUNDS if 0 < total < cells.weight.sum() else 0):
+        p = expit(f + shift)
+        slope = float((cells.weight * p * (1 - p)).sum())
+        if not slope > 0:
+            break
+        information = information if turn else slope
+        step = max(-1.0, min(1.0, (total - float((cells.weight * p).sum())) / slope))
+        shift += step
+        if abs(step) < _CLOSE:
+            break
+    return shift * information / (information + PRIOR_OF_TOTAL)
 
 
 def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequence[float] = RATES) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, part_totals
-from calibrators.arithmetic.curve import cells_on, places_of
+from calibrators.arithmetic.curve import cells_on, log_odds, places_of
 from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.local_choice import Choice, Steps, chosen
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, together
@@ -41,6 +41,9 @@ of all binnings."""
 _ALL = 0.05
 """Share of the observations below which a candidate is not used."""
 
+_NEAR = 1 / 16
+"""Log-odds that segments' cells do not tell apart."""
+
 
 class Auto(Calibrator):
     """A smooth curve, or isotonic regression with that curve as its prior, chosen by the data for each range of scores.
@@ -49,8 +52,10 @@ class Auto(Calibrator):
     curve, and isotonic regression in which it counts as much as information (sum of w p (1 - p)) of 300 and of 30, are
     fitted to all observations. All three are also fitted to each of two halves and tested on the other half, in 1,000
     bins along the score. A hidden Markov chain along the bins gives the probability that each is right in each bin. The
-    map is the mixture by these probabilities, made non-decreasing. Beta calibration and Platt scaling of log-odds are
-    curves without bends; with many observations the prior does not matter, and isotonic regression remains.
+    map is the mixture by these probabilities, made non-decreasing. With information I a share I / (I + 5) of the shift
+    of log-odds is made with which as many positives are expected as were observed. Beta calibration and Platt
+    scaling of log-odds are curves without bends; with many observations the prior does not matter, and isotonic
+    regression remains.
 
     With `candidates` it is the one of them with the best cross-validated log loss, or a simpler one that is not clearly
     worse: each is fitted to the observations outside each fold and judged by its log loss on those inside. The
@@ -198,7 +203,12 @@ class Auto(Calibrator):
         weight = np.bincount(block, fine.weight, edges.size)
         some = weight > 0
         level[some] = np.bincount(block, fine.weight * of_cell, edges.size)[some] / weight[some]
-        return MapBlockRanges(edges, np.maximum.accumulate(level), blocks.weight)
+        level = np.maximum.accumulate(level)
+        # Log-odds that differ less are one range: cells of segments are many, and do not tell these apart.
+        near = np.floor(log_odds(level) / _NEAR)
+        first = np.flatnonzero(np.diff(near, prepend=-np.inf))
+        summed, through = (np.add.reduceat(x, first) for x in (blocks.weight, blocks.weight * level))
+        return MapBlockRanges(edges[first], through / summed, summed)
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
@@ -241,7 +251,9 @@ class Auto(Calibrator):
         below, above = places.of(fine.last[begin - 1]), places.of(fine.first[begin])
         steps = Steps(begin, 0.75 * below + 0.25 * above, above)
         self.choice_ = chosen(cells, halves, steps)
-        self.posterior_ = Pointwise(places, self.choice_.curve, cells, self.choice_.share, shift)
+        self.posterior_ = Pointwise(
+            places, self.choice_.curve, cells, self.choice_.share, shift + self.choice_.shift
+        )
         share = self.isotonic_share_ = self.choice_.isotonic_share
         self.chosen_ = "smooth" if share <= _ALL else "isotonic" if share >= 1 - _ALL else "both"
         found = (float(self.choice_.held_out[0]), float(self.choice_.held_out[1:].min()))
