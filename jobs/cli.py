@@ -46,12 +46,10 @@ Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 input rejected,
 4 a check failed, 75 temporary, 99 nothing to do, 130/143 interrupted."""
 
 _CONFIG = click.option(
-    "--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones go over earlier ones."
+    "--config", "files", multiple=True, metavar="FILE", help="YAML file; later files override earlier ones."
 )
-_SET: Any = {"multiple": True, "metavar": "KEY.PATH=VALUE", "help": "Set one key; goes over all files."}
-_DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Check all, read only footers, say what would happen."
-)
+_SET: Any = {"multiple": True, "metavar": "KEY.PATH=VALUE", "help": "Set one key; overrides all files."}
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Check everything from footers and print the plan.")
 _GRAPH = click.option(
     "--graph", metavar="FILE", help="With --dry-run: draw the Dask graph (.svg, .png, .dot)."
 )
@@ -234,12 +232,12 @@ def _command(group: click.Group, short: str, *options: Any, changes: bool = Fals
 
 @main.group("tables")
 def _tables() -> None:
-    """Look after published tables and their versions."""
+    """List, promote, roll back and prune published versions."""
 
 
 @main.group("days")
 def _days() -> None:
-    """Decide which days of a table's log are fitted to."""
+    """List, exclude and include the days of a table's log."""
 
 
 def _actions() -> Any:
@@ -402,7 +400,7 @@ def config(name: str | None) -> Outcome:
 
 @_command(
     main,
-    "Write a configuration for a log, after a look at it.",
+    "Write a configuration for a log from its columns.",
     click.argument("log"),
     click.argument("folder", default="."),
     click.option("--daily", is_flag=True, help="For a log of days: day.yaml, and day.sh to run once a day."),
@@ -423,7 +421,12 @@ def init(**given: Any) -> Outcome:
     return init.init(**given)
 
 
-@_command(main, "Say whether logcal can work here.", _CONFIG, click.option("--set", "settings", **_SET))
+@_command(
+    main,
+    "Check the machine, the cluster and the storage.",
+    _CONFIG,
+    click.option("--set", "settings", **_SET),
+)
 def doctor(**given: Any) -> Outcome:
     """Look at versions, compiled code, memory, scratch space, cluster, store, log.
 

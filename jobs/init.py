@@ -1,4 +1,4 @@
-"""A configuration for a log that nobody has described: written after a look at its footers, ready to run."""
+"""Configuration for a log, written from its footers, ready to run."""
 
 from __future__ import annotations
 

@@ -67,9 +67,7 @@ _JOBS = (
         module="jobs.fit",
         required=("log.path", "store.path", "store.table"),
         example=f"--set log.path=log/ {_STORE}",
-        shortcuts=(
-            Shortcut("--force", "store.force", "Publish also where the current version's data end later."),
-        ),
+        shortcuts=(Shortcut("--force", "store.force", "Publish even if the live version's data end later."),),
     ),
     Job(
         name="score",
@@ -85,10 +83,10 @@ _JOBS = (
         required=("log.path", "store.path", "store.table", "output.path"),
         example=f"--set log.path=arriving/ {_STORE} --set output.path=scored/",
         shortcuts=(
-            Shortcut("--once", "follow.once", "Take what is there, then end."),
-            Shortcut("--status", "follow.status", "Say how the stream stands, and do nothing."),
-            Shortcut("--retry", "follow.retry", "Try a refused file again that was mended.", "NAME"),
-            Shortcut("--rebuild", "follow.rebuild", "Make a lost ledger from the log and the output."),
+            Shortcut("--once", "follow.once", "Score the files that are there, then exit."),
+            Shortcut("--status", "follow.status", "Print the stream's status and exit."),
+            Shortcut("--retry", "follow.retry", "Try a refused file again after a repair.", "NAME"),
+            Shortcut("--rebuild", "follow.rebuild", "Rebuild a lost ledger from the log and the output."),
         ),
     ),
     Job(

@@ -43,7 +43,7 @@ class StorageConfig(Section):
     """Options for object stores. Never written to manifests, records or reports."""
 
     options: dict[str, dict[str, Any]] = Field({})
-    """By protocol, what fsspec's file system is made with, for all paths of the job, such as {s3: {endpoint_url:
+    """By protocol, the arguments of fsspec's file system, for all paths of the job, such as {s3: {endpoint_url:
     https://minio:9000, key: someone, secret: '${MINIO_SECRET}'}}. Text that is ${NAME} is the environment variable
     NAME. Workers of a cluster that is running need them in their own environment.
     """
@@ -241,8 +241,8 @@ class FollowSection(Section):
     command_options: ClassVar[tuple[str, ...]] = ("once", "status", "retry", "rebuild")
 
     once: bool = False
-    """Take what is there at the start, then end: 0, or 99 where nothing was new, or 3 where files were refused. For
-    cron and Airflow. false: go on until stopped.
+    """Score the files that are there at the start, then exit: 0, 99 if nothing was new, 3 if files were refused. For
+    cron and Airflow. false: run until stopped.
     """
     poll: Duration = "1s"
     """Time between listings."""
@@ -269,7 +269,7 @@ class FollowSection(Section):
     lifetime: Duration = "24h"
     """Time after which the command ends with 0, to be started again by whatever supervises it."""
     status: bool = False
-    """Say how the stream stands, and do nothing."""
+    """Print the stream's status and exit."""
     retry: Text | None = None
     """Name of a refused file, below the log's folder, to try again after a repair."""
     rebuild: bool = False
