@@ -7,7 +7,7 @@ import pytest
 from common import over
 from scipy.special import gammaln, logsumexp
 
-from calibrators.arithmetic.cumulative import balanced_cuts_pass, layout_pass
+from calibrators.arithmetic.cumulative import cuts_pass, equal_frequency_targets, layout_pass
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods.bayesian_binning import ABB, SBB
 
@@ -118,7 +118,7 @@ def test_balanced_cuts_have_equal_shares_of_rows_and_of_the_rarer_label(rarer, p
     points = collapse(s, z)
     run = over(points, *range(0, 1000, 1000 // parts))
     layout = run(layout_pass())
-    found = run(balanced_cuts_pass(layout, 40))
+    found = run(cuts_pass(layout, equal_frequency_targets(1.0, 40), balanced=True))
     few = points.positives if rarer else points.weight - points.positives
     share = (np.cumsum(points.weight) / points.weight.sum() + np.cumsum(few) / few.sum()) / 2
     expected = np.unique([np.argmax(share >= j / 40) for j in range(1, 40)])

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
-from calibrators.arithmetic.double_double import expansion_of
+from calibrators._kernels.sums import expansion_of
 from calibrators.arithmetic.passes import Pass, Points, collapse
 from calibrators.measures.predictions import (
     MEASURES,

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
-from calibrators.arithmetic import double_double
 
 FLOATS = st.floats(-1e300, 1e300, allow_subnormal=True)
 
@@ -43,7 +42,7 @@ def test_single_bits_over_the_whole_range_are_compressed(step):
 @given(st.lists(st.one_of(st.floats(0, 1e300), st.integers(0, 2**53).map(float)), max_size=60))
 def test_sums_of_leading_bits_are_the_same(values):
     x = np.array(values, dtype=np.float64)
-    assert exact_sum(double_double.expansion_of(x)) == math.fsum(values)
+    assert exact_sum(expansion_of(x)) == math.fsum(values)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_sums_of_leading_bits_are_the_same(values):
 def test_leading_bits_add_up_strips_of_any_magnitudes(n, lowest, highest):
     rng = np.random.default_rng(n)
     x = 10.0 ** rng.uniform(lowest, highest, n) * (rng.random(n) < 0.7)
-    found = double_double.expansion_of(x)
+    found = expansion_of(x)
     assert sum(map(Fraction, found.tolist())) == sum(map(Fraction, x.tolist()))
 
 
@@ -64,5 +63,5 @@ def test_long_sums_are_exact_whether_numbers_are_whole_or_not(at, value):
     x = np.random.default_rng(1).integers(0, 1 << 22, 4100).astype(float)
     if at is not None:
         x[at] = value
-    components = double_double.expansion_of(x)
+    components = expansion_of(x)
     assert sum(map(Fraction, components.tolist())) == sum(map(Fraction, x.tolist()))

@@ -9,10 +9,9 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.sums import MAX_COMPONENTS, fill_prefix_sums, put, rounded, two_sum
+from calibrators._kernels.sums import two_sum
 
 _HALF_LOG_2PI = 0.9189385332046727
-_BLOCK = 1 << 16
 _SMALL = 0.1
 # Euler's constant, and zeta(k) / k for k = 2 .. 16.
 _TAYLOR = np.array(
@@ -37,126 +36,29 @@ def first_target_beyond(sum_so_far, numerator, denominator):
     return j
 
 
-@kernel(inline=True)
-def _search(sums, start, target, density):
-    """The first index >= start whose sum reaches target, or sums.size; O(1) where weights are even."""
-    n = sums.size
-    guess = start
-    if start < n:
-        guess = min(start + max(int((target - sums[start]) * density), 0), n - 1)
-    step = 1
-    if sums[guess] >= target:
-        high = guess
-        low = guess - 1
-        while low >= start and sums[low] >= target:
-            high = low
-            step *= 2
-            low = max(low - step, start - 1)
-    else:
-        low = guess
-        high = guess + 1
-        while high < n and sums[high] < target:
-            low = high
-            step *= 2
-            high = min(high + step, n)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sums[middle] >= target:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
 @kernel
-def _mark_one(sums, density, j, target, model, marked):
-    """Mark those of some points that one binning has an edge after, from its j-th target on.
-
-    model : bins, numerator, denominator, and the sum from which on no edge may lie. Returns the number of its next
-    target, and that target.
-    """
-    bins, numerator, denominator, total = model
-    end = sums[sums.size - 1]
-    i = 0
-    while j < bins and target <= end:
-        i = _search(sums, i, target, density)
-        if sums[i] >= total:
-            break
-        marked[i] = True
-        j += 1
-        target = numerator * j / denominator
-        if target <= sums[i]:
-            j = first_target_beyond(sums[i], numerator, denominator)
-            target = numerator * j / denominator
-        i += 1
-    return j, target
-
-
-@kernel
-def mark_edges(weight, carry, models):
+def mark_edges(index, models, marked):
     """Mark the points of a part after which some binning has an edge.
 
-    The points are taken in blocks that fit in the processor's cache, each with all the binnings.
-
-    Parameters
-    ----------
-    weight : float64 array, shape (m,). carry : expansion of the weight before the part.
-    models : bins, numerators, denominators: arrays with an entry a binning; and total: where no edge may lie any more
+    index : see `edges_of`. models : bins, numerators, denominators: arrays with an entry a binning
+    marked : bool array, shape (m,), changed
     """
-    bins, numerators, denominators, total = models
-    m = weight.size
-    marked = np.zeros(m, np.bool_)
-    components = np.zeros(MAX_COMPONENTS)
-    put(components, carry)
-    n = carry.size
-    before = rounded(components, n)
-    number = np.empty(bins.size, np.int64)
-    target = np.empty(bins.size)
+    bins, numerators, denominators = models
+    chosen = np.empty(min(np.max(bins), marked.size), np.int64)
     for model in range(bins.size):
-        number[model] = first_target_beyond(before, numerators[model], denominators[model])
-        target[model] = numerators[model] * number[model] / denominators[model]
-    block = np.empty(min(m, _BLOCK))
-    start = 0
-    while start < m:
-        stop = min(start + _BLOCK, m)
-        n = fill_prefix_sums(weight, start, stop, components, n, block)
-        sums = block[: stop - start]
-        end = sums[sums.size - 1]
-        density = sums.size / max(end - before, 5e-324)
-        for model in range(bins.size):
-            if target[model] > end:
-                continue
-            own = (bins[model], numerators[model], denominators[model], total)
-            j, t = _mark_one(sums, density, number[model], target[model], own, marked[start:stop])
-            number[model] = j
-            target[model] = t if j < bins[model] else np.inf
-        before = end
-        start = stop
-    return marked
+        count = edges_of(index, (bins[model], numerators[model], denominators[model]), chosen)
+        for c in range(count):
+            marked[chosen[c]] = True
 
 
 @kernel
-def mark_reached(sums, before, models):
-    """`mark_edges` where what the targets are compared with is known at each point: ascending, and before the first."""
-    bins, numerators, denominators, total = models
-    marked = np.zeros(sums.size, np.bool_)
-    end = sums[sums.size - 1]
-    density = sums.size / max(end - before, 5e-324)
-    for model in range(bins.size):
-        j = first_target_beyond(before, numerators[model], denominators[model])
-        t = numerators[model] * j / denominators[model]
-        _mark_one(sums, density, j, t, (bins[model], numerators[model], denominators[model], total), marked)
-    return marked
-
-
-@kernel
-def bucket_index(sums, total):
-    """For each of as many equal buckets of [0, total] as there are sums, the first sum at or above its start."""
+def bucket_index(sums, low, high):
+    """For each of as many equal buckets of [low, high] as there are sums, the first sum at or above its start."""
     buckets = max(sums.size, 1)
     starts = np.empty(buckets, np.int32)
     i = 0
     for b in range(buckets):
-        while i < sums.size and sums[i] < total * b / buckets:
+        while i < sums.size and sums[i] < low + (high - low) * b / buckets:
             i += 1
         # A rounded bucket number may be one too high: begin one early.
         starts[b] = max(i - 1, 0)
@@ -164,20 +66,22 @@ def bucket_index(sums, total):
 
 
 @kernel
-def edges_of(sums, starts, model, out):
+def edges_of(index, model, out):
     """Write the indices into sums (of the cuts) of one binning's edges to out; return how many there are.
 
-    model : bins, numerator, denominator, total
+    index : sums, ascending; their `bucket_index`; and its ends: no edge lies at `low` or before, or beyond `high`
+    model : bins, numerator, denominator
     """
-    bins, numerator, denominator, total = model
+    sums, starts, low, high = index
+    bins, numerator, denominator = model
     n = sums.size
     count = 0
-    j = 1
+    j = first_target_beyond(low, numerator, denominator)
     while j < bins:
         target = numerator * j / denominator
-        if target > total:
+        if target > high:
             break
-        b = min(int(target / total * starts.size), starts.size - 1)
+        b = min(int((target - low) / (high - low) * starts.size), starts.size - 1)
         i = starts[b]
         while i > 0 and sums[i - 1] >= target:
             i -= 1
@@ -274,24 +178,22 @@ def prior_mean(low, high):
 def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
     """The log marginal likelihood of each binning, and how many bins it ends with.
 
-    index : sums: of each cut what targets are compared with, ascending, the cumulative weight, as a rule; and their
-    `bucket_index`. models : bins, numerators, denominators. out : likelihoods, and int64 numbers of bins: filled.
+    index : see `edges_of`: of each cut what targets are compared with, the cumulative weight, as a rule
+    models : bins, numerators, denominators. out : likelihoods, and int64 numbers of bins: filled.
     strengths : float64 array, one a binning: alpha + beta of a bin, as (value, 0) or, to be shared out among the
     bins that there are, (0, value), in two columns.
     """
-    sums, starts = index
     bins, numerators, denominators = models
     scores, sizes = out
     largest = 1
     for model in range(bins.size):
-        largest = max(largest, min(bins[model], sums.size + 1))
+        largest = max(largest, min(bins[model], len(cuts) + 1))
     chosen = np.empty(largest, np.int64)
     bin_edges = np.empty(largest + 1)
     weight = np.empty(largest)
     positives = np.empty(largest)
     for model in range(bins.size):
-        own = (bins[model], numerators[model], denominators[model], ends[1])
-        count = edges_of(sums, starts, own, chosen)
+        count = edges_of(index, (bins[model], numerators[model], denominators[model]), chosen)
         fill_bins(cuts, ends, chosen, count, (bin_edges, weight, positives))
         strength = strengths[model, 0] + strengths[model, 1] / (count + 1)
         constant = math.lgamma(strength)

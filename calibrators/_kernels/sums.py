@@ -6,10 +6,15 @@ order; rounding happens once, at the end, and is correct. Integers below 2**53 s
 largest double is NaN.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
+
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 _SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
 
@@ -154,45 +159,57 @@ def rounded(components, n):
     return high
 
 
-@kernel
-def whole_total(values):
-    """The sum of whole numbers, exact in plain doubles, and whether it is that."""
-    # In integers, whose sums need no order, so that several are added at a time.
-    total = size = largest = 0
-    whole = True
-    for i in range(values.size):
-        x = values[i]
-        k = np.int64(x)
-        whole &= (np.float64(k) == x) & (abs(x) <= _LARGEST_WHOLE)
-        total += k
-        size += abs(k)
-        largest = max(largest, abs(k))
-    whole &= float(largest) * values.size < 4.0e18  # no sum has wrapped around
-    return float(total), whole and size <= _LARGEST_WHOLE
-
-
-@kernel
-def expansion_of(values):
-    """The exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero."""
-    components = np.empty(MAX_COMPONENTS)
-    n = 0
-    total, exact = whole_total(values)
-    if exact:
-        n = add(components, n, total)
-    else:
-        for i in range(values.size):
-            n = add(components, n, values[i])
-    return components[:n].copy()
-
-
-def exact_sum(values: npt.NDArray[np.float64]) -> float:
-    """The correctly rounded sum of values: the same for any order and, through expansions, any grouping."""
+def adds_exactly(values: Array) -> bool:
+    """Tell whether plain sums of values are exact: whole numbers, as in nearly all logs."""
+    size = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        if float(np.abs(values).sum()) <= _LARGEST_WHOLE and bool((values == np.floor(values)).all()):
-            # Counts, for which nothing need be compiled.
-            return float(values.sum()) + 0.0
-    components = expansion_of(values)
-    return float(rounded(components, components.size))
+        for first in range(0, values.size, _STRIP):
+            block = values[first : first + _STRIP]
+            size += float(np.abs(block).sum())
+            if not (size <= _LARGEST_WHOLE and bool((block == np.rint(block)).all())):
+                return False
+    return True
+
+
+def exact_sum(values: Array) -> float:
+    """The correctly rounded sum of values: the same for any order and, through expansions, any grouping."""
+    if values.size > _FEW and adds_exactly(values):
+        return float(values.sum()) + 0.0
+    try:
+        return math.fsum(values.tolist()) + 0.0
+    except (OverflowError, ValueError):
+        return math.nan
+
+
+def expansion_of(values: Array) -> Array:
+    """The exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero.
+
+    Values lose their leading bits, as many as add up without rounding, until nothing is left (Rump, Ogita and Oishi
+    2008); most weights take two rounds.
+    """
+    if adds_exactly(values):
+        total = float(values.sum())
+        return np.array([total] if total else [], np.float64)
+    terms: list[float] = []
+    for first in range(0, values.size, _STRIP):
+        rest = values[first : first + _STRIP]
+        while rest.size > _FEW and 0.0 < (largest := float(np.abs(rest).max())) <= 2.0**1000:
+            sigma = math.ldexp(1.0, math.frexp(largest)[1] + _ROOM)
+            leading = (sigma + rest) - sigma
+            terms.append(float(leading.sum()))
+            rest = rest - leading
+        terms += rest[rest != 0.0].tolist()
+    found: list[float] = []
+    while (total := exact_sum(np.array(terms))) and len(found) < MAX_COMPONENTS:
+        found.append(total)
+        terms.append(-total)
+    return np.array(found[::-1] if math.isfinite(sum(found)) else [math.nan])
+
+
+_FEW = 16
+_STRIP = 1 << 14
+_ROOM = 15
+"""Bits that a sum of `_STRIP` numbers may have more than the largest of them."""
 
 
 # Copies of arrays within compiled loops.
@@ -205,20 +222,38 @@ def put(target, source):
         target[i] = source[i]
 
 
-# Weighted sums of scores over blocks of neighbouring points, exactly.
+# Sums over blocks of neighbouring points, exactly.
 
 
-@kernel
-def block_expansions(values, ends):
+def expansions_between(values: Array, starts: Integers) -> tuple[Array, Integers]:
     """The exact sum of each block of values as an expansion.
 
-    ends : int64 array, shape (blocks,), ascending: where each block ends (exclusive).
+    starts : int64 array, shape (blocks,), ascending from 0: where each block begins
 
     Returns
     -------
     components : float64 array: the expansions one after another
-    lengths : int64 array, shape (blocks,)
+    lengths : int64 array, shape (blocks,), >= 1
     """
+    if adds_exactly(values):
+        return np.add.reduceat(values, starts), np.ones(starts.size, np.int64)
+    components, lengths = _block_expansions(values, np.append(starts[1:], values.size))
+    return components, lengths
+
+
+def sums_between(values: Array, starts: Integers) -> Array:
+    """The correctly rounded sum of each block of values, or of components of expansions in any grouping.
+
+    starts : see `expansions_between`
+    """
+    if adds_exactly(values):
+        return np.add.reduceat(values, starts)
+    found: Array = _block_sums(values, np.append(starts[1:], values.size))
+    return found
+
+
+@kernel
+def _block_expansions(values, ends):
     out = np.empty(values.size)
     lengths = np.empty(ends.size, np.int64)
     components = np.empty(MAX_COMPONENTS)
@@ -228,6 +263,9 @@ def block_expansions(values, ends):
         while i < ends[block]:
             n = add(components, n, values[i])
             i += 1
+        if n == 0:
+            components[0] = 0.0
+            n = 1
         # No expansion is longer than what it was made of, so there is room.
         put(out[used:], components[:n])
         used += n
@@ -236,15 +274,18 @@ def block_expansions(values, ends):
 
 
 @kernel
-def block_sums(components, ends):
-    """The correctly rounded sum of each block of components (of expansions, in any grouping)."""
+def _block_sums(values, ends):
     out = np.empty(ends.size)
     total = np.empty(MAX_COMPONENTS)
     i = 0
     for block in range(ends.size):
+        if ends[block] == i + 1:
+            out[block] = values[i]
+            i += 1
+            continue
         n = 0
         while i < ends[block]:
-            n = add(total, n, components[i])
+            n = add(total, n, values[i])
             i += 1
         out[block] = rounded(total, n)
     return out
@@ -258,59 +299,24 @@ def _components(carry):
 
 
 @kernel
-def fill_prefix_sums(values, start, stop, components, n, out):
-    """Write the correctly rounded cumulative sums of values[start:stop] to out; return the expansion's length."""
-    i = start
-    if n <= 1:
-        total = components[0] if n == 1 else 0.0
-        while i < stop:
-            high, low = two_sum(total, values[i])
-            if low != 0.0:
-                break
-            total = high
-            out[i - start] = total
-            i += 1
-        components[0] = total
-        n = 1 if total != 0.0 else 0
-    while i < stop:
-        n = add(components, n, values[i])
-        out[i - start] = rounded(components, n)
-        i += 1
-    return n
-
-
-@kernel
 def prefix_sums(values, carry):
     """The correctly rounded cumulative sum at every index, after the carry."""
     out = np.empty(values.size)
-    fill_prefix_sums(values, 0, values.size, _components(carry), carry.size, out)
-    return out
-
-
-@kernel
-def cuts_at(values, carry, targets):
-    """For each target the first index whose cumulative sum, correctly rounded, reaches it.
-
-    values : float64 array, shape (m,), >= 0. carry : expansion of what precedes values[0].
-    targets : float64 array, ascending; those that are never reached get m.
-    """
-    m = values.size
-    components = _components(carry)
-    n = carry.size
-    out = np.full(targets.size, m, np.int64)
-    block = np.empty(min(m, 4096))
-    j = 0
-    start = 0
-    while start < m and j < targets.size:
-        stop = min(start + block.size, m)
-        n = fill_prefix_sums(values, start, stop, components, n, block)
-        i = start
-        while j < targets.size and targets[j] <= block[stop - start - 1]:
-            while block[i - start] < targets[j]:
-                i += 1
-            out[j] = i
-            j += 1
-        start = stop
+    components, n, i = _components(carry), carry.size, 0
+    if n <= 1:
+        total = components[0]
+        while i < values.size:
+            high, low = two_sum(total, values[i])
+            if low != 0.0:
+                break
+            out[i] = total = high
+            i += 1
+        components[0] = total
+        n = 1 if total != 0.0 else 0
+    while i < values.size:
+        n = add(components, n, values[i])
+        out[i] = rounded(components, n)
+        i += 1
     return out
 
 

@@ -6,6 +6,7 @@ part alone. Sums are exact until they are rounded once, so no cut between parts 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -14,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import sums
+from calibrators._kernels.sums import expansion_of
 from calibrators.arithmetic.calibration_map import midpoints
-from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
@@ -140,32 +141,65 @@ def equal_frequency_targets(total: float, bins: int) -> Array:
     return total * np.arange(1, bins) / bins
 
 
-def cuts_pass(layout: Layout, targets: Array) -> Pass:
-    """The pass that yields the `Cuts` after the first points whose cumulative weight reaches each target.
+def cuts_pass(layout: Layout, targets: Array, *, balanced: bool = False) -> Pass:
+    """The pass that yields the `Cuts` after the first points whose place reaches each target.
 
     A cut that would fall into a tie thus moves past it. Cuts that coincide are one, and a cut that leaves no
     weight above it is none, so every bin between cuts has a weight > 0.
 
-    targets : float64 array, ascending. O(points + targets).
+    targets : float64 array, ascending: cumulative weights, or shares. balanced : see `places`. O(points + targets).
     """
-    starts = np.array([sums.exact_sum(before) for before in layout.weight_before])
-    reached = targets[targets < layout.weight]
+    before = [_rounded_sums(one) for one in (layout.weight_before, layout.positives_before)]
+    starts = np.maximum.accumulate(places(layout, *before, balanced=balanced))
+    targets = targets[targets < (1.0 if balanced else layout.weight)]
     # A target lies in the last part that starts below it.
-    parts = np.unique(np.searchsorted(starts, reached, side="left") - 1)
+    parts = np.unique(np.searchsorted(starts, targets, side="left") - 1)
     return Pass(
-        chunk=partial(_cuts_in_part, layout, targets), combine=_join_cuts, only=_first_scores(layout, parts)
+        chunk=partial(_cuts_in_part, layout, targets, balanced),
+        combine=_join_cuts,
+        only=_first_scores(layout, parts),
     )
+
+
+def _rounded_sums(expansions: Sequence[Array]) -> Array:
+    return np.array([sums.exact_sum(one) for one in expansions])
 
 
 def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
     return frozenset(layout.first[parts].tolist())
 
 
-def _cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
-    before = layout.weight_before[layout.part_of(points)]
-    mine = targets[(targets > sums.exact_sum(before)) & (targets < layout.weight)]
-    found = sums.cuts_at(points.weight, before, mine)
-    return cuts_after(layout, points, np.unique(found[found < points.score.size]))
+def _cuts_in_part(layout: Layout, targets: Array, balanced: bool, points: Points) -> Cuts:
+    start, place = places_in_part(layout, points, balanced=balanced)
+    found = np.unique(np.searchsorted(place, targets[targets > start], side="left"))
+    return cuts_after(layout, points, found[found < points.score.size])
+
+
+def places(layout: Layout, weight: Array, positives: Array, *, balanced: bool) -> Array:
+    """What targets of cuts are compared with, of cumulative sums that are correctly rounded: the weight, as a rule.
+
+    balanced : the mean of the shares of weight and of the rarer label instead, so that half of the cuts follow the
+        rows, and half the label that there is little of
+    """
+    if not balanced:
+        return weight
+    few = 2 * layout.positives <= layout.weight
+    rarer = positives if few else weight - positives
+    total = layout.positives if few else layout.weight - layout.positives
+    share = weight / layout.weight
+    return share if total <= 0 else (share + rarer / total) / 2
+
+
+def places_in_part(layout: Layout, points: Points, *, balanced: bool) -> tuple[float, Array]:
+    """`places` before a part, and at each of its points; ascending."""
+    part = layout.part_of(points)
+    before = layout.weight_before[part], layout.positives_before[part]
+    weight = sums.prefix_sums(points.weight, before[0])
+    positives = sums.prefix_sums(points.positives, before[1]) if balanced else weight
+    start = places(layout, *(_rounded_sums([one]) for one in before), balanced=balanced)[0]
+    place = places(layout, weight, positives, balanced=balanced)
+    # Sums of weights are rounded before they are taken from each other.
+    return float(start), np.maximum.accumulate(np.maximum(place, start))
 
 
 def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
@@ -176,55 +210,6 @@ def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
     above[index == points.score.size - 1] = layout.score_after(part)
     some = (counts.weight < layout.weight) & np.isfinite(above)
     return Cuts(points.score[index][some], above[some], Counts(*(column[some] for column in counts)))
-
-
-def balanced_cuts_pass(layout: Layout, bins: int) -> Pass:
-    """The pass that yields the `Cuts` of bins with equal shares of the rows and of the rarer label together.
-
-    Where the share of the weight up to a point, and that of the rarer label's weight, have a mean that reaches
-    j / bins: half of the cuts follow the rows, half the label that there is little of. Otherwise as `cuts_pass`.
-    """
-    targets = equal_frequency_targets(1.0, bins)
-    starts = balanced_shares(
-        layout,
-        np.array([sums.exact_sum(before) for before in layout.weight_before]),
-        np.array([sums.exact_sum(before) for before in layout.positives_before]),
-    )
-    parts = np.unique(np.searchsorted(np.maximum.accumulate(starts), targets, side="left") - 1)
-    return Pass(
-        chunk=partial(_balanced_cuts_in_part, layout, targets),
-        combine=_join_cuts,
-        only=_first_scores(layout, parts),
-    )
-
-
-def balanced_shares(layout: Layout, weight: Array, positives: Array) -> Array:
-    """The mean of the shares of weight and of the rarer label, of cumulative sums that are correctly rounded."""
-    few = 2 * layout.positives <= layout.weight
-    rarer = positives if few else weight - positives
-    total = layout.positives if few else layout.weight - layout.positives
-    share = weight / layout.weight
-    return share if total <= 0 else (share + rarer / total) / 2
-
-
-def _balanced_cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
-    start, share = shares_in_part(layout, points)
-    found = np.unique(np.searchsorted(share, targets[targets > start], side="left"))
-    return cuts_after(layout, points, found[found < points.score.size])
-
-
-def shares_in_part(layout: Layout, points: Points) -> tuple[float, Array]:
-    """`balanced_shares` before a part, and at each of its points; ascending."""
-    part = layout.part_of(points)
-    before = layout.weight_before[part], layout.positives_before[part]
-    start = balanced_shares(layout, *(np.array([sums.exact_sum(sum_before)]) for sum_before in before))[0]
-    share = balanced_shares(
-        layout,
-        sums.prefix_sums(points.weight, before[0]),
-        sums.prefix_sums(points.positives, before[1]),
-    )
-    # Sums of weights are rounded before they are taken from each other.
-    return float(start), np.maximum.accumulate(np.maximum(share, start))
 
 
 def _join_cuts(parts: list[Cuts]) -> Cuts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from calibrators._kernels import sums
 Array = npt.NDArray[np.float64]
 
 # The bodies of the compiled functions, which numpy's arrays suit as well.
-_two_sum, _two_product = (getattr(one, "py_func", one) for one in (sums.two_sum, sums.two_product))
+two_sum, two_product = (getattr(one, "py_func", one) for one in (sums.two_sum, sums.two_product))
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class Pair:
     @classmethod
     def sum(cls, high: Any, low: Any) -> Pair:
         """The sum of two doubles."""
-        return cls(*_two_sum(high, low))
+        return cls(*two_sum(high, low))
 
     def __add__(self, other: Pair) -> Pair:
-        s, e = _two_sum(self.high, other.high)
-        t, f = _two_sum(self.low, other.low)
-        s, e = _two_sum(s, e + t)
-        return Pair(*_two_sum(s, e + f))
+        s, e = two_sum(self.high, other.high)
+        t, f = two_sum(self.low, other.low)
+        s, e = two_sum(s, e + t)
+        return Pair(*two_sum(s, e + f))
 
     def __neg__(self) -> Pair:
         return Pair(-self.high, -self.low)
@@ -49,10 +48,10 @@ class Pair:
     def __mul__(self, other: Pair | Any) -> Pair:
         """The product with pairs, or with doubles."""
         if not isinstance(other, Pair):
-            p, e = _two_product(self.high, other)
-            return Pair(*_two_sum(p, e + self.low * other))
-        p, e = _two_product(self.high, other.high)
-        return Pair(*_two_sum(p, e + (self.high * other.low + self.low * other.high)))
+            p, e = two_product(self.high, other)
+            return Pair(*two_sum(p, e + self.low * other))
+        p, e = two_product(self.high, other.high)
+        return Pair(*two_sum(p, e + (self.high * other.low + self.low * other.high)))
 
     def __getitem__(self, index: Any) -> Pair:
         return Pair(self.high[index], self.low[index])
@@ -83,34 +82,6 @@ def sums_of_runs(values: Array, starts: npt.NDArray[np.int64]) -> Array:
     sigma = np.repeat(sigma, sizes)
     leading = (sigma + values) - sigma
     return np.asarray(np.add.reduceat(leading, starts[:-1]) + np.add.reduceat(values - leading, starts[:-1]))
-
-
-def expansion_of(values: Array) -> Array:
-    """The exact sum of values as an expansion (see `_kernels.sums`), several times as fast as that of very many.
-
-    Values lose their leading bits, as many as add up without rounding, until nothing is left (Rump, Ogita and Oishi
-    2008); most weights take two rounds.
-    """
-    total, exact = sums.whole_total(values)
-    if exact:
-        return np.array([total] if total else [], np.float64)
-    found: list[float] = []
-    for first in range(0, values.size, _STRIP):
-        rest = values[first : first + _STRIP]
-        while largest := float(np.abs(rest).max()):
-            if not largest <= 2.0**1000:  # what they are cut by would overflow, or there are NaN
-                found += rest.tolist()
-                break
-            sigma = math.ldexp(1.0, math.frexp(largest)[1] + _ROOM)
-            leading = (sigma + rest) - sigma
-            found.append(float(leading.sum()))
-            rest = rest - leading
-    return np.asarray(sums.expansion_of(np.array(found)))
-
-
-_STRIP = 1 << 14
-_ROOM = 15
-"""Bits that a sum of `_STRIP` numbers may have more than the largest of them."""
 
 
 def twelve_digits(values: npt.ArrayLike) -> Array:

@@ -50,14 +50,14 @@ class FineCells(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """The cells of a part. Sums: expansions one after another, or none where `lengths` is None and sums are exact."""
+    """The cells of a part. Sums: expansions one after another, of these lengths."""
 
     first: Array
     last: Array
     priority: Array  # (2, cells): by negatives and by positives; 0 of what was not drawn
     weight: Array
     positives: Array
-    lengths: tuple[Indices, Indices] | None
+    lengths: tuple[Indices, Indices]
 
 
 def fine_cells_pass() -> Pass:
@@ -71,13 +71,13 @@ def cut(fine: FineCells, blocks: Blocks) -> FineCells:
     inside = np.flatnonzero(blocks.first[1:] > fine.first[cell])
     first = np.concatenate([fine.first, blocks.first[inside + 1]])
     order = np.argsort(first, kind="stable")
-    sums = []
+    differences = []
     for of_cell, of_block in ((fine.weight, blocks.weight), (fine.positives, blocks.positives)):
         below = np.concatenate([np.append(0.0, np.cumsum(of_cell)[:-1]), np.cumsum(of_block)[inside]])
-        sums.append(np.diff(np.append(below[order], of_cell.sum())))
-    found = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *sums)
+        differences.append(np.diff(np.append(below[order], of_cell.sum())))
+    found = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *differences)
     # Where weights differ by many orders of magnitude the differences are rounding.
-    if not _whole(fine.weight) and found.weight.min() < _TOLD * fine.weight.sum():
+    if not sums.adds_exactly(fine.weight) and found.weight.min() < _TOLD * fine.weight.sum():
         return fine
     return found._replace(positives=np.clip(found.positives, 0.0, found.weight))
 
@@ -101,10 +101,7 @@ def _of_points(points: Points) -> _Drawn:
     starts = np.append(0, ends[:-1])
     first, last = score[starts], score[ends - 1]
     priority = _priorities(first, last, drawn)
-    if _whole(weight) and _whole(positives):
-        summed = np.add.reduceat(weight, starts), np.add.reduceat(positives, starts)
-        return _Drawn(first, last, priority, *summed, None)
-    (w, w_lengths), (k, k_lengths) = (sums.block_expansions(c, ends) for c in (weight, positives))
+    (w, w_lengths), (k, k_lengths) = (sums.expansions_between(c, starts) for c in (weight, positives))
     return _Drawn(first, last, priority, w, k, (w_lengths, k_lengths))
 
 
@@ -131,9 +128,8 @@ def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
         first[own] = np.minimum(first[own], column[start[own]])
         last[own] = np.maximum(last[own], column[stop[own] - 1])
     first, last = first[some], last[some]
-    state = _Drawn(
-        first, last, _priorities(first, last, drawn), (counts[0] + counts[1])[some], counts[1][some], None
-    )
+    own = (counts[0] + counts[1])[some], counts[1][some]
+    state = _Drawn(first, last, _priorities(first, last, drawn), *own, (np.ones(first.size, np.int64),) * 2)
     return state, int(kernel.distinct_in_either(negatives, positives))
 
 
@@ -178,10 +174,6 @@ def _first_distinct(values: Array, most: int) -> Array:
         some *= 8
 
 
-def _whole(values: Array) -> bool:
-    return bool(sums.whole_total(values)[1])
-
-
 def _priorities(first: Array, last: Array, drawn: list[Array]) -> Array:
     found = np.zeros((2, first.size))
     for row, own in zip(found, drawn, strict=True):
@@ -204,25 +196,13 @@ def _joined(parts: list[_Drawn]) -> FineCells:
     kept[:ENDS] = True
     kept[-ENDS:] = True
     starts = np.flatnonzero(kept | np.append(True, kept[:-1]))
-    ends = np.append(starts[1:], first.size)
-    if all(part.lengths is None for part in parts):
-        weight, positives = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("weight", "positives")
-        )
-        if _whole(weight):
-            summed = np.add.reduceat(weight, starts), np.add.reduceat(positives, starts)
-            return FineCells(first[starts], last[ends - 1], *summed)
-    weight, positives = (_exact_sums(parts, i, ends) for i in (0, 1))
-    return FineCells(first[starts], last[ends - 1], weight, np.minimum(positives, weight))
-
-
-def _exact_sums(parts: list[_Drawn], column: int, ends: Indices) -> Array:
-    components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
-    lengths = np.concatenate(
-        [
-            np.ones(part.first.size, np.int64) if part.lengths is None else part.lengths[column]
-            for part in parts
-        ]
+    weight, positives = (_sums(parts, i, starts) for i in (0, 1))
+    return FineCells(
+        first[starts], last[np.append(starts[1:], first.size) - 1], weight, np.minimum(positives, weight)
     )
-    found: Array = sums.block_sums(components, np.cumsum(lengths)[ends - 1])
-    return found
+
+
+def _sums(parts: list[_Drawn], column: int, starts: Indices) -> Array:
+    components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
+    lengths = np.concatenate([part.lengths[column] for part in parts])
+    return sums.sums_between(components, (np.cumsum(lengths) - lengths)[starts])

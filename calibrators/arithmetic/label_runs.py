@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import label_runs as kernel
 from calibrators._kernels import sums
+from calibrators.arithmetic.double_double import two_product
 from calibrators.arithmetic.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
@@ -62,25 +63,22 @@ def runs_pass(moments: bool = False) -> Pass:
 def part_runs(points: Points, moments: bool = False) -> PartRuns:
     """The runs of a part. O(m) time, O(runs) memory."""
     score, weight, positives = points
-    start, first, last, run_weight, run_positives = kernel.gather(
-        score, weight, positives, kernel.count(weight, positives)
-    )
-    moment = kernel.moments(score, weight, start) if moments else np.empty(0)
+    start = kernel.starts(weight, positives)
+    end = np.append(start[1:], score.size)
+    columns = [weight, positives]
+    totals = [sums.sums_between(column, start) for column in columns]
+    if moments:  # products as two doubles each
+        columns.append(np.column_stack(two_product(weight, score)).ravel())
+        totals.append(sums.sums_between(columns[2], 2 * start))
 
-    def border(begin: int, end: int) -> Border:
-        return Border(
-            float(weight[begin]),
-            float(positives[begin]),
-            sums.expansion_of(weight[begin:end]),
-            sums.expansion_of(positives[begin:end]),
-            kernel.moment_expansion(score, weight, begin, end) if moments else np.empty(0),
-        )
+    def border(run: int) -> Border:
+        own = slice(start[run], end[run])
+        parts = [column[own] for column in columns[:2]]
+        parts += [columns[2][2 * own.start : 2 * own.stop] if moments else np.empty(0)]
+        return Border(float(parts[0][0]), float(parts[1][0]), *map(sums.expansion_of, parts))
 
-    return PartRuns(
-        Runs(first, last, run_weight, run_positives, moment),
-        border(start[0], start[1]),
-        border(start[-2], start[-1]),
-    )
+    none = [] if moments else [np.empty(0)]
+    return PartRuns(Runs(score[start], score[end - 1], *totals, *none), border(0), border(-1))
 
 
 def join_runs(parts: list[PartRuns]) -> Runs:
@@ -112,5 +110,5 @@ def _add(a: Border, b: Border) -> Border:
 
 
 def _close(first: float, last: float, border: Border, moments: bool) -> Runs:
-    weight, positives, moment = (np.array([sums.rounded(s, s.size)]) for s in border[2:])
+    weight, positives, moment = (np.array([sums.exact_sum(s)]) for s in border[2:])
     return Runs(np.array([first]), np.array([last]), weight, positives, moment if moments else np.empty(0))

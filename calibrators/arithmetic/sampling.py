@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels.sums import exact_sum
+from calibrators._kernels.sums import exact_sum, expansion_of
 from calibrators.arithmetic.calibration_map import CalibrationMap, gap_slopes
 from calibrators.arithmetic.cumulative import bin_counts, counts_below_pass, layout_pass
-from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Array, Pass, Points, check_weights
 
 MAX_ERROR = 1e-9

@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import ties as kernels
+from calibrators._kernels.sums import adds_exactly
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _NO_CODES = np.empty(0, np.int64)
-_LARGEST_WHOLE = 2.0**53
-"""Doubles hold every whole number up to it."""
 
 
 class Coded(NamedTuple):
@@ -80,7 +79,7 @@ def _added(entries: Coded, *, rounding: bool) -> Coded:
     starts = tie_starts(score, code)
     if starts.size == score.size:
         return entries
-    if _add_exactly(weight) and _add_exactly(positives):
+    if adds_exactly(weight) and adds_exactly(positives):
         sums = (np.add.reduceat(column, starts) for column in (weight, positives))
         return Coded(score[starts], code[starts] if code.size else code, *sums)
     out, codes = np.empty((3, score.size)), np.empty(code.size, np.int64)
@@ -97,8 +96,3 @@ def tie_starts(score: Array, code: Integers = _NO_CODES) -> Integers:
     if code.size:
         new[1:] |= code[1:] != code[:-1]
     return np.flatnonzero(new)
-
-
-def _add_exactly(values: Array) -> bool:
-    """Tell whether plain sums of them are exact: whole numbers, as in nearly all logs."""
-    return float(values.sum()) <= _LARGEST_WHOLE and bool((values == np.floor(values)).all())

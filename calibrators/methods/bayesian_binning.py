@@ -13,7 +13,6 @@ import numpy.typing as npt
 from calibrators._kernels import bayesian_binning as kernel
 from calibrators.arithmetic.calibration_map import CalibrationMap, midpoints
 from calibrators.arithmetic.cumulative import (
-    balanced_cuts_pass,
     bin_counts,
     cuts_pass,
     equal_frequency_targets,
@@ -77,10 +76,9 @@ class _BayesianBinning(Calibrator):
             groups = Groups(points.score, points.score, points.weight, points.positives)
         else:
             bins = int(self.max_cuts) + 1
-            if self.cuts == "rarer":
-                cuts = yield balanced_cuts_pass(layout, bins)
-            else:
-                cuts = yield cuts_pass(layout, equal_frequency_targets(layout.weight, bins))
+            balanced = self.cuts == "rarer"
+            targets = equal_frequency_targets(1.0 if balanced else layout.weight, bins)
+            cuts = yield cuts_pass(layout, targets, balanced=balanced)
             groups = Groups(
                 np.append(layout.first[0], cuts.above),
                 np.append(cuts.below, layout.last),

@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 from calibrators._kernels import binnings as kernel
 from calibrators._kernels import sums as exact
+from calibrators._kernels.sums import expansion_of
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import (
     Counts,
     Layout,
-    balanced_shares,
     bin_counts,
     cuts_after,
-    shares_in_part,
+    places,
+    places_in_part,
 )
-from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points
 from calibrators.arithmetic.processors import processors
 
@@ -144,14 +144,13 @@ def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | 
 
 
 def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, points: Points) -> Edges:
-    part = layout.part_of(points)
-    models = (family.bins, family.numerator, family.denominator, layout.weight)
+    start, reached = places_in_part(layout, points, balanced=family.balanced)
     if family.balanced:
-        start, share = shares_in_part(layout, points)
-        marked = kernel.mark_reached(share * layout.weight, start * layout.weight, models)
-    else:
-        marked = kernel.mark_edges(points.weight, layout.weight_before[part], models)
-    index = np.flatnonzero(marked)
+        start, reached = start * layout.weight, reached * layout.weight
+    marked = np.zeros(reached.size, np.bool_)
+    models = (family.bins, family.numerator, family.denominator)
+    kernel.mark_edges(_indexed(reached, start, float(reached[-1])), models, marked)
+    index = np.flatnonzero(marked & (reached < layout.weight))
     cuts = cuts_after(layout, points, index)
     index = index[: cuts.below.size]  # only the last point of all can have been left out
     counts = cuts.counts
@@ -161,7 +160,7 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     score_sums = np.empty((0, 2))
     if before is not None:
         terms = points.score * points.positives
-        score_sums = np.column_stack(exact.sums_through(terms, before[part], index + 1))
+        score_sums = np.column_stack(exact.sums_through(terms, before[layout.part_of(points)], index + 1))
     return Edges(np.column_stack(columns), score_sums)
 
 
@@ -179,12 +178,21 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
     return Edges(cuts, score_sums)
 
 
-def _places(layout: Layout, family: Family, edges: Edges) -> Array:
-    """Positions to compare targets with at each edge: the weight below it, or its balanced share of the weight."""
-    weight, positives = edges.cuts[:, 1], edges.cuts[:, 2]
-    if not family.balanced:
-        return weight
-    return np.maximum.accumulate(balanced_shares(layout, weight, positives)) * layout.weight
+Index = tuple[Array, Places, float, float]
+
+
+def _indexed(reached: Array, low: float, high: float) -> Index:
+    """See `kernel.edges_of`."""
+    reached = np.ascontiguousarray(reached)
+    return reached, kernel.bucket_index(reached, low, high), low, high
+
+
+def _index(layout: Layout, family: Family, edges: Edges) -> Index:
+    """Index of what targets are compared with at each edge: the weight below it, or its balanced share of that."""
+    reached = places(layout, edges.cuts[:, 1], edges.cuts[:, 2], balanced=family.balanced)
+    if family.balanced:
+        reached = np.maximum.accumulate(reached) * layout.weight
+    return _indexed(reached, 0.0, layout.weight)
 
 
 def _end(layout: Layout) -> Array:
@@ -198,15 +206,13 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
     """
     scores = np.empty(family.bins.size)
     sizes = np.empty(family.bins.size, np.int64)
-    places = _places(layout, family, edges)
-    starts = kernel.bucket_index(places, layout.weight)
-    end = _end(layout)
+    index, end = _index(layout, family, edges), _end(layout)
 
     def score(models: slice) -> None:
         kernel.log_marginal_likelihoods(
             edges.cuts,
             end,
-            (places, starts),
+            index,
             (family.bins[models], family.numerator[models], family.denominator[models]),
             family.strength[models],
             (scores[models], sizes[models]),
@@ -232,18 +238,17 @@ def _shares(bins: Indices, threads: int) -> list[slice]:
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
     """The map of the weighted mean of some models."""
-    sums = _places(layout, family, edges)
-    starts = kernel.bucket_index(sums, layout.weight)
+    known = _index(layout, family, edges)
     at, change, start = [], [], 0.0
     for model, share in zip(models, weight, strict=True):
-        index, level = _model_levels(layout, family, edges, (sums, starts), int(model))
+        index, level = _model_levels(layout, family, edges, known, int(model))
         terms = share * level
         start += terms[0]
         at.append(np.repeat(index, 2))
         change.append(np.column_stack([-terms[:-1], terms[1:]]).ravel())
-    places = np.concatenate(at)
-    order = np.argsort(places, kind="stable")
-    rows, totals = kernel.average_steps(places[order], np.concatenate(change)[order], start)
+    cut = np.concatenate(at)
+    order = np.argsort(cut, kind="stable")
+    rows, totals = kernel.average_steps(cut[order], np.concatenate(change)[order], start)
     level = np.clip(totals / np.sum(weight), 0.0, 1.0)
     cuts = edges.cuts[rows]
     low = cuts[:, 3:] if cuts.shape[1] == 5 else np.zeros((rows.size, 2))
@@ -252,14 +257,14 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 
 
 def _model_levels(
-    layout: Layout, family: Family, edges: Edges, index: tuple[Array, Places], model: int
+    layout: Layout, family: Family, edges: Edges, known: Index, model: int
 ) -> tuple[Indices, Array]:
     """Return the edges of a model among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
-    own = (family.bins[model], family.numerator[model], family.denominator[model], layout.weight)
-    count = kernel.edges_of(*index, own, chosen)
+    own = (family.bins[model], family.numerator[model], family.denominator[model])
+    count = kernel.edges_of(known, own, chosen)
     chosen = chosen[:count]
     bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
     kernel.fill_bins(edges.cuts, end, chosen, count, (bin_edges, w, k))

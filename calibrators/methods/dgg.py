@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrators._kernels import sums
+from calibrators._kernels.sums import expansion_of
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.cumulative import (
     Indices,
@@ -21,7 +22,6 @@ from calibrators.arithmetic.cumulative import (
     part_totals,
     summable,
 )
-from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points
 from calibrators.arithmetic.pooling import check_ends
 from calibrators.methods.base import Calibrator

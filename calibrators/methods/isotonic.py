@@ -138,19 +138,18 @@ def centred_passes(ends: float) -> Passes:
 
 def _pool_part(points: Points) -> _State:
     blocks = pool_points(points)
-    ends = np.searchsorted(points.score, blocks.last, side="right")
     with np.errstate(over="ignore"):
-        components, lengths = kernel.block_expansions(summable(points.score * points.weight), ends)
+        moments = summable(points.score * points.weight)
+    components, lengths = kernel.expansions_between(moments, np.searchsorted(points.score, blocks.first))
     return _State(blocks, components, lengths, part_totals(points))
 
 
 def _join_parts(ends: float, parts: list[_State]) -> _Centred:
     blocks, level = pool_ends(pool_blocks([part.blocks for part in parts]), ends)
-    lasts = np.concatenate([part.blocks.last for part in parts])
-    stops = np.cumsum(np.concatenate([part.lengths for part in parts]))
-    stops = stops[np.searchsorted(lasts, blocks.last)]
-    sums = kernel.block_sums(np.concatenate([part.components for part in parts]), stops)
-    centre = sums / blocks.weight
+    firsts = np.concatenate([part.blocks.first for part in parts])
+    lengths = np.concatenate([part.lengths for part in parts])
+    starts = (np.cumsum(lengths) - lengths)[np.searchsorted(firsts, blocks.first)]
+    centre = kernel.sums_between(np.concatenate([part.components for part in parts]), starts) / blocks.weight
     # Sums of products beyond the largest double: the middle of the block.
     centre = np.where(np.isfinite(centre), centre, blocks.first / 2 + blocks.last / 2)
     centre = np.clip(centre, blocks.first, blocks.last)

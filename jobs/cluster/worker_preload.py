@@ -11,10 +11,10 @@ with while_command_lives():
 
     import pipeline.score.scored_file
     import pipeline.sort.score_table  # noqa: F401
-    from calibrators._kernels.sums import expansion_of
+    from calibrators._kernels.sums import prefix_sums
     from jobs.progress import announce_compiling, log_to_stderr
 
     log_to_stderr()
     announce_compiling()
     # numba loads what its compiled functions need.
-    expansion_of(np.ones(1))
+    prefix_sums(np.ones(1), np.empty(0))

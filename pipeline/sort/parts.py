@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.double_double import expansion_of
+from calibrators._kernels.sums import expansion_of
 from calibrators.arithmetic.passes import Array, Classes, Pass, Points, of_classes
 from calibrators.arithmetic.pooling import pool_classes
 from logcal.arrow_columns import as_column, as_numpy
