@@ -11,6 +11,7 @@ from calibrators import CalibrationMap, Isotonic, collapse
 from calibrators._kernels import pava
 from calibrators.arithmetic.pooling import pool_classes, pool_points
 from calibrators.segments.isotonic_groups import fit_groups
+from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within
 
 
 def sample(n, seed, digits=None, weighted=False):
@@ -139,13 +140,22 @@ def check_groups(groups, ends=0.3):
         cut = np.searchsorted(rows, 2 * (rows[rows.size // 3] // 2))
         parts[0].append(rows[:cut])
         parts[1].append(rows[cut:])
+    everywhere = BlockRanges(np.zeros(1, np.int32), np.array([0, 1]))
+    of, all_pooled = np.zeros(len(groups), np.int32), np.ones(len(groups), bool)
     pooled = [
-        pava.pool_ranked(np.concatenate(part), np.cumsum([0, *(own.size for own in part)]), distinct)
+        pool_ranks_within(
+            np.concatenate(part),
+            np.cumsum([0, *(own.size for own in part)]),
+            distinct,
+            everywhere,
+            of,
+            all_pooled,
+        )
         for part in parts
     ]
-    blocks = [np.split(own, np.cumsum(sizes)[:-1], axis=1) for own, sizes in pooled]
+    blocks = [np.split(own, np.cumsum(sizes)[:-1], axis=1) for own, _, sizes in pooled]
     columns = np.concatenate([part for pair in zip(*blocks, strict=True) for part in pair], axis=1)
-    sizes = pooled[0][1] + pooled[1][1]
+    sizes = pooled[0][2] + pooled[1][2]
     columns, sizes = fit_groups(list(columns), np.cumsum([0, *sizes]), ends)
     place = 0
     for (s, z), size in zip(groups, sizes.tolist(), strict=True):

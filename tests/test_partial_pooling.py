@@ -14,7 +14,6 @@ from calibrators.segments.adjusting import VARIANCES, Cells, adjust, curve_of
 from calibrators.segments.partial_pooling import (
     OWN_STRENGTH,
     BlockRanges,
-    cells_within,
     own_maps,
     pool_ranks_within,
     pool_within,
@@ -253,63 +252,50 @@ def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
         items, own, BlockRanges(block_ranges.edges.astype(np.float64), edge_starts), parent, pooled
     )
     np.testing.assert_array_equal(found_sizes, expected.sizes)
-    np.testing.assert_array_equal(first, expected.first)
-    np.testing.assert_array_equal(found[0], distinct[expected.first.astype(int)])
-    np.testing.assert_array_equal(found[1], distinct[expected.last.astype(int)])
-    np.testing.assert_array_equal(found[2], expected.weight)
-    np.testing.assert_array_equal(found[3], expected.positives)
+    np.testing.assert_array_equal(first, expected.items[0])
+    np.testing.assert_array_equal(found[0], distinct[expected.items[0].astype(int)])
+    np.testing.assert_array_equal(found[1], distinct[expected.items[1].astype(int)])
+    np.testing.assert_array_equal(found[2], expected.items[2])
+    np.testing.assert_array_equal(found[3], expected.items[4])
 
 
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    groups=st.integers(1, 6),
-    parts=st.integers(1, 4),
-    share=st.floats(0, 1),
-)
-def test_cells_of_parts_are_what_isotonic_regression_of_each_stretch_says(seed, groups, parts, share):
+@given(seed=st.integers(0, 2**32 - 1), groups=st.integers(1, 6), share=st.floats(0, 1))
+def test_cells_are_what_isotonic_regression_of_each_stretch_says(seed, groups, share):
     rng = np.random.default_rng(seed)
-    places = 30  # distinct scores of a part
-    edges = [np.append(0.0, np.flatnonzero(rng.random(parts * places - 1) < share) + 1.0) for _ in range(2)]
+    places = 60  # distinct scores
+    edges = [np.append(0.0, np.flatnonzero(rng.random(places - 1) < share) + 1.0) for _ in range(2)]
     block_ranges = BlockRanges(np.concatenate(edges), np.cumsum([0, *(own.size for own in edges)]))
     parent, pooled = rng.integers(0, 2, groups).astype(np.int32), rng.random(groups) < 0.6
-    counts = rng.integers(0, 8, (parts, groups))
     items = []
-    for part in range(parts):
-        for size in counts[part]:
-            score = np.sort(rng.choice(places, size, replace=False)) + float(part * places)
-            weight = rng.integers(1, 6, size).astype(float)
-            items.append(np.column_stack([score, score, weight, np.floor(weight * rng.random(size) * 1.2)]))
-    starts = np.concatenate([[0], np.cumsum(counts)])[
-        np.arange(parts)[:, np.newaxis] * groups + np.arange(groups + 1)
-    ]
-    found = cells_within(np.concatenate(items), starts, block_ranges, parent, pooled)
+    for size in rng.integers(0, 20, groups):
+        score = np.sort(rng.choice(places, size, replace=False)).astype(float)
+        weight = rng.integers(1, 6, size).astype(float)
+        items.append(np.column_stack([score, score, weight, np.floor(weight * rng.random(size) * 1.2)]))
+    first, last, rows, hits = np.concatenate(items).T
+    starts, none = np.cumsum([0, *map(len, items)]), np.empty(0)
+    found = pool_within((first, last, rows, none, hits, none), starts, block_ranges, parent, pooled)
 
-    cell = item = counted = 0
-    for g in range(groups):
-        own = np.concatenate([items[part * groups + g] for part in range(parts)])
+    cell = item = 0
+    for g, own in enumerate(items):
         of = block_ranges.starts[parent[g]]
         block_range = of + np.searchsorted(edges[parent[g]], own[:, 0], side="right") - 1
         distinct = np.unique(block_range)
-        assert found.sizes[g] == distinct.size
+        assert found.cells[g] == distinct.size
         items_before = item
         for which in distinct:
             score, _, weight, positives = own[block_range == which].T
             assert found.block_range[cell] == which
-            assert found.first[cell] == score[0]
-            assert found.weight[cell] == weight.sum()
-            assert found.positives[cell] == positives.sum()
-            cell += 1
-            if not pooled[g]:
-                continue
-            level = IsotonicRegression().fit_transform(score, positives / weight, sample_weight=weight)
-            begin = np.flatnonzero(np.append(True, np.diff(level) > 1e-9))
-            assert found.counts[counted] == begin.size
-            counted += 1
-            first, last, rows, hits = found.items[:, item : item + begin.size]
+            begin = np.zeros(1, int)
+            if pooled[g]:
+                level = IsotonicRegression().fit_transform(score, positives / weight, sample_weight=weight)
+                begin = np.flatnonzero(np.append(True, np.diff(level) > 1e-9))
+            assert found.counts[cell] == begin.size
+            first, last, rows, _, hits, _ = found.items[:, item : item + begin.size]
             np.testing.assert_array_equal(first, score[begin])
             np.testing.assert_array_equal(last, score[np.append(begin[1:], score.size) - 1])
             np.testing.assert_array_equal(rows, np.add.reduceat(weight, begin))
             np.testing.assert_array_equal(hits, np.add.reduceat(positives, begin))
             item += begin.size
-        assert found.item_sizes[g] == item - items_before
-    assert (cell, counted, item) == (found.block_range.size, found.counts.size, found.items.shape[1])
+            cell += 1
+        assert found.sizes[g] == item - items_before
+    assert (cell, item) == (found.block_range.size, found.items.shape[1])

@@ -8,7 +8,6 @@ import numpy as np
 
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.log_odds import BLOCK, fill, log_of, probability_of
-from calibrators._kernels.pava import add_block, level_difference
 from calibrators._kernels.sums import put
 
 _ROUNDS = 100
@@ -19,113 +18,38 @@ _FEW = 16  # numbers that take longer several at a time
 
 
 @kernel
-def pool_within(
-    first, last, weight, weight_low, positives, positives_low, starts, parent, edges, edge_starts, pooled
-):
-    """Join the items of groups within block ranges of scores, group by group.
+def stretches(first, starts, parent, edges, edge_starts):
+    """Divide the items of groups into stretches that lie within a block range.
 
     Parameters
     ----------
-    first, last, weight, weight_low, positives, positives_low : float64 arrays, shape (n,)
-        Points, or what this has made of them, group after group, ascending in each; none reaches over an edge. Sums as
-        double-doubles.
+    first : float64 array, shape (n,): first scores of items, group after group, ascending in each
     starts : int64 array, shape (groups + 1,)
     parent : integer array, shape (groups,): the map whose block ranges each group uses
     edges : float64 array: where the block ranges begin, parent after parent, ascending in each
     edge_starts : int64 array, shape (parents + 1,)
-    pooled : bool array, shape (groups,): whether items are pooled as isotonic regression does; otherwise all of a
-        block range are added up
 
     Returns
     -------
-    items : float64 array, shape (6, m), a part of a larger one, as the next is
-    block_range : int64 array, shape (m,): the place of each among `edges`
-    sizes : int64 array, shape (groups,)
+    begin : int64 array, shape (stretches,): the first item of each. block_range : its place among `edges`
+    sizes : int64 array, shape (groups,): stretches of each
     """
-    groups = starts.size - 1
-    sizes = np.zeros(groups, np.int64)
-    out = np.empty((6, first.size))
-    block_range = np.empty(first.size, np.int64)
+    sizes = np.zeros(parent.size, np.int64)
+    begin, block_range = np.empty(first.size, np.int64), np.empty(first.size, np.int64)
     m = 0
-    for g in range(groups):
-        base = start = m
+    for g in range(parent.size):
+        base = m
         at = edge_starts[parent[g]]
         end = edge_starts[parent[g] + 1]
         for i in range(starts[g], starts[g + 1]):
-            a = first[i]
-            if at + 1 < end and edges[at + 1] <= a:
-                at = _edge_below(edges, at, end, a)
-                start = m
-            block = (a, last[i], weight[i], weight_low[i], positives[i], positives_low[i])
-            m = add_block(out, start, m, pooled[g], block)
-            block_range[m - 1] = at
+            beyond = at + 1 < end and edges[at + 1] <= first[i]
+            if beyond:
+                at = _edge_below(edges, at, end, first[i])
+            if beyond or i == starts[g]:
+                begin[m], block_range[m] = i, at
+                m += 1
         sizes[g] = m - base
-    return out[:, :m], block_range[:m], sizes
-
-
-@kernel
-def cells_within(items, starts, parent, edges, edge_starts, pooled):
-    """Sum each group's rows in each block range of its parent's map, in one sweep over items that come in parts.
-
-    As `pool_within` of each group's items of all parts, one part after the other, for items that are counted.
-
-    Parameters
-    ----------
-    items : float64 array, shape (n, 4): first and last score, rows and positive rows
-    starts : int64 array, shape (parts, groups + 1): where each group's items of a part begin. They ascend in a part,
-        and from each part to the next.
-    parent, edges, edge_starts, pooled : as in `pool_within`
-
-    Returns
-    -------
-    sizes : int64 array, shape (groups,): cells of each group
-    block_range : int64 array, shape (cells,): the place of each cell's block range among `edges`
-    cells : float64 array, shape (3, cells): first score, rows and positive rows
-    counts : int64 array: items of each cell of pooled groups
-    pools : float64 array, shape (4, m): these items' first and last score, rows and positive rows
-    pool_sizes : int64 array, shape (groups,): how many each group has, 0 where it is not pooled
-    """
-    groups = parent.size
-    sizes, pool_sizes = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
-    n = items.shape[0]
-    block_range, counts = np.empty(n, np.int64), np.empty(n, np.int64)
-    cells, pools = np.empty((3, n)), np.empty((4, n))
-    c = counted = m = 0
-    for g in range(groups):
-        first_cell, first_pool = c, m
-        start = m
-        at = edge_starts[parent[g]]
-        end = edge_starts[parent[g] + 1]
-        of_pools = pooled[g]
-        for part in range(starts.shape[0]):
-            for i in range(starts[part, g], starts[part, g + 1]):
-                a, b, w, k = items[i, 0], items[i, 1], items[i, 2], items[i, 3]
-                beyond = at + 1 < end and edges[at + 1] <= a
-                if beyond or c == first_cell:
-                    if beyond:
-                        at = _edge_below(edges, at, end, a)
-                    block_range[c] = at
-                    cells[0, c], cells[1, c], cells[2, c] = a, w, k
-                    c += 1
-                    counted += of_pools
-                    start = m
-                else:
-                    cells[1, c - 1] += w
-                    cells[2, c - 1] += k
-                if of_pools:
-                    while m > start:
-                        j = m - 1
-                        if level_difference((pools[3, j], 0.0, pools[2, j], 0.0), (k, 0.0, w, 0.0)) < 0.0:
-                            break
-                        m = j
-                        a = pools[0, j]
-                        w += pools[2, j]
-                        k += pools[3, j]
-                    pools[0, m], pools[1, m], pools[2, m], pools[3, m] = a, b, w, k
-                    m += 1
-                    counts[counted - 1] = m - start
-        sizes[g], pool_sizes[g] = c - first_cell, m - first_pool
-    return sizes, block_range[:c], cells[:, :c], counts[:counted], pools[:, :m], pool_sizes
+    return begin[:m].copy(), block_range[:m].copy(), sizes
 
 
 @kernel
@@ -147,14 +71,15 @@ def _edge_below(edges, at, end, a):
 
 @kernel
 def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled):
-    """Do `pool_within` for rows of weight 1, whose scores are ranks.
+    """Pool rows of weight 1, whose scores are ranks, within stretches: see `stretches`.
 
     Parameters
     ----------
-    rows : uint32 array: of each row twice its score's rank, plus its label; ascending in each group
+    rows : uint32 array, fewer than 2**31: of each row twice its score's rank, plus its label; ascending in each group
     starts : int64 array, shape (groups + 1,)
     distinct : float64 array: the score of each rank
-    parent, edge_starts, pooled : as in `pool_within`. edges : int32 array, ranks
+    parent, edge_starts : as in `stretches`. edges : int32 array, ranks
+    pooled : bool array, shape (groups,): whether isotonic regression pools a group; else a stretch is one item
 
     Returns
     -------
@@ -198,37 +123,6 @@ def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled
         items[2, j] = weight[j]
         items[3, j] = positives[j]
     return items, first[:m].copy(), sizes
-
-
-@kernel
-def pool_with_prior(weight, positives, prior, starts, share):
-    """Isotonic blocks of groups of points to which a share of a prior curve is added.
-
-    Parameters
-    ----------
-    weight, positives, prior : float64 arrays, shape (n,): of points, group after group, ascending in each; and the
-        curve's probability there
-    starts : int64 array, shape (groups + 1,)
-    share : float64 array, shape (groups,): a point of weight w and positives y becomes w (1 + c) and y + c w p
-
-    Returns
-    -------
-    blocks : float64 array, shape (6, m): the columns of `pava.pool`, with the points' places as their scores
-    sizes : int64 array, shape (groups,)
-    """
-    groups = starts.size - 1
-    sizes = np.zeros(groups, np.int64)
-    out = np.empty((6, weight.size))
-    m = 0
-    for g in range(groups):
-        base = m
-        c = share[g]
-        for i in range(starts[g], starts[g + 1]):
-            w = weight[i] * (1.0 + c)
-            y = min(positives[i] + c * weight[i] * prior[i], w)
-            m = add_block(out, base, m, True, (float(i), float(i), w, 0.0, y, 0.0))
-        sizes[g] = m - base
-    return out[:, :m].copy(), sizes
 
 
 @kernel

@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.sums import add_pairs, put, two_product
+from calibrators._kernels.sums import add_pairs, two_product
+
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
@@ -44,7 +47,7 @@ def _sum(ah, al, bh, bl):
 
 
 @kernel
-def pool_groups(columns, starts):
+def pool_groups(columns, starts, pooled):
     """Isotonic blocks of neighbouring blocks (Ayer et al. 1955; Barlow et al. 1972), of many groups, each for itself.
 
     The input blocks stand in ascending score order and need not be pooled themselves; a point is a block whose
@@ -56,6 +59,7 @@ def pool_groups(columns, starts):
     columns : six float64 arrays, shape (m,): first, last, weight, weight_low, positives, positives_low
         Sums as double-doubles. The low parts may be of shape (0,), for zeros.
     starts : int64 array, shape (groups + 1,): group g has the blocks from starts[g] to starts[g + 1], possibly none.
+    pooled : bool array, shape (groups,): otherwise all of a group become one block; or of shape (0,): all are pooled
 
     Returns
     -------
@@ -73,6 +77,7 @@ def pool_groups(columns, starts):
     n = 0
     for g in range(groups):
         start, base = starts[g], n
+        pools = pooled.size == 0 or pooled[g]
         if start == starts[g + 1]:
             continue
         # The block on top of the stack is held apart: most points join it.
@@ -84,7 +89,7 @@ def pool_groups(columns, starts):
             wi, ki = weight[i], positives[i]
             if has_low:
                 wil, kil = weight_low[i], positives_low[i]
-            if level_difference((k, kl, w, wl), (ki, kil, wi, wil)) < 0.0:
+            if pools and level_difference((k, kl, w, wl), (ki, kil, wi, wil)) < 0.0:
                 stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4], stack[n, 5] = (
                     a,
                     b,
@@ -116,93 +121,45 @@ def pool_groups(columns, starts):
     return stack[:n].T.copy(), sizes
 
 
-def pool(*columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+ALL = np.empty(0, np.bool_)
+
+
+def pool(*columns: Array) -> Array:
     """The blocks of `pool_groups` of one group. columns : as there."""
-    blocks: npt.NDArray[np.float64] = pool_groups(columns, np.array([0, columns[0].size]))[0]
+    blocks: Array = pool_groups(columns, np.array([0, columns[0].size]), ALL)[0]
     return blocks
 
 
-@kernel
-def pool_ranked(rows, starts, distinct):
-    """Isotonic blocks of many groups of rows of weight 1.
+def pool_ends(columns: Array, sizes: Integers, ends: float) -> tuple[Array, Array, Integers]:
+    """Pool the blocks of each group again, with a block of `ends` positives before and as many negatives behind.
+
+    The block before has the highest level of all, so it always joins the first block, and from there on; the one behind
+    joins the last. What lies between is left as it is.
 
     Parameters
     ----------
-    rows : uint32 array: of each row its score's place in `distinct`, twice, plus the label; ascending in each group.
-    starts : int64 array, shape (groups + 1,): group g has the rows from starts[g] to starts[g + 1], possibly none.
-    distinct : float64 array, ascending
+    columns : float64 array, shape (6, blocks): see `pool_groups`: isotonic blocks of groups, one group after the other
+    sizes : int64 array, shape (groups,), >= 1
+    ends : float > 0
 
     Returns
     -------
-    first, last, weight, positives : float64 arrays, of all groups' blocks
-    sizes : int64 array, shape (groups,): blocks of each
+    blocks : float64 array, shape (6, fewer blocks): without the weight that was added
+    levels : float64 array: with it. They increase within a group.
+    sizes : int64 array, shape (groups,)
     """
-    groups = starts.size - 1
-    sizes = np.zeros(groups, np.int64)
-    # As many blocks as rows at most; memory that is not written to is none.
-    stack = np.empty((rows.size, 4), np.int64)
-    base = 0
-    for g in range(groups):
-        i, end = starts[g], starts[g + 1]
-        if i == end:
-            continue
-        top = base
-        a = b = -1
-        w = k = np.int64(0)
-        while i < end:
-            rank = np.int64(rows[i] >> 1)
-            wi = np.int64(0)
-            ki = np.int64(0)
-            while i < end and np.int64(rows[i] >> 1) == rank:
-                wi += 1
-                ki += np.int64(rows[i] & 1)
-                i += 1
-            if w == 0 or k * wi < ki * w:
-                if w > 0:
-                    stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
-                    top += 1
-                a = b = rank
-                w, k = wi, ki
-                continue
-            b = rank
-            w += wi
-            k += ki
-            while top > base and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
-                top -= 1
-                a = stack[top, 0]
-                w += stack[top, 2]
-                k += stack[top, 3]
-        stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
-        sizes[g] = top + 1 - base
-        base = top + 1
-    blocks = np.empty((4, base))
-    for j in range(base):
-        blocks[0, j] = distinct[stack[j, 0]]
-        blocks[1, j] = distinct[stack[j, 1]]
-        blocks[2, j] = stack[j, 2]
-        blocks[3, j] = stack[j, 3]
-    return blocks, sizes
-
-
-@kernel(inline=True)
-def add_block(out, base, m, pooled, block):
-    """Put a block behind those from base to m, joined with those before it that do not stand lower.
-
-    out : float64 array, shape (6, n): the columns of `pool`. pooled : otherwise it is joined with all of them.
-    block : of the same columns. Returns how many blocks there are then.
-    """
-    first, last, w, w_low, k, k_low = block
-    while m > base:
-        j = m - 1
-        before = (out[4, j], out[5, j], out[2, j], out[3, j])
-        if pooled and level_difference(before, (k, k_low, w, w_low)) < 0.0:
-            break
-        m = j
-        first = out[0, j]
-        w, w_low = add_pairs(out[2, j], out[3, j], w, w_low)
-        k, k_low = add_pairs(out[4, j], out[5, j], k, k_low)
-    out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = first, last, w, w_low, k, k_low
-    return m + 1
+    count, more = columns.shape[1], 2 * np.arange(sizes.size)
+    last = np.cumsum(sizes) + more + 1
+    first = last - sizes - 1
+    place = np.arange(count) + np.repeat(more, sizes) + 1
+    added = np.zeros((6, count + 2 * sizes.size))
+    added[:, place] = columns
+    added[2, first] = added[2, last] = added[4, first] = ends
+    added[0] = added[1] = np.arange(added.shape[1])
+    pooled, left = pool_groups(tuple(added), np.append(first, added.shape[1]), ALL)
+    starts = np.append(np.searchsorted(place, pooled[0]), count)
+    own = pool_groups(tuple(columns), starts, np.zeros(starts.size - 1, np.bool_))[0]
+    return own, np.minimum(pooled[4] / pooled[2], 1.0), left
 
 
 @kernel(inline=True)
@@ -290,86 +247,3 @@ def pool_classes(negatives, positives):
         top, a, w, k = _joined(stack, top, a, w, k)
     stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
     return stack[: top + 1].copy(), both
-
-
-@kernel
-def _join(block, other):
-    """Add another block's sums to those of a block."""
-    block[2], block[3] = add_pairs(block[2], block[3], other[2], other[3])
-    block[4], block[5] = add_pairs(block[4], block[5], other[4], other[5])
-
-
-@kernel
-def _falls(one, other):
-    """Tell whether the level of one block is at least that of the other."""
-    return level_difference((one[4], one[5], one[2], one[3]), (other[4], other[5], other[2], other[3])) >= 0.0
-
-
-@kernel
-def pool_ends(blocks, sizes, ends):
-    """Pool the blocks of each group again, with a block of `ends` positives before and as many negatives behind.
-
-    The block before has the highest level of all, so it always joins the first block, and from there on; the one behind
-    joins the last. What lies between is left as it is.
-
-    Parameters
-    ----------
-    blocks : float64 array, shape (blocks, 6)
-        first, last, weight, its low part, positives, their low part (double-doubles): isotonic blocks of groups, one
-        group after the other.
-    sizes : int64 array, shape (groups,), >= 1
-    ends : float > 0
-
-    Returns
-    -------
-    blocks : float64 array, shape (fewer blocks, 6): without the weight that was added
-    levels : float64 array: with it. They increase within a group.
-    sizes : int64 array, shape (groups,)
-    """
-    out = np.empty_like(blocks)
-    levels = np.empty(blocks.shape[0])
-    left = np.empty_like(sizes)
-    # The blocks at both ends, with what is added, and the last one without it.
-    low, high, own = np.empty(6), np.empty(6), np.empty(6)
-    positive = np.array([0.0, 0.0, ends, 0.0, ends, 0.0])
-    negative = np.array([0.0, 0.0, ends, 0.0, 0.0, 0.0])
-    n = start = 0
-    for g in range(sizes.size):
-        base, stop = n, start + sizes[g]
-        i, j = start + 1, stop - 2
-        put(out[n], blocks[start])
-        put(low, blocks[start])
-        _join(low, positive)
-        while i < stop - 1 and _falls(low, blocks[i]):
-            _join(low, blocks[i])
-            _join(out[n], blocks[i])
-            out[n, 1] = blocks[i, 1]
-            i += 1
-        if sizes[g] == 1:
-            _join(low, negative)
-        else:
-            put(own, blocks[stop - 1])
-            put(high, own)
-            _join(high, negative)
-            while j >= i and _falls(blocks[j], high):
-                _join(high, blocks[j])
-                _join(own, blocks[j])
-                own[0] = blocks[j, 0]
-                j -= 1
-            if j < i and _falls(low, high):
-                _join(low, high)
-                _join(out[n], own)
-                out[n, 1] = own[1]
-            else:
-                for r in range(i, j + 1):
-                    n += 1
-                    put(out[n], blocks[r])
-                    levels[n] = min(blocks[r, 4] / blocks[r, 2], 1.0)
-                n += 1
-                put(out[n], own)
-                levels[n] = min(high[4] / high[2], 1.0)
-        levels[base] = min(low[4] / low[2], 1.0)
-        n += 1
-        left[g] = n - base
-        start = stop
-    return out[:n].copy(), levels[:n].copy(), left

@@ -70,9 +70,8 @@ def pool_ends(blocks: Blocks, ends: float) -> tuple[Blocks, Array]:
     """
     if ends == 0:
         return blocks, blocks.level
-    columns = np.column_stack(blocks)
-    pooled, levels, _ = pava.pool_ends(columns, np.array([columns.shape[0]]), float(ends))
-    return Blocks(*np.ascontiguousarray(pooled.T)), levels
+    pooled, levels, _ = pava.pool_ends(np.stack(blocks), np.array([blocks.first.size]), float(ends))
+    return Blocks(*pooled), levels
 
 
 def check_ends(ends: Any) -> None:

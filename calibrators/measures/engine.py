@@ -681,5 +681,7 @@ def groups_of(sums: Sums) -> Groups:
 def pooled_columns(points: Points, starts: Integers) -> tuple[Blocks, Integers]:
     """Isotonic blocks of columns, from and to numbers of points; and where each column's begin, and the end."""
     number, none = np.arange(points.score.size, dtype=np.float64), np.empty(0)
-    columns, sizes = pava.pool_groups((number, number, points.weight, none, points.positives, none), starts)
+    columns, sizes = pava.pool_groups(
+        (number, number, points.weight, none, points.positives, none), starts, pava.ALL
+    )
     return Blocks(*columns), np.append(0, np.cumsum(sizes))

@@ -47,14 +47,14 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
         first, last, weight, positives = columns
         zero = np.zeros(first.size)
         columns = (first, last, weight, zero, positives, zero)
-    pooled, sizes = pava.pool_groups(tuple(columns), starts)
+    pooled, sizes = pava.pool_groups(tuple(columns), starts, pava.ALL)
     # One block from a score to the same.
     alone = (sizes == 1) & (pooled[0] == pooled[1])[np.cumsum(sizes) - 1]
-    pairs, left = np.ascontiguousarray(pooled.T[~np.repeat(alone, sizes)]), sizes[~alone]
-    level = np.minimum(pairs[:, 4] / pairs[:, 2], 1.0)
+    blocks, left = pooled[:, ~np.repeat(alone, sizes)], sizes[~alone]
+    level = np.minimum(blocks[4] / blocks[2], 1.0)
     if ends > 0 and left.size:
-        pairs, level, left = pava.pool_ends(pairs, left, ends)
-    maps, rows = maps_of_blocks(pairs[:, [0, 1, 2, 4]], level, left)
+        blocks, level, left = pava.pool_ends(np.ascontiguousarray(blocks), left, ends)
+    maps, rows = maps_of_blocks(blocks[[0, 1, 2, 4]], level, left)
     found = np.zeros(sizes.size, np.int64)
     found[~alone] = rows
     return GroupMaps(maps, found)
@@ -63,10 +63,10 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
 def maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
     """Do `CalibrationMap.from_blocks` for many groups: the columns, and the rows of each group.
 
-    blocks : float64 array, shape (blocks, 4): first, last, weight, positives, group after group
+    blocks : float64 array, shape (4, blocks): first, last, weight, positives, group after group
     level : float64 array, shape (blocks,). sizes : int64 array, shape (groups,), >= 1: blocks of each
     """
-    first, last, weight, positives = np.ascontiguousarray(blocks.T)
+    first, last, weight, positives = blocks
     ends = np.cumsum(sizes) - 1
     is_end = np.zeros(first.size, bool)
     is_end[ends] = True

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import partial_pooling as kernel
+from calibrators._kernels import pava
 from calibrators.arithmetic.passes import Array
 
 Integers = npt.NDArray[np.int64]
@@ -22,24 +23,25 @@ OWN_STRENGTH = 300.0
 
 
 class WithinBlockRanges(NamedTuple):
-    """Items of groups that lie within the block ranges of their parents' maps, group after group, ascending in each.
+    """Rows of groups within the block ranges of their parents' maps, group after group, ascending in each.
+
+    A cell is what a group has in a block range; it is made of items, of one where the group is not pooled.
 
     Attributes
     ----------
-    first, last : float64 arrays, shape (items,): the scores that each reaches from and to
-    weight, weight_low, positives, positives_low : float64 arrays, shape (items,): sums as double-doubles
-    block_range : int64 array, shape (items,): the place of each one's block range among all parents'
-    sizes : int64 array, shape (groups,)
+    items : float64 array, shape (6, items): the scores that each reaches from and to, and weight and positives as
+        double-doubles
+    sizes : int64 array, shape (groups,): items of each
+    block_range : int64 array, shape (cells,): the place of each one's block range among all parents'
+    counts : int64 array, shape (cells,): items of each
+    cells : int64 array, shape (groups,): cells of each
     """
 
-    first: Array
-    last: Array
-    weight: Array
-    weight_low: Array
-    positives: Array
-    positives_low: Array
-    block_range: Integers
+    items: Array
     sizes: Integers
+    block_range: Integers
+    counts: Integers
+    cells: Integers
 
 
 class BlockRanges(NamedTuple):
@@ -66,7 +68,8 @@ def pool_within(
 
     Parameters
     ----------
-    items : the first six columns of `WithinBlockRanges`; of points, or of what this has made of parts
+    items : the columns of `WithinBlockRanges.items`, of points, or of what this has made of parts. Low parts may be of
+        shape (0,), for zeros.
     starts : int64 array, shape (groups + 1,): where each group's begin. None lies in two block ranges.
     parent : shape (groups,): whose block ranges they are
     pooled : shape (groups,): whether isotonic regression pools them, for an own map; else a block range is one item
@@ -75,55 +78,11 @@ def pool_within(
     -----
     O(items log block ranges) at most, O(items) where most follow each other in a block range.
     """
-    found, block_range, sizes = kernel.pool_within(*items, starts, parent, *block_ranges, pooled)
-    first, last, weight, weight_low, positives, positives_low = _alone(found, items[0].size)
-    block_range = _alone(block_range, items[0].size)
-    return WithinBlockRanges(first, last, weight, weight_low, positives, positives_low, block_range, sizes)
-
-
-class CountedCells(NamedTuple):
-    """Whole rows of each group in each block range of its parent's map, group after group.
-
-    Attributes
-    ----------
-    sizes : int64 array, shape (groups,): cells of each group
-    block_range : int64 array, shape (cells,): the place of each one's block range among all parents'
-    first, weight, positives : float64 arrays, shape (cells,): the first score; rows, and those with label 1
-    counts : int64 array: of each cell of the pooled groups, how many items it has
-    items : float64 array, shape (4, items): of pooled groups, see `WithinBlockRanges`: first, last, weight, positives
-    item_sizes : int64 array, shape (groups,): items of each group, 0 where it is not pooled
-    """
-
-    sizes: Integers
-    block_range: Integers
-    first: Array
-    weight: Array
-    positives: Array
-    counts: Integers
-    items: Array
-    item_sizes: Integers
-
-
-def cells_within(
-    items: Array,
-    starts: Integers,
-    block_ranges: BlockRanges,
-    parent: npt.NDArray[np.integer[Any]],
-    pooled: npt.NDArray[np.bool_],
-) -> CountedCells:
-    """Do `pool_within` for counted rows that come in parts, and add up their items in each block range.
-
-    Parameters
-    ----------
-    items : float64 array, shape (n, 4): first and last score, rows and positive rows; of a part, group after group
-    starts : int64 array, shape (parts, groups + 1): where each group's begin in a part, which lies above the one before
-    block_ranges, parent, pooled : see `pool_within`
-    """
-    sizes, block_range, cells, counts, pools, pool_sizes = kernel.cells_within(
-        items, starts, parent, *block_ranges, pooled
-    )
-    first, weight, positives = cells
-    return CountedCells(sizes, block_range, first, weight, positives, counts, pools, pool_sizes)
+    begin, block_range, cells = kernel.stretches(items[0], starts, parent, *block_ranges)
+    found, counts = pava.pool_groups(tuple(items), np.append(begin, items[0].size), np.repeat(pooled, cells))
+    ends = np.cumsum(cells)
+    sizes = np.diff(np.append(0, np.cumsum(counts))[ends], prepend=0)
+    return WithinBlockRanges(found, sizes, block_range, counts, cells)
 
 
 def pool_ranks_within(
@@ -134,27 +93,10 @@ def pool_ranks_within(
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> tuple[Array, npt.NDArray[np.int32], Integers]:
-    """Do `pool_within` for rows of weight 1, whose scores are ranks; with their edges. O(rows log ranges) at most.
-
-    Parameters
-    ----------
-    rows : uint32 array, shape (n,), n < 2**31: of each twice its score's rank, plus its label; ascending in each group
-    distinct : float64 array: the score of each rank
-    starts, parent, pooled : see `pool_within`
-
-    Returns
-    -------
-    items : float64 array, shape (4, items): first and last score, rows, positive rows
-    ranks : int32 array, shape (items,): of the first scores. sizes : int64 array, shape (groups,)
-    """
+    """Do `pool_within` for rows of weight 1, whose scores are ranks; with their edges: see the kernel."""
     found: tuple[Array, npt.NDArray[np.int32], Integers]
     found = kernel.pool_ranks_within(rows, starts, distinct, parent, *block_ranges, pooled)
     return found
-
-
-def _alone(part: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
-    """A part of a larger array without the rest, unless that is little and copying takes longer than it is worth."""
-    return part.copy() if 2 * part.shape[-1] < room else part
 
 
 class OwnMaps(NamedTuple):
@@ -202,8 +144,12 @@ def own_maps(
     """
     information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
     share = strength / information if strength else np.zeros(information.size)
+    each = np.repeat(share, np.diff(starts))
+    added = weight * (1.0 + each)
+    hits = np.minimum(positives + each * weight * prior, added)
     # Pooled by their places instead of their scores, so that it is known which are in a block.
-    blocks, left = kernel.pool_with_prior(weight, positives, prior, starts, share)
+    place, none = np.arange(first.size, dtype=np.float64), np.empty(0)
+    blocks, left = pava.pool_groups((place, place, added, none, hits, none), starts, pava.ALL)
     begin, end = blocks[0].astype(np.int64), blocks[1].astype(np.int64)
     return OwnMaps(
         first[begin],

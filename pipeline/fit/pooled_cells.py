@@ -21,17 +21,15 @@ from calibrators.segments.bends import bent
 from calibrators.segments.isotonic_groups import maps_of_blocks
 from calibrators.segments.partial_pooling import (
     BlockRanges,
-    CountedCells,
     OwnMaps,
     WithinBlockRanges,
-    cells_within,
     own_maps,
     pool_within,
 )
 from pipeline.files.blobs import Blob
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
-from pipeline.sort.shuffle import Packed, ShuffleFile, gather, layers, write_packed
+from pipeline.sort.shuffle import Packed, ShuffleFile, gather, write_packed
 
 MOST_HELD = 1 << 23
 """Cells that are read once and held, 24 bytes each."""
@@ -118,43 +116,30 @@ def join(work: Work | None) -> Joined | None:
     parent = read_codes(parents.of, work.first, work.last + 1)
     parent -= parent[0]
     block_ranges = BlockRanges(parents.read(parents.edges), parents.starts - parents.starts[0])
-    if work.files[0].columns == 4:  # counts
-        items, layer_starts = layers(work.files, work.first, work.last)
-        counted = cells_within(items, layer_starts, block_ranges, parent, work.pooled)
-        del items
-        return Joined(write_packed(work.left, _counted_columns(work, counted)))
     columns, starts, _ = gather(work.files, work.first, work.last)
+    if len(columns) == 4:  # counts
+        first, last, weight, positives = columns
+        none = np.empty(0)
+        columns = [first, last, weight, none, positives, none]
     found = pool_within(columns, starts, block_ranges, parent, work.pooled)
     del columns
     return Joined(write_packed(work.left, _columns(work, found)))
 
 
-def _counted_columns(work: Work, found: CountedCells) -> Iterator[npt.NDArray[Any]]:
-    """The columns of a `Joined`."""
-    yield found.sizes
-    yield found.block_range + work.parents.starts[0]
-    yield found.weight
-    yield found.positives
-    yield found.first if work.below else np.empty(0)
-    yield found.counts
-    yield found.item_sizes[work.pooled]
-    yield from found.items
-
-
 def _columns(work: Work, found: WithinBlockRanges) -> Iterator[npt.NDArray[Any]]:
     """The columns of a `Joined`: most are short, and so each is made when the one before it is written."""
-    segment = np.repeat(np.arange(found.sizes.size, dtype=np.int32), found.sizes)
-    # Items of one block range are a cell of it.
-    begin = np.flatnonzero(np.diff(segment, prepend=np.int32(-1)) | np.diff(found.block_range, prepend=-1))
-    yield np.bincount(segment[begin], minlength=found.sizes.size)
-    yield found.block_range[begin] + work.parents.starts[0]
-    yield np.add.reduceat(found.weight, begin)
-    yield np.add.reduceat(found.positives, begin)
-    yield found.first[begin] if work.below else np.empty(0)
-    yield np.diff(np.append(begin, segment.size))[work.pooled[segment[begin]]]
+    pooled = np.repeat(work.pooled, found.cells)
+    begin = np.cumsum(found.counts) - found.counts
+    first, last, weight, _, positives, _ = found.items
+    yield found.cells
+    yield found.block_range + work.parents.starts[0]
+    yield np.add.reduceat(weight, begin)
+    yield np.add.reduceat(positives, begin)
+    yield first[begin] if work.below else np.empty(0)
+    yield found.counts[pooled]
     yield found.sizes[work.pooled]
-    mine = work.pooled[segment]
-    for column in (found.first, found.last, found.weight, found.positives):
+    mine = np.repeat(work.pooled, found.sizes)
+    for column in (first, last, weight, positives):
         yield column[mine]
 
 
@@ -292,7 +277,7 @@ def make(work: Work | None, joined: Joined | None, share: Own | None, rate: floa
             )
         own = own_maps(first, last, weight, positives, starts_of(items[several]), prior, share.strength)
         said = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
-        blocks = np.column_stack([own.first, own.last, own.weight, own.positives])
+        blocks = np.stack([own.first, own.last, own.weight, own.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, said, own.sizes)
     curves = _curves(joined.numbers(4), eta, joined.numbers(2), cells, fitted, own) if work.below else None
     return Made(fitted, sizes, columns, curves)

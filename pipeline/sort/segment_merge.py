@@ -165,9 +165,9 @@ class _Nest:
         zero = np.zeros(score.size)
         items = (score, score, weight, zero, positives, zero)
         found = pool_within(items, starts, self._block_ranges, parent, own)
-        ends = self._descend(found.first, found.sizes, groups)
-        columns = list(found[:6])
-        return (columns if weighted else [columns[i] for i in (0, 1, 2, 4)]), ends
+        ends = self._descend(found.items[0], found.sizes, groups)
+        columns = found.items
+        return list(columns if weighted else columns[[0, 1, 2, 4]]), ends
 
     def _parents_and_own(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
         """Return for each of a level's segments its parent, and whether it is to have a map of its own."""
@@ -234,7 +234,9 @@ def _sums(columns: list[Array], weighted: bool) -> list[Array]:
 def _cut_rows(ranked: _Ranked, cut: LevelCut, weighted: bool) -> tuple[list[Array], Integers]:
     rows, starts, distinct = ranked
     if cut.pooled:
-        blocks, sizes = pava.pool_ranked(rows, starts, distinct)
+        everywhere = BlockRanges(np.zeros(1, np.int32), np.array([0, 1]))
+        of = np.zeros(cut.size, np.int32)
+        blocks, _, sizes = pool_ranks_within(*ranked, everywhere, of, np.ones(cut.size, np.bool_))
         return _sums(list(blocks), weighted), _starts(sizes)
     points = np.empty((3, rows.size))
     ends = np.empty(cut.size, np.int64)
@@ -258,6 +260,8 @@ def _cut_entries(
     if not cut.pooled:
         return list(points), starts
     zero = np.zeros(starts[-1])
-    blocks, sizes = pava.pool_groups((points[0], points[0], points[1], zero, points[2], zero), starts)
+    blocks, sizes = pava.pool_groups(
+        (points[0], points[0], points[1], zero, points[2], zero), starts, pava.ALL
+    )
     kept = blocks if weighted else [blocks[i] for i in (0, 1, 2, 4)]
     return list(kept), _starts(sizes)

@@ -39,12 +39,6 @@ class Packed(NamedTuple):
         with Blob(self.path) as blob:
             return [self._read(blob, column, start, stop) for column in range(columns)]
 
-    def fill_rows(self, start: int, rows: Words) -> None:
-        """The same of as many columns as an array has, from number `start` on. rows : shape (n, columns), is filled."""
-        with Blob(self.path) as blob:
-            for column in range(rows.shape[1]):
-                rows[:, column] = self._read(blob, column, start, start + rows.shape[0])
-
     def _read(self, blob: Blob, column: int, start: int, stop: int) -> Words:
         if start >= stop:
             return np.empty(0, np.uint64)
@@ -150,32 +144,6 @@ def gather(files: Sequence[ShuffleFile], first: int, last: int) -> Slices:
         for column, items in zip(columns, own, strict=True):
             column[places] = items
     return Slices(columns, starts)
-
-
-class Layers(NamedTuple):
-    """Items of some segments as the files have them: those of the first file, segment after segment, and so on.
-
-    items : float64 array, shape (n, columns). starts : int64 array, shape (files, segments + 1): where each one's begin
-    """
-
-    items: Array
-    starts: Integers
-
-
-def layers(files: Sequence[ShuffleFile], first: int, last: int) -> Layers:
-    """Do `gather` for tasks that go through all files at once: nothing is moved."""
-    starts = np.stack(each(lambda file: file.starts(first, last), files, files[0].path))
-    sizes = starts[:, -1] - starts[:, 0]
-    begin = np.cumsum(sizes) - sizes
-    items = np.empty((int(sizes.sum()), files[0].columns))
-    words = items.view(np.uint64)
-
-    def fill(place: int) -> None:
-        own = int(begin[place])
-        files[place].file.fill_rows(int(starts[place, 0]), words[own : own + int(sizes[place])])
-
-    each(fill, range(len(files)), files[0].path)
-    return Layers(items, starts + (begin - starts[:, 0])[:, np.newaxis])
 
 
 def item_counts(files: Sequence[ShuffleFile]) -> Integers:
