@@ -4,48 +4,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrators.arithmetic.calibration_map import CalibrationMap
-    from calibrators.arithmetic.passes import Points, collapse
-    from calibrators.methods.acp import ACP
-    from calibrators.methods.auto import Auto
-    from calibrators.methods.base import Calibrator
-    from calibrators.methods.bayesian_binning import ABB, SBB
-    from calibrators.methods.bbq import BBQ
-    from calibrators.methods.beta import Beta
-    from calibrators.methods.classifier import CalibratedClassifier
-    from calibrators.methods.dgg import DGG, Grouped
-    from calibrators.methods.enir import ENIR
-    from calibrators.methods.histogram import HistogramBinning
-    from calibrators.methods.isotonic import Isotonic
-    from calibrators.methods.monotone import project_isotonic
-    from calibrators.methods.near_isotonic_regression import NearIsotonic
-    from calibrators.methods.platt import Platt
-    from calibrators.methods.smooth import Smooth
-    from calibrators.methods.solution_path import near_isotonic_path
-
-__all__ = [
-    "ABB",
-    "ACP",
-    "BBQ",
-    "DGG",
-    "ENIR",
-    "SBB",
-    "Auto",
-    "Beta",
-    "CalibratedClassifier",
-    "CalibrationMap",
-    "Calibrator",
-    "Grouped",
-    "HistogramBinning",
-    "Isotonic",
-    "NearIsotonic",
-    "Platt",
-    "Points",
-    "Smooth",
-    "collapse",
-    "near_isotonic_path",
-    "project_isotonic",
-]
+    from calibrators.arithmetic.calibration_map import CalibrationMap as CalibrationMap
+    from calibrators.arithmetic.passes import Points as Points
+    from calibrators.arithmetic.passes import collapse as collapse
+    from calibrators.methods.acp import ACP as ACP
+    from calibrators.methods.auto import Auto as Auto
+    from calibrators.methods.base import Calibrator as Calibrator
+    from calibrators.methods.bayesian_binning import ABB as ABB
+    from calibrators.methods.bayesian_binning import SBB as SBB
+    from calibrators.methods.bbq import BBQ as BBQ
+    from calibrators.methods.beta import Beta as Beta
+    from calibrators.methods.classifier import CalibratedClassifier as CalibratedClassifier
+    from calibrators.methods.dgg import DGG as DGG
+    from calibrators.methods.dgg import Grouped as Grouped
+    from calibrators.methods.enir import ENIR as ENIR
+    from calibrators.methods.histogram import HistogramBinning as HistogramBinning
+    from calibrators.methods.isotonic import Isotonic as Isotonic
+    from calibrators.methods.monotone import project_isotonic as project_isotonic
+    from calibrators.methods.near_isotonic_regression import NearIsotonic as NearIsotonic
+    from calibrators.methods.platt import Platt as Platt
+    from calibrators.methods.smooth import Smooth as Smooth
+    from calibrators.methods.solution_path import near_isotonic_path as near_isotonic_path
 
 COMPARED = {
     "auto": "Auto",
@@ -81,6 +60,8 @@ _MODULES = {
     "near_isotonic_path": "calibrators.methods.solution_path",
     "project_isotonic": "calibrators.methods.monotone",
 }
+
+__all__ = sorted(_MODULES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,21 @@ class PieceFacts(NamedTuple):
     columns: dict[str, ColumnFacts]
     labels: LabelCounts | None = None
 
+    @classmethod
+    def of(cls, parts: Sequence[PieceFacts], labels: LabelCounts | None) -> PieceFacts:
+        """The facts of rows one after another."""
+        others = dict.fromkeys(text for part in parts for text in part.others)
+        return cls(
+            np.concatenate([part.label for part in parts]),
+            _joined([part.row for part in parts]),
+            _joined([part.group for part in parts]),
+            _joined([part.time for part in parts]),
+            tuple(others)[:_EXAMPLES],
+            {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
+            {name: _added([part.columns[name] for part in parts]) for name in parts[0].columns},
+            labels,
+        )
+
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -113,28 +128,24 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     pieces: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
     counted = sum_labels([part.labels for part in pieces])
     counted = all_counted(counted, table.log.columns.outcomes, matched=True, section="data")
-    all_labels = np.concatenate([part.label for part in pieces])
-    places = np.flatnonzero(all_labels != LABEL_NULL)
-    label, waiting = all_labels[places], all_labels.size - places.size
-    columns = {f.name: _added([part.columns[f.name] for part in pieces]) for f in table.features}
+    facts = PieceFacts.of(pieces, counted)
+    places = np.flatnonzero(facts.label != LABEL_NULL)
+    label, waiting = facts.label[places], facts.label.size - places.size
     problems = [
-        *_label_problems(table, label, [text for part in pieces for text in part.others], waiting),
-        *_feature_problems(table.features, columns, label.size),
+        *_label_problems(table, label, facts.others, waiting),
+        *_feature_problems(table.features, facts.columns, label.size),
     ]
-    nulls = {role: sum(part.nulls.get(role, 0) for part in pieces) for role in ("row_id", "group", "time")}
     problems += [
         f"column '{getattr(table.roles, role)}' (data.{role}): expected values, found {count:,} nulls"
-        for role, count in nulls.items()
+        for role, count in facts.nulls.items()
         if count
     ]
-    row = _joined([part.row for part in pieces])
-    if row is None:
-        row = places.astype(np.uint64)
-    keys = RowKeys(row, label == 1, _joined([p.group for p in pieces]), _joined([p.time for p in pieces]))
+    row = places.astype(np.uint64) if facts.row is None else facts.row
+    keys = RowKeys(row, label == 1, facts.group, facts.time)
     problems += _key_problems(table, keys)
     if problems:
         raise InputRejectedError(f"the data cannot be used.\n{listing(problems)}")
-    return DataFacts(keys, columns, waiting, counted)
+    return DataFacts(keys, facts.columns, waiting, counted)
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -149,7 +160,7 @@ def _added(facts: list[ColumnFacts]) -> ColumnFacts:
 
 
 def _label_problems(
-    table: FeatureTable, label: npt.NDArray[np.uint8], others: list[str], waiting: int
+    table: FeatureTable, label: npt.NDArray[np.uint8], others: Sequence[str], waiting: int
 ) -> list[str]:
     name = table.roles.label
     problems = []
@@ -159,10 +170,9 @@ def _label_problems(
         problems.append(f"expected at least {FEWEST_ROWS} {what}, found {label.size}{beside}")
     other = int(np.count_nonzero(label == LABEL_OTHER))
     if other:
-        distinct = list(dict.fromkeys(others))
         problems.append(
             f"column '{name}' (data.label): expected two classes, 0 and 1, found {other:,} rows with other labels, "
-            f"such as {examples(distinct)}: name a column with one class against the rest"
+            f"such as {examples(list(others))}: name a column with one class against the rest"
         )
     if label.size and label[0] in (0, 1) and np.all(label == label[0]):
         problems.append(
@@ -214,17 +224,7 @@ def piece_facts(table: FeatureTable, piece: Piece) -> PieceFacts:
     """The facts of a piece."""
     counts = None if table.log.columns.labels is None else LabelCounts()
     batches = read_batches(table, piece.path, piece.row_groups, counts=counts)
-    parts = [_batch_facts(table, batch) for batch in batches]
-    return PieceFacts(
-        np.concatenate([part.label for part in parts]),
-        _joined([part.row for part in parts]),
-        _joined([part.group for part in parts]),
-        _joined([part.time for part in parts]),
-        tuple(dict.fromkeys(text for part in parts for text in part.others))[:_EXAMPLES],
-        {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
-        {name: _added([part.columns[name] for part in parts]) for name in parts[0].columns},
-        counts,
-    )
+    return PieceFacts.of([_batch_facts(table, batch) for batch in batches], counts)
 
 
 def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:

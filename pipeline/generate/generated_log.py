@@ -245,8 +245,11 @@ def generate(
         if generated.shipped is None:
             work.insert(0, (task, all_rows))
         tried += len(planned)
-        _sort_results(executor.run("repeat", run_task, work), generated)
-        generated.failures += doomed
+        results = executor.run("repeat", run_task, work)
+        shipped = [result for result in results if isinstance(result, ShippedReceipt)]
+        generated.shipped = shipped[0] if shipped else generated.shipped
+        generated.repeats += [result for result in results if isinstance(result, RepeatReceipt)]
+        generated.failures += [result for result in results if isinstance(result, RepeatFailure)] + doomed
         if target_rows is None or folds.split == "time" or generated.rows >= target_rows:
             break
         if not generated.repeats:
@@ -275,16 +278,6 @@ def _check_usable(generated: GeneratedLog, task: Task) -> None:
             f"expected different scores, found {generated.rows:,} that are all {lowest:g}: {task.training.recipe.path} "
             "learns nothing from these features; choose another estimator, or other features"
         )
-
-
-def _sort_results(results: list[Any], generated: GeneratedLog) -> None:
-    for result in results:
-        if isinstance(result, ShippedReceipt):
-            generated.shipped = result
-        elif isinstance(result, RepeatReceipt):
-            generated.repeats.append(result)
-        else:
-            generated.failures.append(result)
 
 
 def _failed(failures: list[RepeatFailure]) -> InputRejectedError:
@@ -335,7 +328,7 @@ def _run_repeat(task: Task, plan: Planned) -> RepeatReceipt:
         for piece in pieces:
             writer.write_table(_as_log(piece, repeat, kind))
             rows += piece.score.size
-            positives += int(np.count_nonzero(piece.label))
+            positives += int(np.count_nonzero(piece.rows.label))
             lowest, highest = min(lowest, piece.score.min()), max(highest, piece.score.max())
     seconds = time.perf_counter() - started
     return RepeatReceipt(repeat, path, trained, rows, positives, float(lowest), float(highest), seconds, said)
@@ -344,11 +337,11 @@ def _run_repeat(task: Task, plan: Planned) -> RepeatReceipt:
 def _as_log(piece: Scored, repeat: int, kind: pa.Schema) -> pa.Table:
     own = [
         pa.array(piece.score),
-        pa.array(piece.label.astype(np.int8)),
+        pa.array(piece.rows.label.astype(np.int8)),
         pa.array(np.full(piece.score.size, repeat, np.int32)),
-        piece.row_id,
+        piece.rows.row_id,
     ]
-    return pa.Table.from_arrays([*own, *piece.rows.columns], schema=kind)
+    return pa.Table.from_arrays([*own, *piece.rows.table.columns], schema=kind)
 
 
 def _ship(task: Task, rows: int) -> ShippedReceipt:
@@ -365,7 +358,7 @@ def _ship(task: Task, rows: int) -> ShippedReceipt:
         place += piece.score.size
         chosen = random_bits(training.seed, _TRAINING_SCORES_SEED, keys) <= np.uint64(bound)
         scores.append(piece.score[chosen])
-        labels.append(piece.label[chosen])
+        labels.append(piece.rows.label[chosen])
     points = collapse(np.concatenate(scores), np.concatenate(labels))
     for name, data in ((MODEL, content), (TRAINING_SCORES, training_scores_bytes(points))):
         with open_target(task.filesystem, f"{task.folder}/{FOLDER}/{name}") as target:

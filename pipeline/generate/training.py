@@ -63,21 +63,29 @@ class TrainingFailedError(Exception):
     """A classifier could not be trained, or gave no usable scores; says why."""
 
 
-class Scored(NamedTuple):
-    """Scored rows: the columns that the log keeps, scores and labels."""
-
-    rows: pa.Table
-    score: Array
-    label: npt.NDArray[np.uint8]
-    row_id: pa.Array
-
-
 class Rows(NamedTuple):
     """Some rows of the data, in the order of their ids."""
 
     table: pa.Table
     label: npt.NDArray[np.uint8]
     row_id: pa.Array
+
+    def filter(self, chosen: npt.NDArray[np.bool_]) -> Rows:
+        """Some of them."""
+        mask = pa.array(chosen)
+        return Rows(self.table.filter(mask), self.label[chosen], self.row_id.filter(mask))
+
+    def slice(self, start: int, count: int) -> Rows:
+        """So many from a place on."""
+        label = self.label[start : start + count]
+        return Rows(self.table.slice(start, count), label, self.row_id.slice(start, count))
+
+
+class Scored(NamedTuple):
+    """Scored rows, with the columns that the log keeps."""
+
+    rows: Rows
+    score: Array
 
 
 def train_and_score(
@@ -108,23 +116,21 @@ def train_and_score(
         return model, (_score(model, piece, training.table, said) for piece in pieces)
     rows, parts = _read_all(training.table, fold)
     frame = as_frame(rows.table, training.table.features)
-    rows = rows._replace(table=rows.table.select(list(training.table.roles.keep)))
     trained = parts == TRAINED
     model = make_model(training.recipe, training.table.features, state)
     with _failures(said):
         model.fit(frame.loc[trained], rows.label[trained])
     chosen = trained if fold is None else parts == SCORED
     score = _checked_scores(model, frame.loc[chosen], said)
-    return model, iter([_scored(_take(rows, chosen), score)])
-
-
-def _scored(rows: Rows, score: Array) -> Scored:
-    return Scored(rows.table, score, rows.label, rows.row_id)
+    return model, iter([_scored(rows.filter(chosen), score, training.table)])
 
 
 def _score(model: Any, rows: Rows, table: FeatureTable, said: dict[str, int]) -> Scored:
-    score = _checked_scores(model, as_frame(rows.table, table.features), said)
-    return _scored(rows._replace(table=rows.table.select(list(table.roles.keep))), score)
+    return _scored(rows, _checked_scores(model, as_frame(rows.table, table.features), said), table)
+
+
+def _scored(rows: Rows, score: Array, table: FeatureTable) -> Scored:
+    return Scored(rows._replace(table=rows.table.select(list(table.roles.keep))), score)
 
 
 def _checked_scores(model: Any, frame: Any, said: dict[str, int]) -> Array:
@@ -193,11 +199,6 @@ def _batches(table: FeatureTable, fold: Fold | None) -> Iterator[tuple[pa.Record
             yield batch, parts, row_id
 
 
-def _take(rows: Rows, chosen: npt.NDArray[np.bool_]) -> Rows:
-    mask = pa.array(chosen)
-    return Rows(rows.table.filter(mask), rows.label[chosen], rows.row_id.filter(mask))
-
-
 def _train_in_pieces(
     training: Training, fold: Fold | None, trained_rows: int, state: int, said: dict[str, int]
 ) -> Any:
@@ -223,7 +224,7 @@ def _sample(training: Training, fold: Fold | None, trained_rows: int) -> Rows:
     kept = []
     for rows, keys in _part(training.table, fold, TRAINED):
         bits = random_bits(training.seed, _PREPARATION_SEED, keys)
-        kept.append(_take(rows, bits <= np.uint64(bound)))
+        kept.append(rows.filter(bits <= np.uint64(bound)))
     return _joined(kept)
 
 
@@ -239,8 +240,8 @@ def _pieces(training: Training, fold: Fold | None, part: int) -> Iterator[Rows]:
             continue
         whole = _joined(held)
         for start in range(0, count - size + 1, size):
-            yield _slice(whole, start, size)
-        held, count = [_slice(whole, count - count % size, size)], count % size
+            yield whole.slice(start, size)
+        held, count = [whole.slice(count - count % size, size)], count % size
     if count:
         yield _joined(held)
 
@@ -248,8 +249,7 @@ def _pieces(training: Training, fold: Fold | None, part: int) -> Iterator[Rows]:
 def _part(table: FeatureTable, fold: Fold | None, part: int) -> Iterator[tuple[Rows, npt.NDArray[np.uint64]]]:
     for batch, parts, row_id in _batches(table, fold):
         rows = Rows(pa.Table.from_batches([batch]), label_codes(batch.column(table.roles.label)), row_id)
-        chosen = parts == part
-        found = _take(rows, chosen)
+        found = rows.filter(parts == part)
         keys = keys_of(found.table, table.roles.row_id)
         yield found, found.row_id.to_numpy().view(np.uint64) if keys is None else keys
 
@@ -260,12 +260,6 @@ def _joined(parts: list[Rows]) -> Rows:
         pa.concat_tables([part.table for part in parts]),
         np.concatenate([part.label for part in parts]),
         ids[0] if len(ids) == 1 else pa.concat_arrays(ids),
-    )
-
-
-def _slice(rows: Rows, start: int, count: int) -> Rows:
-    return Rows(
-        rows.table.slice(start, count), rows.label[start : start + count], rows.row_id.slice(start, count)
     )
 
 
