@@ -176,7 +176,7 @@ def _cuts_in_part(layout: Layout, targets: Array, balanced: bool, points: Points
 
 
 def places(layout: Layout, weight: Array, positives: Array, *, balanced: bool) -> Array:
-    """What targets of cuts are compared with, of cumulative sums that are correctly rounded: the weight, as a rule.
+    """Places that targets of cuts are compared with, of correctly rounded cumulative sums: the weight, as a rule.
 
     balanced : the mean of the shares of weight and of the rarer label instead, so that half of the cuts follow the
         rows, and half the label that there is little of
