@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,6 +148,8 @@ class Attempt:
         summary = {} if self.outcome is None else dict(self.outcome.summary)
         known = facts | summary
         log_section = getattr(self.config, "log", None) or getattr(self.config, "data", None)
+        paths = getattr(log_section, "path", None) or ()
+        after = summary.get("after")
         found: dict[str, Any] = {
             "job": self.job,
             "attempt": self.id,
@@ -161,29 +163,19 @@ class Attempt:
             **self._table(),
             "version": known.get("version") or known.get("current_version"),
             "inputs": {
-                "path": list(_paths(log_section)),
+                "path": [paths] if isinstance(paths, str) else list(paths),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
             },
             "outputs": [] if self.plan is None or code else self.plan.places,
             "rows": {key: known[key] for key in _ROWS if isinstance(known.get(key), int)},
-            "measures": _measures(summary),
+            # Of an evaluation, after calibration.
+            "measures": {k: v for k, v in after.items() if k != "reasons"} if isinstance(after, dict) else {},
             "result": summary,
             "host": {"name": socket.gethostname(), "user": _user(), "pid": os.getpid()},
             "software": software(),
         }
         checked: dict[str, Any] = redacted(jsonable(found))
         return checked
-
-
-def _paths(section: Any) -> Iterable[str]:
-    path = getattr(section, "path", None) or ()
-    return (path,) if isinstance(path, str) else path
-
-
-def _measures(summary: dict[str, Any]) -> dict[str, Any]:
-    """Measures of an evaluation, after calibration."""
-    after = summary.get("after")
-    return {k: v for k, v in after.items() if k != "reasons"} if isinstance(after, dict) else {}
 
 
 def _user() -> str | None:

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Answer
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -63,6 +64,7 @@ def other_versions(client: Any, workers: list[str]) -> str | None:
     return None
 
 
+@dataclass
 class ClusterWatch:
     """Looks at what the scheduler knows, some times a second.
 
@@ -74,24 +76,16 @@ class ClusterWatch:
     jobs : looks after jobs whose workers have not come; None where there are none
     """
 
-    def __init__(
-        self,
-        client: Any,
-        config: ClusterConfig,
-        checked: set[str],
-        words: Callable[[], str] = str,
-        jobs: Callable[[], None] | None = None,
-    ) -> None:
-        self.client = client
-        self.config = config
-        self.checked = set(checked)
-        self.words = words
-        self.jobs = jobs
-        self.warned = 0
-        self.misfit = ""
-        self.lived = time.monotonic()
-        self.paused: dict[str, float] = {}
-        self.asked: dict[str, Answer[str | None]] = {}
+    client: Any
+    config: ClusterConfig
+    checked: set[str]
+    words: Callable[[], str] = str
+    jobs: Callable[[], None] | None = None
+    warned: int = field(default=0, init=False)
+    misfit: str = field(default="", init=False)
+    lived: float = field(default_factory=time.monotonic, init=False)
+    paused: dict[str, float] = field(default_factory=dict, init=False)
+    asked: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
 
     def __call__(self, seen: Seen) -> None:
         """Look after the workers.

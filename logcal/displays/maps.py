@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _NARROW = 0.004  # of the axis: what is narrower is drawn as a dot
 
 
+@dataclass(eq=False, repr=False)
 class MapDisplay:
     """A calibration map: calibrated probability against score.
 
@@ -61,26 +63,20 @@ class MapDisplay:
     True
     """
 
-    ax_: Axes
-    figure_: Figure
-    line_: Any
+    score: Array
+    probability: Array
+    _: KW_ONLY
+    name: str | None = None
+    blocks: Array | None = None
+    band: tuple[Array, Array] | None = None
+    logit_axes: bool = False
+    ax_: Axes = field(init=False)
+    figure_: Figure = field(init=False)
+    line_: Any = field(init=False)
 
-    def __init__(
-        self,
-        score: Array,
-        probability: Array,
-        *,
-        name: str | None = None,
-        blocks: Array | None = None,
-        band: tuple[Array, Array] | None = None,
-        logit_axes: bool = False,
-    ) -> None:
-        self.score = score
-        self.probability = probability
-        self.name = name
-        self.blocks = blocks
-        self.band = band
-        self._view = View(float(score[0]), float(score[-1]), logit_axes)
+    @property
+    def _view(self) -> View:
+        return View(float(self.score[0]), float(self.score[-1]), self.logit_axes)
 
     @classmethod
     def from_calibrator(

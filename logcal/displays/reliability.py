@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _BINS = 50
 
 
+@dataclass(eq=False, repr=False)
 class ReliabilityDisplay:
     """Reliability diagram without bins: observed frequencies, and the range that chance gives right predictions.
 
@@ -78,22 +80,14 @@ class ReliabilityDisplay:
     array([0. , 0. , 0.5, 0.5, 1. , 1. ])
     """
 
-    ax_: Axes
-    figure_: Figure
-    line_: Any
-
-    def __init__(
-        self,
-        curve: ReliabilityCurve,
-        points: Points,
-        *,
-        band: ConsistencyBand | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.curve = curve
-        self.points = points
-        self.band = band
-        self.name = name
+    curve: ReliabilityCurve
+    points: Points
+    _: KW_ONLY
+    band: ConsistencyBand | None = None
+    name: str | None = None
+    ax_: Axes = field(init=False)
+    figure_: Figure = field(init=False)
+    line_: Any = field(init=False)
 
     @classmethod
     def from_predictions(
@@ -268,6 +262,7 @@ class ReliabilityDisplay:
         return self
 
 
+@dataclass(eq=False, repr=False)
 class HistogramDisplay:
     """Histogram of the predicted probabilities, with label 1 and label 0 in different colours.
 
@@ -291,14 +286,13 @@ class HistogramDisplay:
     array([2., 1.])
     """
 
-    ax_: Axes
-    figure_: Figure
-
-    def __init__(self, edges: Array, weight: Array, positives: Array, *, name: str | None = None) -> None:
-        self.edges = edges
-        self.weight = weight
-        self.positives = positives
-        self.name = name
+    edges: Array
+    weight: Array
+    positives: Array
+    _: KW_ONLY
+    name: str | None = None
+    ax_: Axes = field(init=False)
+    figure_: Figure = field(init=False)
 
     @classmethod
     def from_predictions(

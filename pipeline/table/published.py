@@ -326,11 +326,6 @@ class Stand:
     status: Status
     rollback: Entry | None = None
 
-    @property
-    def to_be_current(self) -> bool:
-        """True if its run, run again, makes it live."""
-        return self.status in (Status.UNFINISHED, Status.REPLACED)
-
 
 def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> Stand:
     """Return the status of a version.

@@ -37,6 +37,7 @@ from pipeline.table.published import (
     SCORE_TABLE,
     Known,
     PublishedTable,
+    Status,
     Version,
     status_of,
 )
@@ -274,7 +275,8 @@ class TableStore(PublishedTable):
         if found is None:
             return None
         now = self.current_name()
-        if not status_of(found, there[1], now).to_be_current:
+        # Others its run, run again, makes live.
+        if status_of(found, there[1], now).status not in (Status.UNFINISHED, Status.REPLACED):
             raise NothingToDoError(
                 f"another process published the same log and configuration as version {found.name} meanwhile: "
                 "nothing to do"
