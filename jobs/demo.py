@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.measures.assessment import Measures
-from jobs import evaluate, fit, score
+from jobs import compare, evaluate, fit, score
 from jobs.config.jobs import DEMO_TABLE as TABLE
-from jobs.config.jobs import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config.jobs import CompareConfig, DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config.loading import load
 from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import ConfigError
@@ -21,8 +19,8 @@ from pipeline.files.folders import free_for, write_whole
 
 MARKER = "demo.json"
 ADULT = Path(__file__).parent / "data" / "adult.parquet"
-OTHERS = ("isotonic", "bbq", "abb")
-"""Methods to compare the default, auto, with."""
+METHODS = "[auto, isotonic, bbq, abb]"
+"""Those to compare."""
 
 FILES = 4
 _LEVELS = 10
@@ -70,9 +68,10 @@ class Prepared(Startable):
             stages=(
                 "train: a naive Bayes classifier on half of Adult's training rows",
                 f"log: its predictions, {FILES} Parquet files to calibrate with and {FILES} held out",
-                f"fit: auto on the calibration log, published to a store; {', '.join(OTHERS)} too",
+                "fit: auto on the calibration log, published to a store",
                 "score: the held-out log with calibrated probabilities",
-                "evaluate: before and after on the held-out log, and the methods compared, as a report",
+                "evaluate: before and after on the held-out log, as a report",
+                "compare: methods, by cross-validation on the calibration log, as a page",
             ),
             reads=("UCI Adult, which logcal ships (48,842 rows)",),
             writes=(str(self.folder),),
@@ -91,40 +90,29 @@ class Prepared(Startable):
         write_logs(folder)
         fitted = fit.prepare(self._load(FitConfig, "calibration")).execute(executor)
         scored = score.prepare(self._load(ScoreConfig, "held-out", output="scored")).execute(executor)
-        curves, measures = {}, {}
-        for method in OTHERS:
-            curves[method], measures[method] = self._try(method, executor)
-        prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report"))
-        measured = prepared.compare(executor, curves, measures)
+        measured = evaluate.prepare(self._load(EvaluateConfig, "held-out", report="report")).execute(executor)
+        methods = self._load(
+            CompareConfig, "calibration", report="comparison", **{"compare.methods": METHODS}
+        )
+        compared = compare.prepare(methods).execute(executor)
         summary: dict[str, Any] = {
             "fit": fitted.summary,
             "score": scored.summary,
             "evaluate": measured.summary,
-            "comparison": {method: found.as_dict() for method, found in measures.items()},
+            "compare": compared.summary,
         }
-        said = "On the held-out log, which no calibrator has seen:"
-        return Outcome(summary, [*fitted.lines, *scored.lines, "", said, "", *measured.lines])
+        lines = [*fitted.lines, *scored.lines, "", "On the held-out log, which no calibrator has seen:", ""]
+        lines += [*measured.lines, "", "Methods compared by cross-validation:", "", *compared.lines]
+        return Outcome(summary, lines)
 
-    def _try(self, method: str, executor: Executor) -> tuple[CalibrationMap, Measures]:
-        """Fit another method to the calibration log, into a table of its own, and measure it."""
-        table = f"{TABLE}-{method}"
-        fit.prepare(self._load(FitConfig, "calibration", table=table, method=method)).execute(executor)
-        prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report", table=table))
-        _, evaluation = prepared.measure(executor)
-        return prepared.measurement.lookup.map, evaluation.after.measures
-
-    def _load(
-        self, model: Any, log: str, output: str | None = None, table: str = TABLE, method: str | None = None
-    ) -> Any:
-        settings = {
-            "log.path": self.folder / "log" / log,
-            "store.path": self.folder / "store",
-            "store.table": table,
-        }
-        if output is not None:
-            settings["report.path" if output == "report" else "output.path"] = self.folder / output
-        if method is not None:
-            settings["calibrator.method"] = method
+    def _load(self, model: Any, log: str, **more: str) -> Any:
+        """The configuration of a job on a log. more : folders of its output or report, and further keys."""
+        settings: dict[str, Any] = {"log.path": self.folder / "log" / log}
+        if "store" in model.model_fields:
+            settings |= {"store.path": self.folder / "store", "store.table": TABLE}
+        for name, value in more.items():
+            plain = "." not in name
+            settings[f"{name}.path" if plain else name] = self.folder / value if plain else value
         config = load(model, settings=[f"{key}={value}" for key, value in settings.items()])
         return config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from calibrators.measures.assessment import Measures
 from jobs.config.jobs import EvaluateConfig
 from jobs.gate.limits import (
     check_earlier,
@@ -47,7 +45,7 @@ from jobs.rows import (
 from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
-from pipeline.evaluate.evaluation import Evaluation, run_document
+from pipeline.evaluate.evaluation import run_document
 from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_table, of_same_rows
 from pipeline.evaluate.measurement import Measured, Measurement
 from pipeline.evaluate.report import (
@@ -240,15 +238,11 @@ class Prepared(Startable):
 
     def execute(self, executor: Executor) -> Outcome:
         """Measure, and write the report."""
-        return self.compare(executor, {}, {})
-
-    def compare(
-        self, executor: Executor, curves: Mapping[str, CalibrationMap], comparison: Mapping[str, Measures]
-    ) -> Outcome:
-        """`execute`, with further methods' maps and measures in the report."""
         started = time.perf_counter()
         import_meanwhile()
-        measured = self._measured(executor)
+        with scratch_folder(self.config.scratch) as scratch:
+            measured = self.measurement.measure(self.sorting.plan(self.measurement.log, scratch), executor)
+            self.sorting.keep_bad(scratch, measured.table.bad.total)
         table, evaluation, segments = measured.table, measured.evaluation, measured.segments
         seen = self.seen or of_same_rows(table.facts(), self.version.manifest)
         if not self.config.evaluate.allow_in_sample:
@@ -260,9 +254,6 @@ class Prepared(Startable):
             self.measurement.lookup.map,
             facts,
             title=f"Calibration of {self.config.store.table}",
-            method=self.measurement.lookup.facts.method,
-            curves=curves,
-            comparison=comparison,
             segments=None if segments is None else segments.facts(),
             segment_maps=self._segment_maps(measured),
             interval=self._interval,
@@ -325,17 +316,6 @@ class Prepared(Startable):
         graph = Graph()
         self.measurement.add(graph, self.sorting.plan(self.measurement.log))
         return graph
-
-    def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
-        """Measure, and write nothing but quarantined rows."""
-        measured = self._measured(executor)
-        return measured.table, measured.evaluation
-
-    def _measured(self, executor: Executor) -> Measured:
-        with scratch_folder(self.config.scratch) as scratch:
-            measured = self.measurement.measure(self.sorting.plan(self.measurement.log, scratch), executor)
-            self.sorting.keep_bad(scratch, measured.table.bad.total)
-        return measured
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         # rows_used, rows_positive

@@ -12,7 +12,7 @@ from common import over
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
-from calibrators.measures.predictions import assess, measure
+from calibrators.measures.predictions import assess
 from calibrators.measures.reliability_curve import reliability_curve
 from logcal.displays.view import EXACT_ROWS, View, logit_view
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation, evaluate
@@ -158,27 +158,6 @@ def test_weights_are_spoken_of(case):
     weighted = evaluation_of(score, (score > 0.6).astype(float), fitted, rng.gamma(2.0, size=500))
     assert "Kish" in Page(render_report(weighted, fitted, {})).words
     assert "Kish" not in Page(render_report(evaluation, fitted, {})).words
-
-
-def test_methods_are_compared(case):
-    evaluation, fitted = case
-    steps = CalibrationMap.from_bins(np.array([0.5]), np.array([0.1, 0.7]), np.ones(2), np.ones(2))
-    worse = measure([0.9, 0.9], None, [0, 1])
-    page = render_report(
-        *case,
-        {},
-        method="isotonic",
-        curves={"two steps": steps},
-        comparison={"two steps": worse},
-        notes=["Mind."],
-    )
-    words = Page(page).words
-    assert "Methods compared" in words
-    assert "before calibration" in words
-    assert words.count("two steps") == 3  # the table, and the legends of two maps
-    assert "Note. Mind." in words
-    assert page.count('class="num best"') >= len(MEASURE_FACTS)
-    assert "Methods compared" not in Page(render_report(evaluation, fitted, {})).words
 
 
 def test_large_maps_are_thinned():

@@ -143,9 +143,6 @@ def render_report(
     facts: Mapping[str, Any],
     *,
     title: str = "Calibration report",
-    method: str = "calibration map",
-    curves: Mapping[str, CalibrationMap] | None = None,
-    comparison: Mapping[str, Measures] | None = None,
     notes: Sequence[str] = (),
     segments: Mapping[str, Any] | None = None,
     segment_maps: Mapping[str, tuple[str, CalibrationMap]] | None = None,
@@ -161,9 +158,6 @@ def render_report(
     facts : mapping
         What the run was: names to values, or names of groups to such mappings, shown in this order.
     title : heading of the page
-    method : name of the map in figures with several
-    curves : further maps by name, to draw beside it
-    comparison : measures of further methods by name, to compare in a table with before and after
     notes : sentences of warning, to show below the headline
     segments : of a log with segments, `SegmentedEvaluation.facts`; calibration_map is then that of all rows
     segment_maps : maps of segments to be shown, by the segment's name, each with what it was fitted to
@@ -193,14 +187,9 @@ def render_report(
         size=f"{ranking(evaluation)} {size_sentence(evaluation)}".strip(),
         changes=changes(evaluation),
         reasons=reasons(before.measures, after.measures),
-        figures=report_figures(
-            evaluation, {method: calibration_map, **(curves or {})}, None if interval is None else interval[1]
-        ),
+        figures=report_figures(evaluation, calibration_map, None if interval is None else interval[1]),
         map=map_facts(calibration_map, before) | {"interval": None if interval is None else interval[0]},
         certainty=certainty_texts(evaluation),
-        comparison={"before calibration": before.measures, method: after.measures, **comparison}
-        if comparison
-        else {},
         segments=segments,
         segment_maps=segment_figures(segment_maps or {}, before),
         facts=fact_groups(facts),
@@ -211,7 +200,7 @@ def render_report(
 
 
 def report_figures(
-    evaluation: Evaluation, curves: Mapping[str, CalibrationMap], interval: Interval | None = None
+    evaluation: Evaluation, calibration_map: CalibrationMap, interval: Interval | None = None
 ) -> dict[str, Any]:
     """SVG elements by section, with names of the sides, and what their captions have to say of them."""
     limits = logit_limits([evaluation.before, evaluation.after])
@@ -226,7 +215,7 @@ def report_figures(
         "logit": [(side[0], _logit(*side, limits)) for side in probable],
         "beyond": any_beyond([evaluation.before, evaluation.after], limits),
         "histograms": [(name, _histogram(name, side, color)) for name, side, _, color in sides],
-        "map": _map_figures(evaluation.before, curves, interval),
+        "map": _map_figures(evaluation.before, calibration_map, interval),
     }
 
 
@@ -258,14 +247,13 @@ def _histogram(name: str, side: Assessment, color: str) -> str:
     return histogram(side, color, name=f"hist-{name}", alt=alt, label=label)
 
 
-def _map_figures(
-    before: Assessment, curves: Mapping[str, CalibrationMap], interval: Interval | None
-) -> list[str]:
+def _map_figures(before: Assessment, calibration_map: CalibrationMap, interval: Interval | None) -> list[str]:
     alt = "The calibration map: calibrated probability against score"
     edges = before.histogram.edges
+    curves = {"calibration map": calibration_map}
     drawn = [map_figure(curves, View(edges[0], edges[-1]), name="map", alt=alt, interval=interval)]
     if before.probabilities:
-        view = logit_view(next(iter(curves.values())))
+        view = logit_view(calibration_map)
         alt += ", logit axes"
         drawn.append(map_figure(curves, view, name="map-logit", alt=alt, interval=interval))
     return drawn
