@@ -76,7 +76,10 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     )
     lines = [
         f"{counted(facts.files, 'file')}, {facts.rows:,} rows",
-        *(f"  {key}: {_said(value)}{_because(notes.get(key, ''))}" for key, value in shown.items()),
+        *(
+            f"  {key}: {_said(value)}" + (f"  ({notes[key]})" if notes.get(key) else "")
+            for key, value in shown.items()
+        ),
         *_candidates(roles, given),
         "",
         f"Look at {path}, then run{' once a day' if daily else ''}:",
@@ -245,7 +248,3 @@ def _flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 def _said(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _because(note: str) -> str:
-    return f"  ({note})" if note else ""

@@ -287,18 +287,12 @@ def load_values(model: type[C], values: Values) -> C:
 
 
 def _say_ignored(values: Values, passed: Sequence[str]) -> None:
-    """Name the keys of other commands: loudly where they were given to this one by --set, not in a shared file."""
+    """Name the keys of other commands that were given to this one by --set; a file may serve all commands."""
     keys = [path for path in passed if not any(other.startswith(f"{path}.") for other in passed)]
-    provenances = {path: values.provenance(path.split(".")) for path in keys}
-    given = [
-        path
-        for path, provenance in provenances.items()
-        if provenance and provenance.place.startswith("--set")
-    ]
+    places = {path: values.provenance(path.split(".")) for path in keys}
+    given = [path for path, found in places.items() if found and found.place.startswith("--set")]
     if given:
         log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(given)))
-    if others := [path for path in keys if path not in given]:
-        log.debug("keys of other jobs, not used here: %s", ", ".join(others))
 
 
 def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
