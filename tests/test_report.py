@@ -137,7 +137,7 @@ def test_scores_that_are_not_probabilities_have_an_after_side_only():
     assert len(drawings(page)) == 5
     words = Page(page).words
     assert "8 measures before calibration: not taken, because scores from -" in words
-    assert "there is nothing to show before calibration" in words
+    assert "they are not shown before calibration" in words
 
 
 def test_an_infinite_log_loss_is_explained():
