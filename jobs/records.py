@@ -1,4 +1,4 @@
-"""Traces of every attempt of a job: a record, and metrics for Prometheus."""
+"""Traces of every attempt of a job: a record, metrics for Prometheus, events for OpenLineage."""
 
 from __future__ import annotations
 
@@ -82,6 +82,10 @@ class Attempt:
     def begin(self, config: JobConfig) -> None:
         """The configuration is good."""
         self.config = config
+        if self.settings is not None and self.settings.openlineage is not None:
+            self._trying(
+                "record.openlineage", lambda where: self._emit(where, None), self.settings.openlineage
+            )
 
     def prepared(self, plan: Plan) -> None:
         """The job can start."""
@@ -111,6 +115,20 @@ class Attempt:
             from jobs.prometheus import update
 
             self._trying("record.prometheus", lambda where: update(Path(where), record), settings.prometheus)
+        if settings.openlineage is not None:
+            self._trying("record.openlineage", lambda where: self._emit(where, record), settings.openlineage)
+
+    def _emit(self, where: str, record: dict[str, Any] | None) -> None:
+        from jobs.lineage import emit
+
+        emit(
+            where,
+            self.job,
+            self.id,
+            self.start if record is None else datetime.now(UTC),
+            self._table(),
+            record,
+        )
 
     def _trying(self, key: str, action: Any, where: str) -> None:
         try:

@@ -1,10 +1,14 @@
 """What attempts leave behind: records, metrics and events, also of those that fail."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from jobs import prometheus
+from jobs import lineage, prometheus
 
 
 @pytest.fixture
@@ -181,5 +185,102 @@ def test_infinity_is_written_as_prometheus_has_it(tmp_path):
     assert "auc" not in (tmp_path / "x.prom").read_text()
 
 
-def test_events_are_sent_no_more(fitted, call):
-    call("evaluate", "record.openlineage=events.jsonl").expect(0, "record.openlineage: no events are sent")
+# Events
+
+
+def events(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_events_in_a_file(fitted, call):
+    event_v2 = pytest.importorskip("openlineage.client.event_v2")
+    from openlineage.client.serde import Serde
+
+    path = fitted.root / "events.jsonl"
+    call("evaluate", f"record.openlineage={path}").expect(0)
+    call("evaluate", f"record.openlineage={path}").expect(99)
+    call("score", "output.column=label", f"record.openlineage={path}", output__path=fitted.root / "b").expect(
+        3
+    )
+    found = events(path)
+    assert [event["eventType"] for event in found] == [
+        "START",
+        "COMPLETE",
+        "START",
+        "COMPLETE",
+        "START",
+        "FAIL",
+    ]
+    assert found[0]["run"]["runId"] == found[1]["run"]["runId"] != found[2]["run"]["runId"]
+    assert found[1]["job"]["name"] == "evaluate.ads"
+    own = str(fitted.store / "ads")
+    assert [data["name"] for data in found[1]["inputs"]] == [str(fitted.log), own]
+    assert [data["name"] for data in found[1]["outputs"]] == [str(fitted.output)]
+    path.unlink()
+    call("fit", "calibrator.method=platt", f"record.openlineage={path}").expect(0)
+    [_, done] = events(path)
+    assert [data["name"] for data in done["inputs"] + done["outputs"]] == [str(fitted.log), own]
+    # Its own classes take them as they are written, and check identifiers, instants and URLs.
+    for event in [*found, done]:
+        sides = {
+            key: [kind(**data) for data in event[key]]
+            for key, kind in (("inputs", event_v2.InputDataset), ("outputs", event_v2.OutputDataset))
+        }
+        again = event_v2.RunEvent(
+            eventTime=event["eventTime"],
+            producer=event["producer"],
+            run=event_v2.Run(**event["run"]),
+            job=event_v2.Job(**event["job"]),
+            eventType=event_v2.RunState(event["eventType"]),
+            **sides,
+        )
+        assert json.loads(Serde.to_json(again)) == event
+        assert {data["namespace"] for data in event["inputs"] + event["outputs"]} <= {"file"}
+
+
+def test_datasets_have_the_names_that_openlineage_gives_them():
+    naming = pytest.importorskip("openlineage.client.naming.dataset")
+    for path, name in {
+        "s3://ads/log/date=*/": naming.S3("ads", "log"),
+        "s3a://ads/a/b.parquet": naming.S3("ads", "a/b.parquet"),
+        "gcs://ads/log/": naming.GCS("ads", "log"),
+        "/data/log/*.parquet": naming.LocalFileSystem("/data/log"),
+        "file:///data/log": naming.LocalFileSystem("/data/log"),
+        "log/": naming.LocalFileSystem(str(Path("log").absolute())),
+    }.items():
+        assert lineage._dataset(path) == (name.get_namespace(), name.get_name())
+
+
+class Receiver(BaseHTTPRequestHandler):
+    received: ClassVar[list] = []
+
+    def do_POST(self):
+        self.received.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_events_to_a_server(fitted, call):
+    pytest.importorskip("openlineage.client")
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        Receiver.received.clear()
+        call("evaluate", f"record.openlineage=http://127.0.0.1:{server.server_port}").expect(0)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert [event["eventType"] for _, event in Receiver.received] == ["START", "COMPLETE"]
+    assert {path for path, _ in Receiver.received} == {"/api/v1/lineage"}
+
+
+def test_a_server_that_is_not_there_only_warns(fitted, call):
+    pytest.importorskip("openlineage.client")
+    call("evaluate", "record.openlineage=http://127.0.0.1:9").expect(
+        0, "WARNING record.openlineage: cannot write to"
+    )

@@ -140,6 +140,7 @@ def test_secrets_of_a_run_that_fails_reach_nothing_that_is_written(place, call):
         "storage.options={s3: {key: access-4711, secret: tok3n-of-mine, endpoint_url: 'http://127.0.0.1:9'}}",
         f"record.path={place.root / 'records'}",
         f"record.prometheus={place.root / 'a.prom'}",
+        f"record.openlineage={place.root / 'events.jsonl'}",
     )
     said = [call("fit", *settings, store__path="s3://me:p4ssw0rd@bucket/store")]
     said.append(call("fit", *settings).expect(0))
@@ -147,7 +148,7 @@ def test_secrets_of_a_run_that_fails_reach_nothing_that_is_written(place, call):
     said.append(call("score", *settings).expect(0))
     text = "".join(result.stdout + result.stderr for result in said)
     written = [path for path in place.root.rglob("*") if path.is_file() and path.suffix != ".parquet"]
-    assert len(written) > 5
+    assert len(written) > 6
     text += "".join(path.read_bytes().decode(errors="replace") for path in written)
     for secret in secrets:
         assert secret not in text

@@ -61,6 +61,10 @@ class RecordConfig(Section):
     """File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, duration,
     rows and measures, by job and table. Several jobs share one file.
     """
+    openlineage: Text | None = None
+    """URL of an OpenLineage server, or a file: a START event, and COMPLETE, FAIL or ABORT. Needs `pip install
+    'logcal[lineage]'`.
+    """
 
 
 class JobConfig(Section):
@@ -84,6 +88,8 @@ def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
 
 
 _PAGE = ("report", "path")
+RETIRED = {"page": {"path"}}
+"""Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
 
 class TableConfig(JobConfig):

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from jobs.config.base import Section, section_of
-from jobs.config.jobs import JOB_CONFIGS, fields_of
+from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
 from jobs.config.sections import CalibratorConfig
 from logcal.errors import ConfigError, counted, listing
 from pipeline.files.storage import HIDDEN
@@ -319,15 +319,13 @@ def _take_aliases(model: type[Section], values: Values) -> None:
     """Move values from keys' earlier names to their names of now, with a note."""
     for path, other in getattr(model, "aliases", {}).items():
         # A section that other jobs have may be meant for them alone.
-        if values.get(other) is not None and (other[0] == "page" or values.get(path) is None):
+        if values.get(other) is not None and (other[0] in RETIRED or values.get(path) is None):
             values.put(path, values.get(other), {path: values.provenances[other]})
             log.info("%s", _at(other, values, f"this key is called {_dotted(path)} now"))
-    # What no job has any more; other jobs than those with an alias pass over the page.
-    page, record = values.values.get("page"), values.values.get("record")
-    if page is None or (isinstance(page, dict) and page.keys() <= {"path"}):
-        values.values.pop("page", None)
-    if isinstance(record, dict) and record.pop("openlineage", None) is not None:
-        log.warning("record.openlineage: no events are sent any more; run records have the same facts")
+    for section, keys in RETIRED.items():
+        given = values.values.get(section)
+        if given is None or (isinstance(given, dict) and given.keys() <= keys):
+            values.values.pop(section, None)
 
 
 def _note_options(model: type[Section], values: Values) -> None:
