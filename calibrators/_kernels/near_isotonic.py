@@ -21,10 +21,9 @@ level is continuous and moves towards i by at most 1 / w_h, because blocks only 
     A(i) = the meeting time of h and i if that is at most A(h), or if h already moves towards i at full speed;
     otherwise the meeting time if h started to move at full speed at A(h).
 
-A sweep from left to right keeps a stack of blocks with their A, and B from a sweep in the other direction, and
-merges what it may. The first gap to close always may be (every bound is at least its time, by induction from the
-ends), so each sweep makes progress; on the labels of a log one leaves about a sixth of the blocks, the next a
-fourth of those, and so on. When a sweep achieves little, a heap does the rest.
+A sweep takes the times of all gaps, A from left to right and B from right to left, and merges what it may. The first
+gap to close always may be (every bound is at least its time, by induction from the ends), so each sweep makes progress.
+When a sweep achieves little, a heap does the rest.
 
 Blocks whose bounds are all their own need no knowledge of the rest: in a stretch of the runs whose ends are *open*,
 because more runs follow that are not known, the bounds at the ends are below every lambda, and what sweeps merge
@@ -207,118 +206,41 @@ def _move(i, o, path):
 
 
 @kernel
-def _right_bounds(m, path):
-    """B of each of the m blocks: it does not merge across its right gap before, as long as it does not change."""
-    bounds = np.empty(m)
-    bounds[m - 1] = _NEVER_SURE if path.open_ends else np.inf
-    for i in range(m - 2, -1, -1):
-        j = i + 1
-        left = i > 0 and _falls(i - 1, path)
-        gap = _falls(i, path)
-        t = _meet(i, j, left, path)
-        known = not path.open_ends or j < m - 1
-        bounds[i] = _earliest(t, bounds[j], j, i, (known and _falls(j, path) != gap, left != gap), path)
-    return bounds
+def _bounds(m, path):
+    """Meeting times of neighbours, A and B of each of the m blocks: see the module. Shape (m,).
 
-
-@kernel
-def _left_bounds(m, path):
-    """A of each of the m blocks: it does not merge across its left gap before, as long as it does not change."""
-    bounds = np.empty(m)
-    bounds[0] = _NEVER_SURE if path.open_ends else np.inf
-    for i in range(1, m):
-        left = i > 1 and _falls(i - 2, path)
-        gap = _falls(i - 1, path)
-        t = _meet(i - 1, i, left, path)
-        known = not path.open_ends or i > 1
-        bounds[i] = _earliest(
-            t, bounds[i - 1], i - 1, i, (known and left != gap, _falls(i, path) != gap), path
-        )
-    return bounds
-
-
-@kernel
-def _sweep(m, limit, bounds, stack, path):
-    """Merge, from left to right, what may be merged whatever the order. Returns the number of blocks left.
-
-    bounds : float64 array, shape (m,): B of every block; or (0,), for blocks that are runs: then they are not
-    assumed to stay as they are at all.
-    stack : float64 scratch, shape (m, 2): meeting time with the block before, and A.
-    open_ends : whether unknown blocks lie beyond both ends. The first and the last block then stay as they are.
+    A block merges across its left gap not before A, and across its right gap not before B, while it does not change.
     """
-    end = _NEVER_SURE if path.open_ends else np.inf
+    times, left, right = np.empty(m), np.empty(m), np.empty(m)
+    # Whether a block moves towards its neighbours: unknown ones may do anything.
+    left[0] = right[m - 1] = _NEVER_SURE if path.open_ends else np.inf
+    for i in range(1, m):
+        before, gap, after = i > 1 and _falls(i - 2, path), _falls(i - 1, path), _falls(i, path)
+        times[i] = _meet(i - 1, i, before, path)
+        known = not path.open_ends or i > 1
+        left[i] = _earliest(times[i], left[i - 1], i - 1, i, (known and before != gap, after != gap), path)
+    for i in range(m - 1, 0, -1):
+        before, gap, after = i > 1 and _falls(i - 2, path), _falls(i - 1, path), _falls(i, path)
+        known = not path.open_ends or i < m - 1
+        right[i - 1] = _earliest(times[i], right[i], i, i - 1, (known and after != gap, before != gap), path)
+    return times, left, right
+
+
+@kernel
+def _sweep(m, limit, path):
+    """Merge neighbours that may be merged whatever the order, each block once. Returns the number of blocks left."""
+    times, left, right = _bounds(m, path)
     o = 0
-    ahead = np.inf
-    for j in range(m):
-        _move(j, o, path)
-        top = o
-        o += 1
-        fresh = True
-        changed = top
-        while True:
-            # Times of the gap left of block `changed` and, if that is not the top, of the one to its right.
-            for i in range(changed, top + 1):
-                if i == 0:
-                    stack[0, 0] = np.inf
-                    stack[0, 1] = end
-                    continue
-                left = i > 1 and _falls(i - 2, path)
-                gap = _falls(i - 1, path)
-                t = ahead if fresh else _meet(i - 1, i, left, path)
-                stack[i, 0] = t
-                known = not path.open_ends or i > 1
-                stack[i, 1] = _earliest(
-                    t,
-                    stack[i - 1, 1],
-                    i - 1,
-                    i,
-                    (known and left != gap, _falls(i, path) != gap),
-                    path,
-                )
-            if fresh or changed == top:
-                # The time of the gap between the top and the next block, and B of the top.
-                ahead = np.inf
-                right = end
-                if j + 1 < m:
-                    left = top > 0 and _falls(top - 1, path)
-                    gap = _falls(top, path)
-                    ahead = _meet(top, j + 1, left, path)
-                    known = not path.open_ends or j + 2 < m
-                    change = bounds[j + 1] if bounds.size > 0 else (0.0 if j + 2 < m else end)
-                    right = _earliest(
-                        ahead,
-                        change,
-                        j + 1,
-                        top,
-                        (known and _falls(j + 1, path) != gap, left != gap),
-                        path,
-                    )
-            fresh = False
-            if top == 0:
-                break
-            t = stack[top, 0]
-            if t <= limit and t <= stack[top - 1, 1] and t <= right:
-                _join(top - 1, top, t, path)
-                changed = top - 1
-            else:
-                if top == 1:
-                    break
-                below = stack[top - 1, 0]
-                if below > limit or below > stack[top - 2, 1]:
-                    break
-                left = _falls(top - 2, path)
-                gap = _falls(top - 1, path)
-                known = not path.open_ends or j + 1 < m
-                if below > _earliest(
-                    t, right, top, top - 1, (known and _falls(top, path) != gap, left != gap), path
-                ):
-                    break
-                _join(top - 2, top - 1, below, path)
-                _move(top, top - 1, path)
-                changed = top - 2
-            o -= 1
-            top = o - 1
-    return o
+    joined = False
+    for i in range(1, m):
+        t = times[i]
+        joined = not joined and t <= limit and t <= left[i - 1] and t <= right[i]
+        if joined:
+            _join(o, i, t, path)
+        else:
+            o += 1
+            _move(i, o, path)
+    return o + 1
 
 
 @kernel(inline=True)
@@ -449,22 +371,12 @@ def begin(weight, positives, low, whole, index):
 
 
 @kernel
-def merge_sure(m, limit, few, first, path):
-    """Sweep until at most `few` blocks are left or a sweep achieves little. Returns the number of blocks left.
-
-    first : whether nothing has merged yet: a first sweep needs no bounds.
-    """
-    if m <= few:
-        return m
-    stack = np.empty((m, 2))
-    left = m
-    if first:
-        m = _sweep(m, limit, np.empty(0), stack, path)
-    while m > few and (8 * (left - m) >= m or not first):
-        first = True
-        left = m
-        bounds = _right_bounds(m, path)
-        m = _sweep(m, limit, bounds, stack, path)
+def merge_sure(m, limit, few, path):
+    """Sweep until at most `few` blocks are left or a sweep achieves little. Returns the number of blocks left."""
+    before = 2 * m
+    while m > few and 32 * (before - m) >= m:
+        before = m
+        m = _sweep(m, limit, path)
     return m
 
 
@@ -497,7 +409,7 @@ def build(sums, falls, whole, limit, few, index):
     child = np.empty((r - 1, 2), index.dtype)
     total = np.zeros((r - 1, 2))  # callers scale all of it: what happens to lie in memory could overflow
     path = Merging(block, ids, falls, death, child, total, whole, False)
-    m = merge_sure(r, limit, few, True, path)
+    m = merge_sure(r, limit, few, path)
     m = _merge_in_order(m, limit, path)
     return death, child, total, ids[:m].copy()
 
@@ -513,8 +425,7 @@ def bounds_at(lam, m, path):
     blocks : int: so many of them, at least, are blocks of the solution
     log_likelihood : float: of the solution on this stretch, at most
     """
-    sure_left = _left_bounds(m, path)
-    sure_right = _right_bounds(m, path)
+    _, sure_left, sure_right = _bounds(m, path)
     blocks = 0
     likelihood = 0.0
     for i in range(m):

@@ -171,7 +171,7 @@ class _Merging:
     """A part's blocks, merged up to ascending lambda."""
 
     def __init__(self, weight: Array, positives: Array, falls: npt.NDArray[np.bool_]) -> None:
-        whole, self.size, self.fresh = are_whole(weight, positives), weight.size, True
+        whole, self.size = are_whole(weight, positives), weight.size
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
         block, ids = kernel.begin(weight, positives, np.empty((0, 2)), whole, index)
         death, child, total = (
@@ -183,8 +183,7 @@ class _Merging:
 
     def merge(self, lam: float) -> None:
         """Merge what is sure to have merged by lambda."""
-        self.size = kernel.merge_sure(self.size, lam, 2, self.fresh, self.path)
-        self.fresh = False
+        self.size = kernel.merge_sure(self.size, lam, 2, self.path)
 
     def bound(self, step: int, lam: float) -> Bound:
         """Bounds at lambda."""
