@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.ordering import sort_entries, sort_pairs, sort_scores
@@ -69,7 +70,7 @@ class Places(NamedTuple):
     ----------
     runs : the numbers of the runs to read. paths : of these
     sections : those that any run has
-    words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
+    words : uint32 array, shape (runs, columns of these sections, 2): the words to read of each file
     room, largest : for how many rows of each of all sections: of all runs, and of any one
     most : bytes to hold before ties are folded
     """
@@ -77,7 +78,7 @@ class Places(NamedTuple):
     runs: list[int]
     paths: list[str]
     sections: tuple[int, ...]
-    words: Integers
+    words: npt.NDArray[np.uint32]
     room: tuple[int, ...]
     largest: tuple[int, ...]
     most: int
@@ -91,14 +92,14 @@ def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
     sections = tuple(s for s in range(len(COLUMNS)) if any(run.sizes[s] for run in runs))
     buckets = edges.size - 1
     columns = [column for s in sections for column in COLUMNS[s]]
-    words: list[list[Integers]] = [[] for _ in range(buckets)]
-    readers: list[list[int]] = [[] for _ in range(buckets)]
+    # One array: of a billion rows there are some hundred thousand places, and a small one each takes 0.1 kB more.
+    words = np.zeros((len(runs), buckets, len(columns), 2), np.uint32)
     room = np.zeros((buckets, len(COLUMNS)), np.int64)
     largest = np.zeros_like(room)
     most = HEAVY * bucket_bytes
     for r, run in enumerate(runs):
         passed = edges[:-1] >= run.below
-        own_words = np.zeros((buckets, len(columns), 2), np.int64)
+        own_words = words[r]
         for section in sections:
             start, stop = run_files.blocks_between(run, section, edges)
             start[passed] = stop[passed] = 0
@@ -110,21 +111,14 @@ def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
             for column in COLUMNS[section]:
                 c = columns.index(column)
                 own_words[:, c, 0], own_words[:, c, 1] = run.ends[column][start], run.ends[column][stop]
-        for b in np.flatnonzero((own_words[:, :, 0] < own_words[:, :, 1]).any(axis=1)).tolist():
-            readers[b].append(r)
-            words[b].append(own_words[b])
-    return [
-        Places(
-            readers[i],
-            [runs[r].path for r in readers[i]],
-            sections,
-            np.array(words[i], np.int64).reshape(len(readers[i]), len(columns), 2),
-            tuple(room[i].tolist()),
-            tuple(largest[i].tolist()),
-            most,
-        )
-        for i in range(buckets)
-    ]
+    there = np.asarray((words[..., 0] < words[..., 1]).any(axis=2))
+    found = []
+    for b in range(buckets):
+        readers = np.flatnonzero(there[:, b])
+        paths = [runs[r].path for r in readers]
+        rows = tuple(room[b].tolist()), tuple(largest[b].tolist())
+        found.append(Places(readers.tolist(), paths, sections, words[readers, b], *rows, most))
+    return found
 
 
 class Bucket(NamedTuple):
@@ -256,9 +250,10 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> list
     ]
     filled = [0] * len(COLUMNS)
     ahead = _ahead(where)
+    numbers = np.empty(max(where.largest), np.uint64)
     for r, path, spans in zip(where.runs, where.paths, where.words.tolist(), strict=True):
         table = None if coding is None else coding.table(r)
-        with RunFile(path, ahead.pop(path, None)) as file:
+        with RunFile(path, ahead.pop(path, None), numbers) as file:
             for section in where.sections:
                 own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]
                 if own[0][0] == own[0][1]:

@@ -257,12 +257,17 @@ def read_run(run: Run) -> Sections:
 
 
 class RunFile:
-    """An open run file. ahead : see `Blob`."""
+    """An open run file.
 
-    def __init__(self, path: str, ahead: dict[int, bytes] | None = None) -> None:
+    ahead : see `Blob`. numbers : uint64 array, as long as any column that is read; None: made for each file
+    """
+
+    def __init__(
+        self, path: str, ahead: dict[int, bytes] | None = None, numbers: Words | None = None
+    ) -> None:
         self._blob = Blob(path, ahead)
         self._words: Words = np.empty(0, np.uint64)
-        self._numbers: Words = np.empty(0, np.uint64)
+        self._numbers = numbers
 
     def __enter__(self) -> RunFile:
         return self
@@ -286,17 +291,15 @@ class RunFile:
         first : how many rows of the section have lower scores, if those before the blocks have. stop : the row of
         `out` behind the last one
         """
-        room = out.shape[0] - start
-        if self._numbers.size < room:
-            self._numbers = np.empty(room, np.uint64)
+        numbers = np.empty(out.shape[0] - start, np.uint64) if self._numbers is None else self._numbers
         first, a, stop = 0, 0, start
         for column, span in enumerate(spans):
             words, size = self._load(*span)
-            n = packing.unpack(words, size, column == 0, self._numbers)
+            n = packing.unpack(words, size, column == 0, numbers)
             if column == 0 and n:
-                a, b = np.searchsorted(self._numbers[:n].view(np.float64), [low, high]).tolist()
+                a, b = np.searchsorted(numbers[:n].view(np.float64), [low, high]).tolist()
                 first, stop = packing.place(words) + a, start + b - a
-            out[start:stop, column] = self._numbers[a : a + stop - start]
+            out[start:stop, column] = numbers[a : a + stop - start]
         return first, stop
 
     def _load(self, start: int, stop: int) -> tuple[Words, int]:
