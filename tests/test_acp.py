@@ -51,13 +51,6 @@ def test_nan_gives_nan():
     assert np.isnan(found).all()
 
 
-def test_shape_is_kept():
-    assert ACP().fit([0.1, 0.9], [0, 1]).predict([[0.5], [0.2]], [[0], [0]], [[1], [1]]).tolist() == [
-        [0.5],
-        [0.5],
-    ]
-
-
 def test_errors_say_what_was_found():
     acp = ACP()
     with pytest.raises(NotFittedError, match="call fit first"):

@@ -5,7 +5,6 @@ import pytest
 from common import wavy_rows
 from scipy.special import betaln
 
-from calibrators._kernels import binnings
 from calibrators.methods import binnings as family
 from calibrators.methods.bbq import BBQ
 
@@ -114,16 +113,6 @@ def test_equals_the_direct_loop(n, parameters, decimals, cuts):
     assert weight[shown:].sum() < 1e-15
 
 
-def test_log_beta_against_exact_integers():
-    from fractions import Fraction
-    from math import factorial, log
-
-    for a, b in [(1, 1), (3, 40), (14, 15), (15, 15), (200, 3), (700, 900), (1, 2000)]:
-        exact = Fraction(factorial(a - 1) * factorial(b - 1), factorial(a + b - 1))
-        expected = log(exact.numerator) - log(exact.denominator)
-        assert binnings.log_beta(float(a), float(b)) == pytest.approx(expected, rel=2e-14, abs=1e-14)
-
-
 def test_number_of_models_is_exact_where_the_cube_root_is_whole():
     from calibrators.methods.binnings import _fewest_bins, _most_bins
 
@@ -147,11 +136,6 @@ def test_too_many_edges_are_refused():
         BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e9))
 
 
-def test_few_points_of_huge_weight_are_quick():
-    fitted = BBQ(rho=None, cuts="frequency").fit([0.2, 0.5, 0.9], [0, 1, 1], [1e10, 1e10, 1e10])
-    assert fitted.predict([0.2, 0.5, 0.9]) == pytest.approx([0, 1, 1], abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("parameters", "named"),
     [
@@ -167,18 +151,6 @@ def test_few_points_of_huge_weight_are_quick():
 def test_bad_parameters_are_named(parameters, named):
     with pytest.raises(ValueError, match=f"^{named}: expected"):
         BBQ(**parameters).fit([0.1, 0.2], [0, 1])
-
-
-def test_edges_are_where_the_rare_positives_are():
-    rng = np.random.default_rng(9)
-    s = rng.random(100_000)
-    truth = np.where(s > 0.999, 0.3, 1e-4)
-    z = rng.random(s.size) < truth
-    errors = [
-        np.abs(BBQ(cuts=cuts).fit(s, z).predict(s) - truth)[s > 0.999].mean()
-        for cuts in ("rarer", "frequency")
-    ]
-    assert errors[0] < 0.5 * errors[1]
 
 
 @pytest.mark.parametrize("reference", ["paper", "authors"])

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 from common import assert_same_map, over
-from scipy.optimize import minimize
-from scipy.special import expit
 
 import calibrators.methods.beta
 import calibrators.methods.platt
@@ -63,27 +61,6 @@ def test_the_optimum_is_that_of_the_points(few, calibrator, kind):
     np.testing.assert_allclose(begun, plain, rtol=close, atol=close)
     if kind != "one class":
         assert calibrator.n_evaluations_ <= 3 < evaluations
-
-
-@pytest.mark.parametrize("kind", ["plain", "tie", "weights"])
-def test_beta_has_no_gradient_left(few, kind):
-    points = points_like(kind)
-    few(2)
-    found = parameters(Beta().fit_points(points))
-    u, v = np.log(points.score), -np.log1p(-points.score)
-    left = points.weight * expit(found[0] * u + found[1] * v + found[2]) - points.positives
-    # In parts of what the rows pull each way.
-    for column in (u, v, np.ones(u.size)):
-        assert abs(left @ column) < 1e-11 * (np.abs(left) @ np.abs(column))
-    best = minimize(
-        lambda at: float(
-            points.weight @ np.logaddexp(0, at[0] * u + at[1] * v + at[2])
-            - points.positives @ (at[0] * u + at[1] * v + at[2])
-        ),
-        found + 0.01,
-        method="BFGS",
-    )
-    np.testing.assert_allclose(found, best.x, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,17 +35,6 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        CalibratedClassifier(LogisticRegression(), Platt(max_error=1e-6), cv=3),
-        CalibratedClassifier(LinearSVC(random_state=0), ABB(), cv=2),
-    ]
-)
-def test_scikit_learn_checks_of_more(estimator, check):
-    check(estimator)
-
-
 @pytest.mark.parametrize(("weighted", "ensemble"), [(False, True), (True, False)])
 @pytest.mark.parametrize(
     ("estimator", "calibrator", "method", "response"),

@@ -223,18 +223,6 @@ def test_a_cluster_of_processes_keeps_nothing_of_graphs_that_have_ended():
     assert sum(grown.values()) < 100, grown
 
 
-def test_threads_give_results_in_the_order_of_the_tasks():
-    reports = []
-    executor = ThreadExecutor(2, lambda *report: reports.append(report))
-    found = executor.run("stage", here_after, [(0.2,), (0.1,), (0,)])
-    assert [seconds for seconds, _ in found] == [0.2, 0.1, 0]
-    assert len({thread for _, thread in found} - {threading.main_thread().name}) == 2
-    assert reports[0] == ("stage", 0, 3)
-    assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)
-    assert reports[-1] == ("stage", 3, 3)
-    assert executor.run("stage", os.getpid, []) == []
-
-
 def test_an_error_on_a_thread_waits_for_the_tasks_that_run_and_begins_no_more(tmp_path):
     BEGUN.clear()
     tasks = [(None,), *((str(tmp_path / f"{i}"),) for i in range(9))]
@@ -245,12 +233,6 @@ def test_an_error_on_a_thread_waits_for_the_tasks_that_run_and_begins_no_more(tm
     assert 1 <= len(written) < 9
     time.sleep(0.5)
     assert sorted(path.name for path in tmp_path.iterdir()) == written
-
-
-def here_after(seconds):
-    """A task that says where it was."""
-    time.sleep(seconds)
-    return seconds, threading.current_thread().name
 
 
 BEGUN = threading.Event()

@@ -381,10 +381,3 @@ def taken(place, i):
     except FileExistsError:
         return False
     return True
-
-
-def test_no_worker_at_the_start(monkeypatch):
-    config = by_class(monkeypatch, Refusing, timeout=0.2)
-    message = r"no worker came within 0.2 s \(cluster.timeout\)"
-    with pytest.raises(TemporaryError, match=message), starting_executor(config) as executor:
-        executor()

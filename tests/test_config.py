@@ -63,10 +63,6 @@ def test_a_setting_replaces_a_map_where_a_file_adds_to_it(write):
     assert load(FitConfig, [first], [*FIT, "calibrator.params={}"]).calibrator.params == {}
 
 
-def test_of_several_settings_the_last_counts():
-    assert load(FitConfig, [], [*FIT, "log.label=a", "log.label=b"]).log.label == "b"
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -85,13 +81,6 @@ def test_a_settings_value_is_yaml_or_else_text(text, value):
 @pytest.mark.parametrize("text", ["", "null", "~", "Null"])
 def test_a_setting_can_be_null(text):
     assert load(FitConfig, [], [*FIT, "log.weight=w", f"log.weight={text}"]).log.weight is None
-
-
-def test_anchors_and_merge_keys(write):
-    file = write("log: &log {path: a, score: s}\nstore: {path: p, table: t}\n")
-    assert load(FitConfig, [file]).log.score == "s"
-    file = write("cluster: {arguments: {base: &b {x: 1, y: 2}, more: {<<: *b, y: 3}}, kind: a.B}\n")
-    assert load(FitConfig, [file], FIT).cluster.arguments["more"] == {"x": 1, "y": 3}
 
 
 def test_an_empty_file_and_empty_sections_say_nothing(write):
@@ -391,18 +380,6 @@ def test_sizes(text, size):
 def test_texts_that_are_no_sizes(text):
     with pytest.raises(ValueError, match="expected a size with its unit, such as 2GiB or 1500MB"):
         parse_bytes(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("2", "a size with its unit, such as 2GiB"),
-        ("64MiB", "expected at least 256MiB"),
-        ("null", "a size with"),
-    ],
-)
-def test_memory_is_a_size_that_a_worker_can_start_in(text, said):
-    assert said in message(settings=[f"cluster.memory={text}"])
 
 
 # conf/ and the registry

@@ -83,12 +83,6 @@ def test_weights_that_are_no_counts_widen_the_band(predictions):
     np.testing.assert_allclose(tiny.high, weighted.high, atol=0.05)
 
 
-@pytest.mark.parametrize(("level", "draws"), [(0, 10), (1, 10), (0.9, 0)])
-def test_bad_parameters_of_the_band(predictions, level, draws):
-    with pytest.raises(ValueError, match=r"expected a (whole )?number"):
-        consistency_band(probability_points(*predictions), level=level, draws=draws)
-
-
 def test_scores_that_are_no_probabilities_are_refused():
     with pytest.raises(
         ValueError, match=r"expected numbers in \[0, 1\], found 1 others, the first 1.5 at index 1"

@@ -8,8 +8,6 @@ import scipy.special
 import scipy.stats
 import sklearn.metrics
 from common import over
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
@@ -17,25 +15,10 @@ from calibrators.measures.certainty import area_under_roc, error_bar_passes
 from calibrators.measures.comparison import comparison_passes
 from calibrators.measures.predictions import run_passes
 
-PROBABILITY = st.one_of(
-    st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),
-    st.floats(0, 1),
-)
-WEIGHT = st.one_of(st.just(1.0), st.integers(1, 5).map(float), st.floats(1e-6, 1e6))
-
 
 def points_of(p, w, z):
     order = np.argsort(p, kind="stable")
     return Points(p[order], w[order], (w * z)[order])
-
-
-@st.composite
-def observations(draw, min_size=1):
-    n = draw(st.integers(min_size, 25))
-    p = np.array(draw(st.lists(PROBABILITY, min_size=n, max_size=n)))
-    z = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=float)
-    w = np.array(draw(st.lists(WEIGHT, min_size=n, max_size=n)))
-    return points_of(p, w, z)
 
 
 def sample(n=3000, *, seed=0, digits=None, weights="one", power=1.3):
@@ -62,10 +45,6 @@ def squared(scores):
 
 def halved(scores):
     return scores / 2
-
-
-def rounded(scores):
-    return np.clip(scores.round(1), 0.0, 1.0)
 
 
 def falling(scores):
@@ -157,17 +136,6 @@ def test_weights_at_the_ends_of_their_range_are_measured(unit):
         assert found.auc_error == pytest.approx(math.sqrt(variance / unit))
     compared_far, compared_near = compared(far, halved, squared), compared(points, halved, squared)
     assert compared_far.log_loss.difference == compared_near.log_loss.difference
-
-
-@given(observations(), st.lists(st.integers(1, 24), max_size=4), st.sampled_from([None, squared, rounded]))
-def test_nothing_depends_on_the_parts(points, cuts, predict):
-    ties = np.flatnonzero(np.append(True, np.diff(points.score) > 0))
-    joined = Points(points.score[ties], *(np.add.reduceat(column, ties) for column in points[1:]))
-    assert bars(points, predict, cuts) == bars(points, predict)
-    assert compared(points, squared, predict, cuts) == compared(points, squared, predict)
-    if np.all(points.weight == np.floor(points.weight)):
-        assert bars(joined, predict) == bars(points, predict)
-        assert compared(joined, squared, predict) == compared(points, squared, predict)
 
 
 @pytest.mark.parametrize("weights", ["one", "counts", "real"])

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from pipeline.evaluate.evaluation import (
     ranking,
     run_document,
 )
-from pipeline.evaluate.report import certainty_texts
 from pipeline.execution import InlineExecutor
 from pipeline.files.records import to_json
 from pipeline.log.logs import Columns, open_log
@@ -268,30 +267,3 @@ def test_the_run_document_is_strict_json():
     assert sum(before["histogram"]["weight"]) == 4
     assert document["evaluation"]["rows"] == 4
     assert jsonable(found)["rows"] == 4
-
-
-def test_error_bars_stand_beside_the_measures():
-    rng = np.random.default_rng(0)
-    score = rng.random(4000)
-    label = rng.random(4000) < score**2
-    points = collapse(score, label)
-    fitted = Isotonic().fit_points(points).calibration_map_
-    run = over(points)
-    found = evaluate(run, fitted, rows=4000)
-    document = {side: found.as_dict()[side] for side in ("before", "after")}
-    assert json.loads(to_json(document)) == document
-    bars = {side: document[side]["judgement"]["error_bars"] for side in document}
-    assert bars["before"]["auc"] == found.before.measures.auc
-    assert bars["before"]["ratio_z"] < -10 < 10 > abs(bars["after"]["ratio_z"])
-    before, after = (document[side]["certainty"] for side in document)
-    log_loss = after["decomposition"]["log_loss"]
-    parts = log_loss["miscalibration"] - log_loss["discrimination"] + log_loss["uncertainty"]
-    assert parts == pytest.approx(found.after.measures.log_loss)
-    assert before["decomposition"]["log_loss"]["miscalibration"] > 10 * log_loss["chance_95"]
-    rows = certainty_texts(found)
-    assert {"ratio", "spiegelhalter_z", "auc"} <= rows.keys()
-    assert rows["slope"][1].startswith("1.0")
-    assert "to" in rows["intercept"][0]
-    assert rows["distances"][0].count(",") == 2
-    assert rows["smooth_ece"][1]
-    assert set(after["agreement"]) == {one.name for one in fields(type(found.certainty_after.agreement))}

@@ -1,7 +1,6 @@
 """Data sets of features: kinds of columns, what footers tell, and what only the rows tell."""
 
 import datetime as dt
-import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -127,30 +126,6 @@ def test_a_category_of_too_many_values_is_refused(tmp_path):
         gather_facts(table, InlineExecutor())
     path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i // 2}" for i in range(rows)]})
     gather_facts(open_features(path, Roles("label")), InlineExecutor())
-
-
-def test_facts_do_not_depend_on_how_the_rows_lie(tmp_path):
-    rng = np.random.default_rng(0)
-    columns = {
-        "label": rng.integers(0, 2, 500),
-        "x": pa.array(rng.normal(size=500), mask=rng.random(500) < 0.2),
-        "c": np.array(["a", "b", "c"])[rng.integers(0, 3, 500)],
-        "group": np.array(["g", "h", "i"])[rng.integers(0, 3, 500)],
-        "day": pa.array(rng.integers(0, 99, 500).astype(np.int32), pa.date32()),
-    }
-    roles = Roles("label", group="group", time="day")
-    found = []
-    for i, (files, row_group) in enumerate([(1, 500), (4, 33)]):
-        whole = pa.table(columns)
-        edges = np.linspace(0, 500, files + 1).astype(int)
-        parts = [whole.slice(low, high - low) for low, high in itertools.pairwise(edges)]
-        path = write(tmp_path / str(i), *parts, row_group_size=row_group)
-        found.append(gather_facts(open_features(path, roles), InlineExecutor()))
-    assert found[0].columns == found[1].columns
-    assert all(np.array_equal(a, b) for a, b in zip(found[0].keys, found[1].keys, strict=True))
-    assert found[0].columns["x"].nulls == columns["x"].null_count
-    assert found[0].columns["c"].categories == {"a", "b", "c"}
-    assert found[0].positives == columns["label"].sum()
 
 
 @pytest.mark.parametrize("role", ["row_id", "group", "time"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from common import assert_same_map, wave, write_log
+from common import wave, write_log
 
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods import enir
@@ -31,26 +31,6 @@ def rows():
     score = generator.random(4000).round(3)
     label = generator.random(4000) < wave(score)
     return score, label, generator.exponential(size=4000)
-
-
-@pytest.mark.parametrize("method", WITH_SCORES_ALONE)
-def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypatch, rows, method):
-    score, label, weight = rows
-    weighted = len(method) % 2 == 0  # the matrix has both of each
-    write_log(tmp_path / "log", {"score": score, "label": label, "w": weight}, 3)
-    # Several runs and parts, which a log of this size would not have.
-    monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
-    weights = ["log.weight=w"] if weighted else []
-    summary = prepared(tmp_path, f"calibrator.method={method}", *weights).execute(InlineExecutor()).summary
-    published = read_lookup_table(summary["lookup_path"])
-    expected = make_calibrator(method, {}).fit(score, label, weight if weighted else None)
-    assert_same_map(published.map, expected.calibration_map_)
-    manifest = manifest_of(summary)
-    for key, value in expected.facts().items():
-        assert manifest["data"][key] == published.facts.data[key] == value
-    assert manifest["monotone"] == expected.calibration_map_.monotone
-    assert manifest["gathered"]["at_most_bytes"] > 0
-    assert not list(tmp_path.glob("**/logcal-scratch*"))
 
 
 def prepared(tmp_path, *more):
@@ -143,45 +123,6 @@ def test_a_log_of_sampled_negatives_gives_the_map_of_all_rows(tmp_path, rows, me
     np.testing.assert_allclose(published.map.predict(score), expected, rtol=0, atol=5e-8)
     assert published.facts.data["sampling_rate"] == 0.04
     assert published.map.weight.sum() == score.size
-
-
-def test_segments_of_sampled_negatives_have_maps_of_all_rows(tmp_path, rows):
-    score, label, _ = rows
-    part = np.arange(score.size) % 2
-    outcome = fitted(
-        tmp_path,
-        pa.table({"score": score, "label": label, "part": part}),
-        "log.segment=part",
-        "log.negative_sampling_rate=0.1",
-        "segments.shrinkage=none",
-        "segments.min_rows=10",
-    )
-    table = pq.read_table(outcome.summary["lookup_path"]).to_pandas()
-    for own in (0, 1):
-        rows_of = table[(table["part"] == own) & (table["segment_level"] == 1)]
-        raw = make_calibrator("isotonic", {}).fit(score[part == own], label[part == own])
-        first, last = odds_divided(raw.calibration_map_.prob_lo[[0, -1]], 0.1)
-        assert rows_of["prob_lo"].iloc[[0, -1]].tolist() == pytest.approx([first, last])
-
-
-def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
-    score, label, _ = rows
-    outcome = fitted(
-        tmp_path,
-        pa.table({"score": score, "label": label, "part": np.arange(score.size) % 2}),
-        "calibrator.method=auto",
-        "calibrator.params={candidates: [platt, isotonic, enir, bbq, abb], folds: 3}",
-        "log.segment=part",
-        "segments.min_rows=10",
-    )
-    manifest = manifest_of(outcome.summary)
-    data = manifest["data"]
-    assert data["chosen"] in data["cross_validated_log_loss"]
-    assert set(data["cross_validated_log_loss"]) == {"platt", "isotonic", "enir", "bbq", "abb"}
-    whole = make_calibrator(
-        "auto", {"candidates": ["platt", "isotonic", "enir", "bbq", "abb"], "folds": 3}
-    ).fit(score, label)
-    assert data["cross_validated_log_loss"] == whole.cross_validated_log_loss_
 
 
 def test_auto_gives_all_rows_of_a_log_with_segments_the_same_map_and_says_what_it_chose(tmp_path, rows):

@@ -26,10 +26,6 @@ def keys(n, seed=0, groups=None, times=None):
     return RowKeys(np.arange(n, dtype=np.uint64), rng.random(n) < 0.2, group, times)
 
 
-def take(rows, index):
-    return RowKeys(*(None if column is None else column[index] for column in rows))
-
-
 def splitmix64(state):
     """Steele, Lea & Flood (2014), figure 17, with Stafford's variant 13, in whole numbers of Python."""
     mask = (1 << 64) - 1
@@ -54,50 +50,6 @@ def test_random_numbers_are_fixed_for_ever():
     assert random_state(0, 0) == FIXED_STATE
 
 
-def test_random_numbers_are_uniform_and_independent():
-    n = 200_000
-    unit = {
-        (seed, repeat): random_bits(seed, repeat, np.arange(n, dtype=np.uint64)) / 2.0**64
-        for seed, repeat in [(0, 0), (0, 1), (1, 0), (1, 1)]
-    }
-    for u in unit.values():
-        counts = np.histogram(u, 100, (0, 1))[0]
-        assert ((counts - n / 100) ** 2 / (n / 100)).sum() < 160  # chi-square, 99 degrees: p about 1e-4
-        assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 0.01
-    columns = np.array(list(unit.values()))
-    assert np.abs(np.corrcoef(columns) - np.eye(4)).max() < 0.01
-
-
-def test_every_bit_of_the_key_seed_and_repeat_matters():
-    base = int(random_bits(5, 7, np.array([11], np.uint64))[0])
-    for bit in range(64):
-        flips = [
-            int(random_bits(5, 7, np.array([11 ^ (1 << bit)], np.uint64))[0]),
-            int(random_bits(5 ^ (1 << bit), 7, np.array([11], np.uint64))[0]),
-        ]
-        if bit < 20:
-            flips.append(int(random_bits(5, 7 ^ (1 << bit), np.array([11], np.uint64))[0]))
-        for other in flips:
-            assert 12 <= (base ^ other).bit_count() <= 52
-
-
-@pytest.mark.parametrize("folds", [Folds(), Folds(stratified=True), Folds("group"), Folds("time")])
-def test_order_and_partitioning_of_the_rows_change_nothing(folds):
-    n = 1000
-    rows = keys(n, groups=40, times=np.random.default_rng(1).integers(0, 300, n))
-    order = np.random.default_rng(2).permutation(n)
-    shuffled = take(rows, order)
-    if folds.split == "time":
-        fold, again = folds.by_time(4, rows.time)[2], folds.by_time(4, shuffled.time)[2]
-    else:
-        fold, again = folds.fold(3, rows), folds.fold(3, shuffled)
-    assert fold == again
-    parts = fold.parts(rows)
-    assert np.array_equal(again.parts(shuffled), parts[order])
-    pieces = np.array_split(np.arange(n), 7)
-    assert np.array_equal(np.concatenate([fold.parts(take(rows, piece)) for piece in pieces]), parts)
-
-
 def test_by_row_a_part_depends_on_seed_repeat_and_id_alone():
     rows, others = keys(500), keys(500, seed=1)
     more = RowKeys(np.arange(900, dtype=np.uint64), np.zeros(900, bool))
@@ -106,15 +58,6 @@ def test_by_row_a_part_depends_on_seed_repeat_and_id_alone():
     assert np.array_equal(Folds(seed=5).fold(2, more).parts(more)[:500], parts)  # more rows
     assert not np.array_equal(Folds(seed=6).fold(2, rows).parts(rows), parts)
     assert not np.array_equal(Folds(seed=5).fold(3, rows).parts(rows), parts)
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.7, 0.99])
-def test_by_row_the_share_is_what_was_asked_for(fraction):
-    rows = keys(20_000)
-    share = np.mean(
-        [np.mean(Folds(train_fraction=fraction).fold(r, rows).parts(rows) == TRAINED) for r in range(10)]
-    )
-    assert share == pytest.approx(fraction, abs=4 * np.sqrt(fraction * (1 - fraction) / 200_000))
 
 
 @pytest.mark.parametrize(("n", "positive"), [(748, 178), (1000, 10), (50, 2), (11, 5)])

@@ -275,22 +275,6 @@ def _known(world: World) -> dict[str, Known]:
     return ledger.files
 
 
-def test_a_table_that_changes_after_a_plan_is_not_that_plans(world):
-    """Each version's files are that version's score."""
-    world.rules = Rules(limits=Limits(files=2))
-    names = [world.arrive(f"{i}.parquet", at=i + 1.0).name for i in range(4)]
-    follower = world.follower()
-    follower.start()
-    follower.run(follower.listing(whole=True))
-    world.current = "000002-b"
-    world.take_all(follower)
-    versions = dict(zip(names, ["000001-a"] * 2 + ["000002-b"] * 2, strict=True))
-    assert world.written() == world.expected(versions)
-    for name, version in versions.items():
-        table = pq.read_table(Path(world.output) / name)
-        assert set(table["table_version"].to_pylist()) == {version}
-
-
 def test_two_followers(any_world):
     world = any_world
     first = world.follower()
@@ -325,19 +309,6 @@ def test_the_loser_of_a_race_for_a_batch_ends(world):
     assert other.plan("000001-a", change.new) is not None
     with pytest.raises(TemporaryError, match="another follower began"):
         follower.run(change)
-
-
-def test_a_listing_that_hides_a_file_and_then_shows_it(world, monkeypatch):
-    world.arrive("a.parquet")
-    world.arrive("b.parquet")
-    whole = list_sources(fsspec.filesystem("file"), str(world.log))
-    follower = world.follower()
-    follower.start()
-    shown = iter([whole[:1], whole])
-    monkeypatch.setattr(following, "list_sources", lambda *args, **kwargs: next(shown, whole))
-    while follower.run(follower.listing(whole=True)) is not None:
-        pass
-    assert world.written() == world.expected()
 
 
 def test_times_order_files_and_never_leave_one_out(world):

@@ -87,16 +87,6 @@ def test_groups_of_one_are_the_calibrator_itself():
         assert Grouped(calibrator, group_size=1).fit(s, z).predict(at) == pytest.approx(plain, abs=1e-12)
 
 
-def test_any_calibrator_can_be_grouped():
-    rng = np.random.default_rng(0)
-    s = rng.random(1000)
-    z = rng.random(1000) < s
-    fitted = Grouped(HistogramBinning(bins=4), group_size=100).fit(s, z)
-    assert len(fitted.calibration_map_) == 4
-    assert fitted.n_observations_ == 1000
-    assert Grouped(HistogramBinning(bins=4)).get_params()["calibrator__bins"] == 4
-
-
 def test_fewer_observations_than_a_group_are_one_level():
     fitted = DGG(ends=0).fit([0.1, 0.5, 0.9], [0, 1, 1])
     assert fitted.predict([0.0, 0.5, 1.0]) == pytest.approx([2 / 3] * 3)

@@ -150,24 +150,6 @@ def test_a_log_without_the_current_versions_segments_is_not_compared(place, call
     assert done.json["gate"]["holdout"]["compared"] is False
 
 
-def test_what_is_held_out_of_rows_with_weights_does_not_depend_on_files(place, call):
-    columns = countries(place, 3000, digits=2)
-    random = np.random.default_rng(5)
-    columns["weight"] = random.integers(1, 5, 3000) / 3.7
-    place.write_log(columns)
-    order = random.permutation(3000)
-    shuffled = {name: [column[i] for i in order] for name, column in columns.items()}
-    place.write_log(shuffled, files=7, name="other")
-    found = []
-    for name in ("log", "other"):
-        paths = {"store__table": name, "log__path": place.root / name}
-        settings = ("log.segment=country", "segments.min_rows=100", "log.weight=weight", "--json")
-        found.append(call("fit", GATE.replace("}", ", refit: false}"), *settings, **paths).expect(0).json)
-    assert found[0]["fingerprint"] == found[1]["fingerprint"]
-    assert found[0]["gate"] == found[1]["gate"]
-    assert 0.2 < found[0]["gate"]["holdout"]["rows"] / found[0]["weight"] < 0.6
-
-
 def test_the_last_days_of_each_country_are_held_out(place, call):
     days = [countries(place, 2000, seed=day) for day in range(4)]
     for day, columns in enumerate(days, 1):

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +33,8 @@ from calibrators.methods.intervals import (
     ranks,
     venn_abers_pass,
 )
+from jobs import evaluate, fit, score, tables
+from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
 from pipeline.fit.calibration import make_calibrator
@@ -136,24 +139,6 @@ def test_venn_abers_is_that_of_refitted_regressions(seed, ends):
         assert found.upper[r] == pytest.approx(1 if r == len(one) - 1 else refit(inside[-1], 1), abs=1e-13)
 
 
-def test_venn_abers_is_that_of_the_package():
-    venn_abers = pytest.importorskip("venn_abers")
-    rng = np.random.default_rng(3)
-    score = np.round(rng.random(600), 2)
-    label = (rng.random(600) < score).astype(int)
-    peer = venn_abers.VennAbers()
-    peer.fit(np.column_stack([1 - score, score]), label)
-    points = collapse(score, label)
-    one = Isotonic(ends=0).fit_points(points).calibration_map_
-    found = over(points)(venn_abers_pass(one))
-    rows = np.flatnonzero(one.weight > 0)[1:-1]
-    for r in rows:
-        inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
-        _, p = peer.predict_proba(np.column_stack([1 - inside[[0, -1]], inside[[0, -1]]]))
-        assert found.lower[r] == p[0, 0]
-        assert found.upper[r] == p[1, 1]
-
-
 def some_weights(rng, n):
     return (
         rng.choice([0.1, 0.3, 1.0, 2.5, 7.0], n)
@@ -220,28 +205,6 @@ def test_bands_of_weights_hold_the_truth(kind):
     assert held >= 38
 
 
-@pytest.mark.parametrize("method", ["auto", "smooth"])
-def test_the_posterior_holds_the_truth_at_each_score(method):
-    """95 % of scores; fewer where the truth is what the curve believes least: steps."""
-    held = {"smooth": [], "steps": []}
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        z = 2 * rng.standard_normal(2000)
-        for name, f in (("smooth", 0.6 * z - 0.5), ("steps", 1.5 * np.floor(0.5 * z))):
-            truth = 1 / (1 + np.exp(-f))
-            score = 1 / (1 + np.exp(-z))
-            made = make_calibrator(method, {}).fit(score, rng.random(z.size) < truth)
-            one = made.calibration_map_
-            lower, upper = made.posterior_.interval(one).at(one.score_hi, score)
-            p = made.predict(score)
-            assert np.all((lower <= p) & (p <= upper))
-            assert np.all(np.diff(lower[np.argsort(score)]) >= -1e-15)
-            held[name].append(np.mean((lower <= truth) & (truth <= upper)))
-            assert np.mean(upper - lower) < 0.15
-    assert np.mean(held["smooth"]) > 0.93
-    assert np.mean(held["steps"]) > 0.75
-
-
 def test_draws_vary_as_the_posterior_does():
     """Of each prior the variance at a place is a quadratic form of an inverse that numpy makes."""
     rng = np.random.default_rng(0)
@@ -296,9 +259,6 @@ def a_log(root, n=6000):
     ],
 )
 def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
-    from jobs import evaluate, fit, score, tables
-    from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
-
     points = a_log(tmp_path)
     plain = {"segment": []}
     calibrator = {"method": method, "interval": "auto" if method == "auto" else kind}
@@ -317,36 +277,45 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     monkeypatch.setattr(
         scored_file, "read_batches", lambda *given: decoded.append(given[3]) or read_batches(*given)
     )
-    run(score, ScoreConfig, tmp_path, log=plain, output={"path": str(tmp_path / "out"), "interval": True})
+    scored, lower, upper = check_scored(tmp_path, kind, plain, inline=method == "isotonic")
     groups = sum(pq.ParquetFile(path).num_row_groups for path in (tmp_path / "out").rglob("*.parquet"))
     assert len(decoded) == groups  # each once
-    scored = pq.read_table(tmp_path / "out")
-    assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
-    table = logcal.load(str(tmp_path / "store"), "t")
-    lower, upper = table.interval(scored["score"].to_numpy())
-    np.testing.assert_array_equal(scored["prob_lower"], lower)
-    np.testing.assert_array_equal(scored["prob_upper"], upper)
     p = scored["probability"].to_numpy()
-    report = {"path": str(tmp_path / "report")}
-    run(evaluate, EvaluateConfig, tmp_path, log=plain, evaluate={"allow_in_sample": True}, report=report)
-    page = (tmp_path / "report" / "report.html").read_text()
+    if method != "abb":
+        assert ((lower <= p) & (p <= upper)).all()
+    # NaN is above all numbers where it is sorted; null and NaN have no interval.
+    special = pa.table({"score": [float("nan"), None, 0.5]})
+    ends = [row[-2:] for row in by_duckdb(tmp_path, special, inline=False).fetchall()]
+    assert sorted(ends, key=str)[1:] == [(None, None)] * 2
+
+
+def check_scored(root, kind, log, *, inline):
+    """Score and evaluate the log; what it got is what applications and queries give it. Returns it, with both ends."""
+    run(score, ScoreConfig, root, log=log, output={"path": str(root / "out"), "interval": True})
+    scored = pq.read_table(root / "out")
+    assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
+    segments = {name: scored[name] for name in log["segment"]}
+    ends = logcal.load(str(root / "store"), "t").interval(scored["score"].to_numpy(), segments or None)
+    asked = scored.select(["score", *segments]).append_column("row", pa.array(np.arange(scored.num_rows)))
+    for how in (False, True) if inline else (False,):
+        rows = by_duckdb(root, asked, inline=how).order("row").fetchnumpy()
+        for name, end in zip(("prob_lower", "prob_upper"), ends, strict=True):
+            np.testing.assert_array_equal(scored[name], end)
+            np.testing.assert_array_equal(rows[name], end)
+    report = {"path": str(root / "report")}
+    run(evaluate, EvaluateConfig, root, log=log, evaluate={"allow_in_sample": True}, report=report)
+    page = (root / "report" / "report.html").read_text()
     said = ("The band contains" in page, "multiprobabilities" in page, "posterior interval" in page)
     assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
-    if method == "isotonic":
-        assert ((lower <= p) & (p <= upper)).all()
-    duckdb = pytest.importorskip("duckdb")
-    for inline in (False, True):
-        query = tables.sql(str(tmp_path / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
-        one = duckdb.connect()
-        one.register("scored", scored.select(["score"]).append_column("row", pa.array(np.arange(p.size))))
-        # NaN is above all numbers where it is sorted; null and NaN have no interval.
-        one.register("special", pa.table({"score": [float("nan"), None, 0.5]}))
-        special = one.sql(query.rstrip(";").replace("FROM scored", "FROM special")).fetchall()
-        ends = [row[-2:] for row in special]
-        assert sorted(ends, key=str)[1:] == [(None, None)] * 2
-        rows = one.sql(f"SELECT prob_lower, prob_upper FROM ({query.rstrip(';')}) ORDER BY row").fetchnumpy()
-        np.testing.assert_array_equal(rows["prob_lower"], lower)
-        np.testing.assert_array_equal(rows["prob_upper"], upper)
+    return scored, *ends
+
+
+def by_duckdb(root, rows, *, inline):
+    """What the table's query says of rows."""
+    query = tables.sql(str(root / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
+    connection = duckdb.connect()
+    connection.register("scored", rows)
+    return connection.sql(query.rstrip(";"))
 
 
 @pytest.mark.parametrize(
@@ -360,9 +329,6 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     ],
 )
 def test_rows_with_weights(tmp_path, kind, weights):
-    from jobs import fit
-    from jobs.config.jobs import FitConfig
-
     rng = np.random.default_rng(9)
     n = 3000
     score, day = rng.random(n), rng.integers(0, 4, n)
@@ -425,9 +391,6 @@ def a_log_of_segments(root, weights=None):
 def test_each_segments_map_has_the_interval_of_its_own_rows(
     tmp_path, caplog, monkeypatch, kind, method, weights, rate
 ):
-    from jobs import evaluate, fit, score, tables
-    from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
-
     # By tasks that hold a part of a segment's rows each.
     small = {"run_rows": 700, "bucket_bytes": 9000}
     monkeypatch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, **small))
@@ -459,42 +422,16 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
         ends = (np.zeros(1), np.ones(1)) if expected is None else expected
         for column, values in zip(found.interval, ends, strict=True):
             np.testing.assert_allclose(column[start:stop], np.broadcast_to(values, stop - start), rtol=1e-9)
-    run(score, ScoreConfig, tmp_path, log=log, output={"path": str(tmp_path / "out"), "interval": True})
-    scored = pq.read_table(tmp_path / "out")
-    assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
-    table = logcal.load(str(tmp_path / "store"), "t")
-    lower, upper = table.interval(scored["score"].to_numpy(), {"a": scored["a"]})
-    np.testing.assert_array_equal(scored["prob_lower"], lower)
-    np.testing.assert_array_equal(scored["prob_upper"], upper)
+    scored, *ends = check_scored(tmp_path, kind, log, inline=method == "isotonic")
     thin = np.asarray(scored["a"]) == "c"
-    for own, whole in zip(
-        (lower, upper), found.whole_interval.at(found.whole.score_hi, scored["score"].to_numpy()), strict=True
-    ):
-        np.testing.assert_array_equal(own[thin], whole[thin])
+    whole = found.whole_interval.at(found.whole.score_hi, scored["score"].to_numpy())
+    for own, of_all in zip(ends, whole, strict=True):
+        np.testing.assert_array_equal(own[thin], of_all[thin])
     with pytest.raises(ConfigError, match="found none of a"):
-        table.interval([0.5])
-    report = {"path": str(tmp_path / "report")}
-    run(evaluate, EvaluateConfig, tmp_path, log=log, evaluate={"allow_in_sample": True}, report=report)
-    page = (tmp_path / "report" / "report.html").read_text()
-    said = ("The band contains" in page, "multiprobabilities" in page, "posterior interval" in page)
-    assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
-    duckdb = pytest.importorskip("duckdb")
-    asked = scored.select(["score", "a"]).append_column("row", pa.array(np.arange(len(lower))))
-    for inline in (False, True)[: 2 if method == "isotonic" else 1]:
-        query = tables.sql(str(tmp_path / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
-        one = duckdb.connect()
-        one.register("scored", asked)
-        answer = one.sql(
-            f"SELECT prob_lower, prob_upper FROM ({query.rstrip(';')}) ORDER BY row"
-        ).fetchnumpy()
-        np.testing.assert_array_equal(answer["prob_lower"], lower)
-        np.testing.assert_array_equal(answer["prob_upper"], upper)
+        logcal.load(str(tmp_path / "store"), "t").interval([0.5])
 
 
 def test_what_does_not_go_with_intervals(tmp_path):
-    from jobs import fit, score
-    from jobs.config.jobs import FitConfig, ScoreConfig
-
     a_log(tmp_path)
     for log, calibrator, said in (
         ({"segment": ["a"]}, {"interval": "band"}, "with segments, found segments.shrinkage=auto"),
@@ -517,9 +454,6 @@ def test_what_does_not_go_with_intervals(tmp_path):
 
 
 def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
-    from jobs import fit
-    from jobs.config.jobs import FitConfig
-
     score = np.arange(4000) / 4000
     write_log(
         tmp_path / "log", pa.table({"score": score, "label": (np.abs(score - 0.4) < 0.2).astype(np.int8)})
@@ -534,9 +468,6 @@ def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
 
 
 def test_intervals_that_cannot_be(tmp_path):
-    from jobs import fit
-    from jobs.config.jobs import FitConfig
-
     a_log(tmp_path)
     path = run(fit, FitConfig, tmp_path, log={"segment": []}, calibrator={"interval": "band"})["lookup_path"]
     table = pq.read_table(path, partitioning=None)

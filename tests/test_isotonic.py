@@ -59,12 +59,6 @@ SCORE = st.one_of(
 )
 
 
-@given(st.lists(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=30), min_size=1, max_size=6))
-def test_groups_at_once_are_each_group_alone(groups):
-    for ends in (0.0, 1.0):
-        check_groups([tuple(np.array(column) for column in zip(*rows, strict=True)) for rows in groups], ends)
-
-
 def test_large_groups_at_once_are_each_group_alone():
     rng = np.random.default_rng(0)
     groups = []

@@ -433,37 +433,6 @@ def test_a_day_is_sorted_anew_where_its_outcomes_changed(days):
     assert delay["p90"] == pytest.approx(np.quantile(took, 0.9), rel=0.02)
 
 
-def test_mixed_days_segments_weights_grids_and_executors_make_no_difference(days, call, split):
-    """The same bytes as of a log that was joined beforehand."""
-    arrive(days, range(12))
-    random = np.random.default_rng(6)
-    log = pa.concat_tables(days.frames.values())
-    order = random.permutation(log.num_rows)
-    log = log.take(pa.array(order)).append_column(
-        "site", pa.array(random.choice(["a", "b", "c"], log.num_rows))
-    )
-    log = log.append_column("weight", pa.array(random.integers(1, 4, log.num_rows)))
-    whole = write(days.root / "whole", log, files=3, row_group_size=1000)
-    ids, positive = log.column("id").to_numpy(), set(days.came.column("id").to_pylist())
-    label = pa.array([1 if one in positive else 0 for one in ids.tolist()], pa.int8())
-    beforehand = write(days.root / "beforehand", log.append_column("label", label), files=2)
-    window = "window={column: made, last: 6d, until: 2026-03-09, suspect_days: use, half_life: 3d}"
-    more = ["log.segment=site", "log.weight=weight", "score_table.grid=1e-3", window]
-    expected = fitted(days, "before", ISOTONIC, *more, log__path=beforehand)[1]
-    assert expected is not None
-    labels = {"log__path": whole, "log__labels__path": days.labels}
-    for kind in ("inline", "threads"):
-        _, found, _ = fitted(
-            days, kind, *KEYED, *more, "log.labels.time=came", f"cluster.kind={kind}", **labels
-        )
-        assert found == expected
-    assert fitted(days, "plain", *KEYED, *more, **labels)[1] == expected
-    split()
-    for kind in ("inline", "threads", "local"):
-        timed = (*KEYED, *more, "log.labels.time=came", f"cluster={{kind: {kind}, workers: 2}}")
-        assert fitted(days, f"parts-{kind}", *timed, job=call, **labels)[1] == expected
-
-
 def test_every_job_takes_the_same_labels(days):
     arrive(days, range(12))
     log = pa.concat_tables(days.frames.values())

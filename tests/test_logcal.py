@@ -268,19 +268,6 @@ def test_values_of_another_type_are_unknown():
         assert (place.tolist(), known.tolist()) == ([0, 2], [False, True])
 
 
-def test_many_texts_are_found(monkeypatch):
-    rng = np.random.default_rng(0)
-    texts = np.unique(rng.integers(0, 10**9, 20_000)).astype(str)
-    levels = np.append(0, np.ones(texts.size, int))
-    index = SegmentIndex([pa.array([None, *texts])], levels, np.arange(levels.size), levels == 1)
-    asked = np.concatenate([rng.permutation(texts), rng.integers(10**9, 10**10, 10_000).astype(str)])
-    of = {text: i for i, text in enumerate(texts, 1)}
-    for _ in each_way(monkeypatch):
-        place, known = index.find([pa.array(asked)])
-        assert place.tolist() == [of.get(text, 0) for text in asked]
-        assert known.tolist() == [text in of for text in asked]
-
-
 # What is wrong
 
 
@@ -466,18 +453,6 @@ def test_stores_by_url(published):
 
 
 # From probabilities back to scores
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.05, 0.1, 1 / 3, 0.5, 0.9])
-def test_the_inverse_is_the_lowest_score_that_reaches_a_probability(published, probability):
-    table = logcal.load(str(published.store), "ads")
-    score = table.inverse(probability)
-    if np.isnan(score):
-        assert table.predict([-np.inf, *table.map.score_lo[1:], np.inf]).max() < probability
-        return
-    assert table.predict(score) >= probability
-    if score != -np.inf:
-        assert table.predict(np.nextafter(score, -np.inf)) < probability
 
 
 def test_the_inverse_of_a_segment_is_that_of_its_curve(published):

@@ -42,10 +42,6 @@ def columns_of(seed: int, *, proper: bool, weighted: bool = False) -> list[Point
     return [one for one in found if not proper or (one.score[0] >= 0 and one.score[-1] <= 1)]
 
 
-def field(numbers: np.ndarray, name: str) -> np.ndarray:
-    return numbers[:, segment_numbers.FIELDS.index(name)]
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_measures_are_those_of_each_column(weighted, monkeypatch):
     monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
@@ -91,13 +87,6 @@ def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate,
         run = over(own, *rng.integers(0, own.score.size, 3))
         again = segment_task.large(own.score.size, run)[0]
         np.testing.assert_allclose(again, numbers, rtol=1e-11, atol=1e-13)
-
-
-def test_a_line_is_found_of_some():
-    columns = columns_of(2, proper=True)
-    found = segment_numbers.segment_task_of(10, False, 1.0, tests=True).small(together(columns))
-    assert np.isfinite(field(found, "slope")).any()
-    assert np.isnan(field(found, "slope")).any()
 
 
 def test_no_segments_have_no_rows():

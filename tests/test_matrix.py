@@ -14,7 +14,7 @@ import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -216,6 +216,15 @@ def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
     return found
 
 
+@functools.cache
+def expected_facts(asked: Asked) -> dict[str, Any]:
+    """What the manifest says of the fit to all rows."""
+    rows = rows_in_memory(asked)
+    calibrator = make_calibrator(asked.method, PARAMETERS.get(asked.method, {}))
+    fitted = calibrator.fit(rows.score, rows.label, rows.weight if asked.weighted else None)
+    return fitted.facts()
+
+
 def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
     """Fit a log of some layout by tasks of some sizes, and compare what was published."""
     drawn = random.Random(str(case))
@@ -265,6 +274,10 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
     rows, found = rows_in_memory(asked), expected_maps(asked)
     expected = [(key, one) for key, one in found if isinstance(one, CalibrationMap)]
     version = Folder.at(made["lookup_path"].rpartition("/")[0])
+    manifest = version.read_json("manifest.json")
+    if not case.columns:
+        facts = expected_facts(asked)
+        assert facts == {name: manifest["data"].get(name) for name in facts}, case
     lookup = pq.read_table(pa.BufferReader(version.read("lookup.parquet")))
     for name in NAMES:
         own = np.concatenate([getattr(one, name) for _, one in expected])
@@ -275,7 +288,7 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
         values = pa.array([key[i] if i < len(key) else None for key in keys], lookup.schema.field(name).type)
         assert lookup[name].combine_chunks().equals(values.take(pa.array(of_row)).cast(values.type))
     check_lines(version, case, {key: one for key, one in found if isinstance(one, Line)})
-    assert version.read_json("manifest.json")["gathered"]["at_most_bytes"] > 0
+    assert manifest["gathered"]["at_most_bytes"] > 0
     assert made["rows_used"] == rows.score.size
     bad = 0 if not case.quarantine else sum(made["quarantined_by_reason"].values())
     assert made["rows_read"] == rows.score.size + bad

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
 from calibrators._kernels.sums import expansion_of
-from calibrators.arithmetic.passes import Pass, Points, collapse
+from calibrators.arithmetic.passes import Pass, collapse
 from calibrators.measures.predictions import (
     MEASURES,
     assess,
@@ -91,17 +91,6 @@ def test_calibration_errors_agree_with_brute_force(data, bins):
         assert getattr(found, f"mce_{how}") == pytest.approx(mce, rel=1e-11, abs=1e-15)
 
 
-def test_fractional_weights_make_groups_of_equal_weight():
-    p, w, z = sample(500, weighted=True)
-    found = assess(p, w, z * w, bins=7)
-    assert [g.weight for g in found.by_frequency] == pytest.approx([w.sum() / 7] * 7, rel=1e-11)
-    mean = sum(g.weight * g.mean_prediction for g in found.by_frequency) / w.sum()
-    assert mean == pytest.approx(np.average(p, weights=w), rel=1e-11)
-    assert found.mean_prediction == pytest.approx(np.average(p, weights=w), rel=1e-11)
-    gaps = [abs(g.frequency - g.mean_prediction) for g in found.by_frequency]
-    assert found.measures.mce_frequency == pytest.approx(max(gaps), rel=1e-11)
-
-
 def test_tie_across_group_borders_is_shared_in_proportion():
     # 8 rows: one at 0.2, six at 0.5 (half of them positive), one at 0.9, in groups of 4.
     found = assess([0.2, 0.5, 0.9], [1, 6, 1], [0, 3, 1], bins=2).by_frequency
@@ -151,16 +140,6 @@ def test_known_weights_save_a_pass_and_change_nothing(data, cuts, bins):
 
 def _beginning(points):
     return float(points.score[0]), expansion_of(points.weight)
-
-
-def test_weights_that_only_add_up_to_whole_numbers_cost_a_second_pass():
-    points = Points(np.arange(8) / 8, np.array([0.5, 1.5] * 4), np.array([0.0, 1.5] * 4))
-    run = over(points, 3)
-    parts = run(Pass(chunk=_beginning, combine=list))
-    passes = []
-    found = run_passes(assessment_passes(bins=3, parts=parts), lambda one: passes.append(one) or run(one))
-    assert len(passes) == 2
-    assert found == run_passes(assessment_passes(bins=3), run)
 
 
 def test_log_losses_are_those_of_the_library():
@@ -214,11 +193,6 @@ def test_certainty_that_was_wrong_costs_infinitely(p, z):
     assert "weight 2 " in found.reasons["log_loss"]
     assert found.as_dict()["log_loss"] == "Infinity"
     assert found.brier == pytest.approx(2.25 / 3)
-
-
-def test_certainty_that_was_right_costs_nothing():
-    found = measure([0.0, 1.0], None, [0, 1])
-    assert (found.log_loss, found.brier, found.auc, found.accuracy) == (0.0, 0.0, 1.0, 1.0)
 
 
 def test_half_predicts_one():

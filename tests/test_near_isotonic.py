@@ -1,7 +1,6 @@
 """The near-isotonic path against its optimality conditions, rational arithmetic and scikit-learn."""
 
 import itertools
-import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -98,52 +97,6 @@ def test_whole_weights_equal_rational_arithmetic(few, scale):
         assert_matches(path, points, exact, 1e-15 if scale == 1.0 else 1e-14)
 
 
-@pytest.mark.parametrize("few", [SWEEPS_ONLY, HEAP_ONLY])
-def test_scaled_weights_have_the_scaled_breakpoints(few):
-    # w / 3e9 is not whole, and no level or breakpoint that was equal need be equal to the last bit.
-    rng = np.random.default_rng(2)
-    for _ in range(100):
-        score, weight, positives = small_points(rng)
-        exact = exact_path(weight, positives)
-        path = path_of_points(Points(score, weight / 3e9, positives / 3e9), few)
-        expected = [float(lam) for lam, *_ in exact[1:]]
-        assert path.breakpoints.size == len(expected)
-        np.testing.assert_allclose(path.breakpoints * 3e9, expected, rtol=1e-11)
-        assert path.degrees_of_freedom.tolist() == [len(blocks) for _, blocks, *_ in exact[1:]]
-
-
-@pytest.mark.parametrize("few", [SWEEPS_ONLY, HEAP_ONLY])
-@pytest.mark.parametrize("spread", [2, 10.5])
-def test_weights_of_very_different_size_equal_rational_arithmetic(few, spread):
-    rng = np.random.default_rng(3)
-    for _ in range(50):
-        m = int(rng.integers(2, 25))
-        weight = 10.0 ** rng.uniform(1.5 - spread, 1.5 + spread, m)
-        positives = np.where(rng.random(m) < 0.5, weight, 0.0)
-        mixed = rng.random(m) < 0.2
-        positives[mixed] = weight[mixed] * rng.random(mixed.sum())
-        points = Points(np.arange(m, dtype=float), weight, positives)
-        path = path_of_points(points, few)
-        exact = exact_path(weight, positives)
-        # Levels closer than 1e-12 count as equal, as when 1e-9 is pooled with 1e12: that loses some breakpoints.
-        times = np.array([float(lam) for lam, *_ in exact])
-        for lam in path.breakpoints:
-            assert np.abs(times - lam).min() <= 1e-11 * lam
-        if spread < 4:
-            assert path.breakpoints.size == times.size - 1
-        for lam in [0.0, *path.breakpoints, *(path.breakpoints * 1.3)]:
-            i = np.flatnonzero(times <= lam * (1 + 1e-10))[-1]
-            lam0, blocks, c, w = exact[i]
-            rest = max(Fraction(float(lam)) - lam0, 0)
-            ends, levels = zip(
-                *((end, float(p + rest * c[j] / w[j])) for j, (end, p) in enumerate(blocks)), strict=True
-            )
-            expected = np.array(levels)[np.searchsorted(ends, np.arange(m))]
-            np.testing.assert_allclose(
-                levels_at_points(path.solution(lam), points.score), expected, rtol=0, atol=1e-11
-            )
-
-
 def test_tiny_and_huge_weights_scale_exactly():
     rng = np.random.default_rng(4)
     score, weight, positives = small_points(rng)
@@ -231,17 +184,6 @@ def test_last_solution_is_scikit_learns_isotonic_regression():
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12, err_msg=name)
 
 
-def test_equal_quotients_are_one_breakpoint():
-    # 1 * 1 / (1 + 1) = 2 * 2 / (4 + 4) ... : pairs (n, n) of a fall meet at n / 2; (1, 2) and (2, 1) at 2 / 3.
-    score = np.arange(12.0)
-    weight = np.array([9.0, 1, 2, 9, 9, 2, 1, 9, 9, 1, 2, 9])
-    positives = weight * np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1])
-    path = path_of_points(Points(score, weight, positives))
-    assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact_path(weight, positives)[1:]]
-    assert path.breakpoints[0] == 2 / 3
-    assert path.degrees_of_freedom[0] == 9
-
-
 def test_levels_that_meet_at_rest_merge_at_once():
     # After the first merge the middle block rests at exactly the level of its left neighbour, which rests as well.
     weight = np.array([4.0, 2.0, 1.0, 1.0, 4.0])
@@ -249,20 +191,6 @@ def test_levels_that_meet_at_rest_merge_at_once():
     path = path_of_points(Points(np.arange(5.0), weight, positives))
     assert path.breakpoints.tolist() == [0.5]
     assert path.solution(0.5).level.tolist() == [0.0, 0.5, 1.0]
-
-
-def test_solution_lists_its_blocks():
-    path = near_isotonic_path([0.1, 0.2, 0.2, 0.3, 0.4, 0.5], [0, 1, 1, 0, 1, 1])
-    solution = path.solution(0.0)
-    assert solution.first_score.tolist() == [0.1, 0.2, 0.3, 0.4]
-    assert solution.last_score.tolist() == [0.1, 0.2, 0.3, 0.5]
-    assert solution.weight.tolist() == [1, 2, 1, 2]
-    assert solution.positives.tolist() == [0, 2, 0, 2]
-    assert solution.level.tolist() == [0, 1, 0, 1]
-    assert path.breakpoints.tolist() == [2 / 3]
-    merged = path.solution(2 / 3)
-    assert merged.level.tolist() == [0.0, 2 / 3, 1.0]
-    assert merged.positives.tolist() == [0, 2, 2]
 
 
 @pytest.mark.parametrize("lam", [-1, np.nan, "1", None, True])
@@ -315,19 +243,3 @@ def test_calibrator_is_the_solution_at_its_lambda(lam):
         )
         parts = NearIsotonic(lam=lam, shrink=0).fit_passes(over(points, 5, 6, 7, 600))
         assert np.array_equal(parts.predict(points.score), got)
-
-
-@pytest.mark.system
-def test_path_is_small():
-    score, labels = curve(np.random.default_rng(10), 200_000)
-    runs = part_runs(collapse(score, labels)).runs
-    NearIsotonicPath.of_runs(runs)
-    tracemalloc.start()
-    try:
-        path = NearIsotonicPath.of_runs(runs)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    held = sum(column.nbytes for column in runs)
-    assert (held + peak) / runs.first.size < 120
-    assert path.nbytes / runs.first.size < 70

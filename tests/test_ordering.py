@@ -80,16 +80,6 @@ def test_many_numbers_are_sorted_by_what_was_measured_to_be_faster(monkeypatch):
         ordering._measured.cache_clear()
 
 
-def test_whole_numbers_have_a_stable_order():
-    numbers = np.random.default_rng(0).integers(0, 50, 3000) << 40
-    np.testing.assert_array_equal(ascending(numbers), np.argsort(numbers, kind="stable"))
-
-
-def test_no_pairs_are_sorted():
-    first, second = sort_pairs(np.empty((0, 2)))
-    assert first.size == second.size == 0
-
-
 @settings(suppress_health_check=FIXTURES_STAY)
 @given(
     st.lists(st.integers(0, 64), min_size=1, max_size=4),

@@ -307,35 +307,6 @@ def test_we_are_named_and_so_is_who_wrote_the_old_columns():
         assert created_by(before).startswith(after)
 
 
-THRIFT = st.recursive(
-    st.one_of(
-        st.tuples(st.just(thrift.I64), st.integers(-(2**63), 2**63 - 1).map(thrift.integer)),
-        st.tuples(st.just(thrift.BINARY), st.binary(max_size=20).map(thrift.binary)),
-        st.tuples(st.just(thrift.DOUBLE), st.just(b"12345678")),
-        st.tuples(st.just(thrift.BYTE), st.just(b"1")),
-        st.tuples(st.just(thrift.LIST), st.integers(0, 40).map(lambda n: thrift.list_of(1, [b"\x01"] * n))),
-    ),
-    lambda inner: st.one_of(
-        st.tuples(
-            st.just(thrift.STRUCT),
-            st.dictionaries(st.integers(1, 200), inner, max_size=5).map(
-                lambda f: thrift.struct({**f, 201: (2, b"")})
-            ),
-        ),
-        st.tuples(inner, st.integers(0, 20)).map(
-            lambda pair: (thrift.LIST, thrift.list_of(pair[0][0], [pair[0][1]] * pair[1]))
-        ),
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.lists(THRIFT, min_size=1, max_size=4))
-def test_values_are_stepped_over(values):
-    for kind, encoded in values:
-        assert thrift.skip(encoded + b"rest", 0, kind) == len(encoded)
-
-
 @pytest.mark.parametrize("kind", [thrift.LIST, thrift.SET, thrift.MAP])
 def test_more_values_than_there_are_bytes_are_not_stepped_over(kind):
     many = thrift.varint(1 << 62)

@@ -14,9 +14,8 @@ from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
 from calibrators.measures.predictions import assess
 from calibrators.measures.reliability_curve import reliability_curve
-from logcal.displays.view import EXACT_ROWS, View, logit_view
+from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation, evaluate
-from pipeline.evaluate.reliability_figures import any_beyond, logit_limits
 from pipeline.evaluate.report import render_report
 
 FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
@@ -183,30 +182,6 @@ def test_extreme_scores_can_be_drawn(scores):
     assert all(list(svg) for svg in drawings(page))
 
 
-def test_curve_passes_both_ends_of_every_row():
-    steps = CalibrationMap.from_bins(np.array([0.2, 0.6]), np.array([0.1, 0.5, 0.4]), np.ones(3), np.ones(3))
-    view = View(0.0, 1.0)
-    x = view.corners(steps)
-    assert x == pytest.approx([0, 0.2, 0.2, 0.6, 0.6, 1])
-    assert steps.predict(x).tolist() == [0.1, 0.1, 0.5, 0.5, 0.4, 0.4]
-    assert view.levels(steps).tolist() == [0.5, 0.4]
-
-
-def test_logit_views_hold_what_is_to_be_seen(case):
-    evaluation, fitted = case
-    sides = [evaluation.before, evaluation.after]
-    low, high = logit_limits(sides)
-    means = [g.mean_prediction for side in sides for g in side.by_frequency if 0 < g.mean_prediction < 1]
-    assert high >= min(1 - 1e-6, max(means))
-    assert low <= max(1e-6, min(means))
-    assert any_beyond(sides, (0.1, 0.2))
-    assert not any_beyond(sides, (0.0, 1.0))
-    view = logit_view(fitted)
-    edges = fitted.score_hi[:-1]
-    assert view.low <= max(1e-6, edges.min())
-    assert view.high >= min(1 - 1e-6, edges.max())
-
-
 def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     random = np.random.default_rng(8)
     score = random.random(400).round(2)
@@ -227,25 +202,6 @@ def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     words = Page(render_report(sampled, fitted, {})).words
     assert "Bins of equal width." in words
     assert "MCB" not in words
-
-
-def test_points_say_their_numbers(case):
-    evaluation, fitted = case
-    svg = ET.fromstring(
-        re.search(
-            r'<svg [^>]*aria-label="[^"]*after calibration[^"]*logit axes.*?</svg>',
-            render_report(evaluation, fitted, {}),
-            re.DOTALL,
-        )[0]
-    )
-    said = [circle[0].text for circle in svg.iter("{http://www.w3.org/2000/svg}circle")]
-    groups = evaluation.after.by_frequency
-    assert len(said) == len(groups)
-    assert said[0].startswith(f"{groups[0].weight:,.0f} in this group: predicted ")
-    width, height = map(float, svg.get("viewBox").split()[2:])
-    for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
-        assert 0 < float(circle.get("cx")) < width
-        assert 0 < float(circle.get("cy")) < height
 
 
 @pytest.mark.system

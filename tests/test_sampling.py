@@ -105,18 +105,3 @@ def test_measures_of_all_rows_from_those_that_were_kept():
     spread = p * (1 - p) * (1 - 2 * p) ** 2
     assert bars.spiegelhalter_z == pytest.approx(residual.sum() / np.sqrt(spread.sum()))
     assert bars.auc_error == run_passes(error_bar_passes(), run).auc_error
-
-
-def test_observed_over_expected_of_all_rows_says_what_chance_does():
-    """Of probabilities that are right, in logs that hold a tenth of the negatives."""
-    rng, rate, z, covered = np.random.default_rng(3), 0.1, [], 0
-    for _ in range(150):
-        p = rng.beta(0.5, 8.0, 4000)
-        label = rng.random(p.size) < p
-        kept = label | (rng.random(p.size) < rate)
-        run = over(collapse(p[kept], label[kept]))
-        bars = run_passes(certain_passes(None, rate=rate), run)[1]
-        z.append(bars.ratio_z)
-        covered += bars.ratio_low <= 1.0 <= bars.ratio_high
-    assert np.std(z) == pytest.approx(1.0, abs=0.15)
-    assert 134 <= covered <= 150

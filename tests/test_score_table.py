@@ -19,7 +19,7 @@ from pipeline.execution import Graph, InlineExecutor
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
-from pipeline.sort import run_files, run_merging, score_table
+from pipeline.sort import run_files, score_table
 from pipeline.sort.parts import read_points, write_points
 from pipeline.sort.score_table import SortedRows, SortPlan, add_merge, build_score_table, scratch_bytes
 from pipeline.sort.source import Source
@@ -227,35 +227,3 @@ def test_row_groups_of_a_kept_table_are_sorted_one_by_one(tmp_path):
     total = add_sort_kept(graph, kept, log, (), plan)
     table, _ = InlineExecutor().compute(graph, add_merge(graph, SortedRows(log, plan, total)))
     assert_same(points_of(table), points)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_second_level_of_merging_reads_less_and_changes_nothing(tmp_path, monkeypatch, weighted):
-    rng = np.random.default_rng(3)
-    n = 40_000
-    score = np.where(rng.random(n) < 0.1, 0.25, rng.random(n))
-    columns = {"score": score, "label": rng.integers(0, 2, n), "w": rng.choice([0.1, 1.0, 7.5], n)}
-    log = open_log(
-        write_log(tmp_path / "log", columns, row_group_size=100),
-        Columns("score", "label", "w" if weighted else None),
-    )
-    opened = []
-    read = run_files.RunFile.__init__
-
-    def counted(file, path, *arguments):
-        opened.append(path)
-        read(file, path, *arguments)
-
-    monkeypatch.setattr(run_files.RunFile, "__init__", counted)
-    found = []
-    for most in (1, 1 << 22):
-        monkeypatch.setattr(run_merging, "MOST_READS", most)
-        scratch = tmp_path / f"scratch-{most}"
-        scratch.mkdir()
-        plan = SortPlan(str(scratch), write=str(scratch / "table"), run_rows=100, bucket_bytes=4000)
-        opened.clear()
-        table, _ = build_score_table(log, plan, InlineExecutor())
-        found.append((points_of(table), table.weight, table.positives, table.used, len(opened)))
-    assert_same(found[0][0], found[1][0])
-    assert found[0][1:4] == found[1][1:4]
-    assert found[0][4] < found[1][4] / 2

@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.schema import apply_transform
-from pipeline.execution import DaskExecutor, InlineExecutor
+from pipeline.execution import InlineExecutor
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
 from pipeline.score.scored import check_output, score_log, scored_output
@@ -213,16 +213,6 @@ def test_names_of_the_new_columns(tmp_path, scoring):
     ]  # fmt: skip
 
 
-def test_a_scored_log_can_be_scored_again(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(50)})}, row_group_size=20)
-    run(log, scoring, tmp_path / "once")
-    again = Scoring("probability", scoring.lookup, "second", "second_version")
-    run(open_log(str(tmp_path / "once"), Columns("probability")), again, tmp_path / "twice")
-    table = pq.read_table(tmp_path / "twice" / "a.parquet")
-    first = SLOPES.predict(table.column("score").to_numpy())
-    assert table.column("second").to_numpy().tobytes() == SLOPES.predict(first).tobytes()
-
-
 def test_manifest(tmp_path, scoring):
     tables = {
         "b.parquet": pa.table({"score": [0.5, NAN]}),
@@ -253,24 +243,6 @@ def test_manifest(tmp_path, scoring):
     assert all((tmp_path / "out" / f.path).stat().st_size == f.counts.bytes for f in scored.files)
     assert scored.counts.bytes == sum(f.counts.bytes for f in scored.files)
     assert open_log(str(tmp_path / "out"), Columns("probability")).rows == 3
-
-
-@pytest.mark.system
-def test_bytes_do_not_depend_on_the_workers(tmp_path, scoring):
-    from distributed import Client, LocalCluster
-
-    tables = {f"day={i % 2}/{i}.parquet": pa.table({"score": scores(500, i)}) for i in range(7)}
-    log = write_log(tmp_path / "log", tables, row_group_size=200)
-    run(log, scoring, tmp_path / "one")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
-        run(log, scoring, tmp_path / "two", DaskExecutor(client, 2))
-    one, two = tmp_path / "one", tmp_path / "two"
-    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
-    assert names == sorted(tables)
-    assert names == sorted(str(p.relative_to(two)) for p in two.rglob("*") if p.is_file())
-    for name in names:
-        assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
 def test_object_stores(tmp_path, scoring):

@@ -261,21 +261,6 @@ def test_packing_keeps_small_together_and_cuts_large():
     assert large == []
 
 
-def test_many_thin_segments_need_few_tasks(tmp_path):
-    table = some_log(20_000, 1, segments=5000)
-    calls = []
-
-    class Counting(InlineExecutor):
-        def run(self, stage, function, tasks):
-            calls.append(len(tasks))
-            return super().run(stage, function, tasks)
-
-    log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
-    recipe = Recipe("isotonic", columns=("model",))
-    fit_segments(recipe, sorted_rows(log, SortPlan(tmp_path), Counting()), Counting())
-    assert sum(calls) <= 4
-
-
 # Fallbacks
 
 
@@ -410,29 +395,6 @@ def fit_of(folder, table):
 
 
 # Damaged tables
-
-
-@pytest.mark.parametrize("damage", ["gap", "probability", "twice", "no level 0", "no segments"])
-def test_damaged_tables_are_refused(tmp_path, damage):
-    found = fit(tmp_path, some_log(400, 2), ("model",))
-    publish(tmp_path, found, ("model",))
-    path = tmp_path / "lookup.parquet"
-    table = pq.read_table(path)
-    columns = table.to_pydict()
-    if damage == "gap":
-        columns["score_lo"][1] += 1e-3
-    elif damage == "probability":
-        columns["prob_lo"][0] = 1.5
-    elif damage == "twice":
-        columns = {name: values + values[-1:] * 1 for name, values in columns.items()}
-    elif damage == "no level 0":
-        first = columns["segment_level"].index(1)
-        columns = {name: values[first:] for name, values in columns.items()}
-    else:
-        (tmp_path / SEGMENTS_FILE).unlink()
-    pq.write_table(pa.table(columns, schema=table.schema), path)
-    with pytest.raises(InputRejectedError, match="publish it again"):
-        read_segmented_lookup(str(path))
 
 
 # The command
@@ -696,14 +658,6 @@ def test_texts_are_ordered_by_their_code_points(texts, prefix):
     keys = sorted({(text,) for text in texts}, key=segment_values.order)
     assert numbered.keys == [keys]
     assert [keys[code] for code in numbered.codes.tolist()] == [(text,) for text in texts]
-
-
-def test_very_many_texts_are_ordered():
-    texts = [f"{i * 7919 % 100_003:x}" * (1 + i % 3) for i in range(30_000)]
-    [keys] = segment_values.number([pa.array([*texts, None, "", "x" * 65])]).keys
-    assert list(keys) == [(None,), *((text,) for text in sorted({*texts, "", "x" * 65}))]
-    [keys] = segment_values.number([pa.array([*texts, None, ""])]).keys
-    assert list(keys) == [(None,), *((text,) for text in sorted({*texts, ""}))]
 
 
 def test_text_that_is_not_ascii_is_checked_and_other_text_is_taken():

@@ -172,22 +172,6 @@ def test_it_is_found_below_the_generated_log(tmp_path):
     assert find_classifier(str(tmp_path), ("sklearn",)).path == str(tmp_path / "classifier")
 
 
-def test_scores_do_not_depend_on_how_the_rows_lie(tmp_path):
-    folder, _ = ship(tmp_path / "classifier")
-    classifier = find_classifier(str(folder), ("sklearn",))
-    rows = table(9000, seed=1)
-    whole = classifier.scores(rows)
-    for size in (1, 7, 100, 4095, 5000):
-        pieces = [
-            classifier.scores(rows.slice(start, size))
-            for start in range(0, min(rows.num_rows, 20 * size), size)
-        ]
-        found = np.concatenate(pieces)
-        assert np.array_equal(found, whole[: found.size])
-    order = np.random.default_rng(0).permutation(rows.num_rows)
-    assert np.array_equal(classifier.scores(rows.take(order)), whole[order])
-
-
 def test_the_threshold_is_the_best_on_the_training_rows(tmp_path):
     folder, model = ship(tmp_path / "classifier")
     rows = table()
@@ -236,12 +220,3 @@ def test_a_log_of_features_gets_score_probability_and_decision(tmp_path, compres
     # What a filter on the statistics finds is what is there.
     positive = pq.read_table(tmp_path / "out" / "part.parquet", filters=[("decision", "=", True)])
     assert positive.num_rows == (p >= 0.6).sum()
-
-
-def test_new_columns_need_names_of_their_own(tmp_path):
-    folder, _ = ship(tmp_path / "classifier")
-    classifying = Classifying(find_classifier(str(folder), ("sklearn",)), 0.5, "Probability")
-    with pytest.raises(
-        ConfigError, match=r"output.column: expected another name than that of output.decision_column"
-    ):
-        Scoring("score", "lookup.parquet", classifying=classifying)

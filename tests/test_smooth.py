@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from calibrators import Beta, Isotonic, Smooth
+from calibrators import Beta, Smooth
 from calibrators._kernels import curve as kernel
 from calibrators.arithmetic import curve, fine_cells
 from calibrators.arithmetic.calibration_map import CalibrationMap
@@ -268,21 +268,6 @@ def test_atoms_at_zero_and_one():
     )
     p = Smooth().fit(s, y).predict([0.0, 1.0])
     assert p == pytest.approx([y[:300].mean(), y[300:600].mean()], abs=0.04)
-
-
-def test_it_is_better_than_isotonic_regression_where_the_truth_is_smooth():
-    smooth, isotonic = 0.0, 0.0
-    for seed in range(4):
-        s, y = observations(5000, seed)
-        at, _ = observations(20_000, seed + 100)
-        truth = special.expit(0.6 * special.logit(at) - 0.5)
-
-        def excess(p, truth=truth):
-            return np.mean(truth * np.log(truth / p) + (1 - truth) * np.log((1 - truth) / (1 - p)))
-
-        smooth += excess(Smooth().fit(s, y).predict(at))
-        isotonic += excess(Isotonic().fit(s, y).predict(at))
-    assert smooth < 0.5 * isotonic
 
 
 def test_facts_say_how_far_the_curve_may_go():

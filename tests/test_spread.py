@@ -37,54 +37,6 @@ def sample(seed, n=4000, digits=2):
     return p, (rng.random(n) < expit(0.3 + 0.8 * logit(p))).astype(int)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([0.0, 1.0, 5e-324, 1e-200, 0.1, 0.1000001, 0.5, 0.7, 1 - 2**-53]),
-            st.booleans(),
-            st.sampled_from([1.0, 2.0, 0.1, 1e-9, 3e11]),
-        ),
-        min_size=1,
-        max_size=40,
-    ),
-    st.lists(st.integers(1, 39), max_size=3),
-    st.booleans(),
-)
-def test_no_bit_depends_on_the_parts(rows, cuts, weighted):
-    p, label, weight = (np.array(column) for column in zip(*rows, strict=True))
-    weight = weight if weighted else None
-    one, other = spread_of(p, label, weight), spread_of(p, label, weight, cuts)
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert (np.diff(one.p) > 0).all()
-
-
-@pytest.mark.parametrize(("digits", "tolerance"), [(2, 1e-9), (None, 1e-4)])
-def test_coxs_line_is_the_maximum_of_the_likelihood(digits, tolerance):
-    p, y = sample(1, digits=digits)
-    (found, errors) = cox(spread_of(p, y))
-    x = logit(p)
-
-    def loss(theta):
-        return np.logaddexp(0, theta[0] + theta[1] * x).sum() - (y * (theta[0] + theta[1] * x)).sum()
-
-    best = optimize.minimize(
-        loss, [0.0, 1.0], method="Newton-CG", jac=lambda t: gradient(t, x, y), options={"xtol": 1e-13}
-    )
-    np.testing.assert_allclose(found, best.x, atol=tolerance * 10)
-    q = expit(best.x[0] + best.x[1] * x)
-    v = q * (1 - q)
-    information = np.array([[v.sum(), (v * x).sum()], [(v * x).sum(), (v * x * x).sum()]])
-    np.testing.assert_allclose(
-        errors, np.sqrt(np.diag(np.linalg.inv(information))), rtol=max(tolerance, 1e-6)
-    )
-
-
-def gradient(theta, x, y):
-    residual = expit(theta[0] + theta[1] * x) - y
-    return np.array([residual.sum(), (x * residual).sum()])
-
-
 _cells = st.lists(
     st.tuples(
         st.floats(1e-12, 1 - 1e-12) | st.sampled_from([5e-324, 1e-300, 1e-8, 0.5, 1 - 2**-53]),

@@ -37,14 +37,6 @@ def test_half_is_preferred_and_gaps_are_halved():
     assert best_threshold([0.6, 0.8], [1, 1]).value == 0.5
 
 
-def test_order_changes_nothing():
-    rng = np.random.default_rng(0)
-    p = np.round(rng.random(500), 2)
-    z = rng.random(500) < p
-    order = rng.permutation(500)
-    assert best_threshold(p, z) == best_threshold(p[order], z[order])
-
-
 def test_probabilities_outside_their_range_are_refused():
     with pytest.raises(ValueError, match=r"^probabilities: expected numbers in \[0, 1\], found -1 to 2"):
         best_threshold([-1, 2], [0, 1])

@@ -7,7 +7,6 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -400,17 +399,6 @@ def test_weights_out_of_range_are_bad_rows_however_days_lie_in_files(tmp_path, d
     assert "rows_waiting" not in found
     with pytest.raises(InputRejectedError, match="weight_out_of_range"):
         run(tmp_path, tmp_path / "log", log={"weight": "w"}, window=window("2d"))
-
-
-def test_many_small_runs_of_a_day_are_merged(tmp_path, monkeypatch):
-    column_log(tmp_path / "log", "us")
-    monkeypatch.setattr(
-        "pipeline.sort.score_table.SortPlan.within", lambda plan, *_: replace(plan, run_rows=100)
-    )
-    found = run(tmp_path, tmp_path / "log", window=window("6d"))
-    for folder in (tmp_path / "store" / "ads" / "days").iterdir():
-        assert 1 < len(list(folder.glob("run-*"))) < 10
-    assert content(found) == content(run(tmp_path, tmp_path / "log", "raw"))
 
 
 @pytest.mark.parametrize(
