@@ -10,14 +10,13 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from chaos.__main__ import table
 from chaos.damaged_stores import DAMAGES, stores
 from chaos.disks import disks
 from chaos.inputs import configurations, files
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.together import together
-from chaos.tracing import Fail, Kill, possible, traced
-from chaos.trials import AT_RANDOM, AT_WRITES, Trial
+from chaos.tracing import possible, traced
+from chaos.trials import AT_RANDOM, AT_WRITES
 
 pytestmark = [
     pytest.mark.system,
@@ -115,52 +114,11 @@ def test_no_configuration_however_odd_is_a_bug(tmp_path):
 # The means themselves
 
 
-def test_every_write_is_seen_and_can_be_the_last(tmp_path):
-    def writes():
-        (tmp_path / "a").write_bytes(b"x" * 100)
-        (tmp_path / "a").replace(tmp_path / "b")
-        return 5
-
-    ended = traced(writes, tmp_path)
-    assert [(call.name, call.paths, call.size) for call in ended.calls] == [
-        ("open", ("a",), 0),
-        ("write", ("a",), 100),
-        ("rename", ("a", "b"), 0),
-    ]
-    assert ended.code == 5
-    (tmp_path / "b").unlink()
-    assert traced(writes, tmp_path, lambda call: Kill(half=True) if call.number == 1 else None).code == -9
-    assert (tmp_path / "a").stat().st_size == 50
-    failed = traced(writes, tmp_path, lambda call: Fail(28) if call.name == "rename" else None)
-    assert failed.code == 1
-    assert "No space left on device" in failed.said
-
-
-def test_what_never_ends_is_ended(tmp_path):
-    def spins():
-        while True:
-            pass
-
-    assert traced(spins, tmp_path, seconds=0.1).code == -14
-
-
 def test_a_difference_and_a_half_are_found(stage, tmp_path):
     made, calls = stage("tables promote")
     made.after = {**made.after, "store/ads/CURRENT": b"another\n"}
     [trial, *_] = AT_WRITES["killed"](made, calls[-1], None)
     assert "CURRENT neither old nor new" in " ".join(trial.problems)
-
-
-def test_the_table_counts_trials_and_what_is_wrong():
-    trials = [
-        Trial("killed", "fit", "0", -9, 0),
-        Trial("killed", "fit", "1", -9, 99, ("left a file",)),
-        Trial("mutated file", "files of arrow", "0", 3, None),
-    ]
-    text = table(trials)
-    assert "| fit | 2 | 1 |" in text
-    assert "| files of arrow | mutated file | 1 | 0 |" in text
-    assert text.endswith("3 trials, 1 not as they should be.")
 
 
 # What the campaign found

@@ -17,11 +17,7 @@ from tests.test_windows import content, manifest, run, window
 
 KINDS = {
     "isotonic": {},
-    "platt": {"calibrator": {"method": "platt"}},
-    "abb": {"calibrator": {"method": "abb"}},
     "bbq": {"calibrator": {"method": "bbq"}},
-    "enir": {"calibrator": {"method": "enir"}},
-    "histogram": {"calibrator": {"method": "histogram"}},
     "grid": {"score_table": {"grid": "1e-2"}},
     "segments": {"log": {"segment": ["model"]}, "segments": {"min_rows": 20, "min_positives": 2}},
     "platt and segments": {

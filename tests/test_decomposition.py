@@ -75,6 +75,7 @@ def _coarse(scores):
     return np.floor(scores * 4) / 4
 
 
+@pytest.mark.system
 def test_chance_shows_what_right_probabilities_show():
     rng = np.random.default_rng(2)
     p = np.sort(rng.beta(0.5, 1.5, 1000))
@@ -187,6 +188,7 @@ def test_groups_that_say_nothing():
     assert chance_error((two, empty, one)) == pytest.approx((2 * 0.25 + 0.5) / 3)
 
 
+@pytest.mark.system
 def test_the_band_holds_right_probabilities_and_shows_wrong_ones():
     rng = np.random.default_rng(5)
     p = np.sort(rng.beta(0.5, 1.5, 1500))
@@ -208,15 +210,6 @@ def test_the_band_holds_right_probabilities_and_shows_wrong_ones():
     curve = wrong.decomposition.reliability
     assert np.mean(np.interp(curve.at, curve.predicted, curve.observed) > curve.high) > 0.8
     assert wrong.agreement.ici > wrong.decomposition.ici_chance_95
-
-
-def test_weights_that_are_no_counts_are_drawn_as_so_many_rows():
-    rng = np.random.default_rng(6)
-    p = np.sort(rng.random(4000))
-    quarter = measures.certainty(p, np.full(p.size, 0.25), 0.25 * (rng.random(p.size) < p))
-    few = np.sort(rng.random(1000))
-    whole = measures.certainty(few, None, rng.random(1000) < few)
-    assert quarter.decomposition.ici_chance == pytest.approx(whole.decomposition.ici_chance, rel=0.15)
 
 
 def test_measures_of_arrays_are_those_of_passes():

@@ -180,16 +180,6 @@ def test_authors_variant_equals_their_procedure_on_rows(n, decimals, thinned):
         assert np.all(fitted.models_.lam > 0)
 
 
-def test_authors_variant_without_a_fall():
-    score = np.array([0.1, 0.2, 0.6, 0.7])
-    labels = np.array([0, 0, 1, 1])
-    distinct, level = authors_rows(score, labels, "bic", authors_path(score, labels))
-    fitted = ENIR(reference="authors", shrink=0).fit(score, [0, 0, 1, 1])
-    np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-14)
-    # e = .15, o = 0, c = .15: the level 0 over two observations becomes .15 * .85 / (2 + .85).
-    assert fitted.predict(0.1) == pytest.approx(0.15 * 0.85 / 2.85)
-
-
 def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     # 3 positives among 8 million: every level rounds to zero.
     points = Points(
@@ -198,13 +188,6 @@ def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     fitted = ENIR(reference="authors", shrink=0).fit_points(points)
     assert np.isfinite(fitted.predict(points.score)).all()
     assert fitted.models_.weight.tolist() == [1.0]
-
-
-def test_any_finite_scores():
-    score, labels = wavy_rows(400, 13)
-    moved = 1e6 * score - 3e5
-    a, b = ENIR(shrink=0).fit(score, labels), ENIR(shrink=0).fit(moved, labels)
-    assert np.array_equal(a.predict(score), b.predict(moved))
 
 
 @pytest.mark.parametrize(

@@ -85,16 +85,6 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     assert (found.rows, found.weight) == (6000, found.after.weight)
 
 
-def test_the_second_sweep_reads_only_the_parts_in_which_groups_end(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 16)
-    table, _ = table_runner(log, tmp_path / "a", bytes_each=1000)
-    executor, tasks = InlineExecutor(), []
-    executor.report = lambda stage, done, total: tasks.append(total) if done == 0 else None
-    evaluate(partial(table.run, executor=executor), np.sqrt, bins=2)
-    assert tasks[0] == len(table.parts)
-    assert tasks[1] <= 2 < len(table.parts)
-
-
 def test_a_map_that_decreases_needs_a_table_of_its_own(data, log, tmp_path):
     score, label, _ = data
     falling = CalibrationMap.from_bins(np.array([0.5]), np.array([0.8, 0.2]), np.ones(2), np.ones(2))

@@ -107,18 +107,17 @@ def test_a_manifest_says_where_the_path_of_enir_began(tmp_path, monkeypatch):
     assert found["log_likelihood_ratio_before"] > 12 * np.log(10)
 
 
-@pytest.mark.parametrize("method", ["isotonic", "abb", "platt"])
-def test_a_log_of_sampled_negatives_gives_the_map_of_all_rows(tmp_path, rows, method):
+def test_a_log_of_sampled_negatives_gives_the_map_of_all_rows(tmp_path, rows):
     score, label, _ = rows
     outcome = fitted(
         tmp_path,
         pa.table({"score": score, "label": label}),
-        f"calibrator.method={method}",
+        "calibrator.method=isotonic",
         "log.negative_sampling_rate=0.02",
         "log.positive_sampling_rate=0.5",
     )
     published = read_lookup_table(outcome.summary["lookup_path"])
-    raw = make_calibrator(method, {}).fit(score, label)
+    raw = make_calibrator("isotonic", {}).fit(score, label)
     expected = odds_divided(raw.predict(score), 0.04)
     np.testing.assert_allclose(published.map.predict(score), expected, rtol=0, atol=5e-8)
     assert published.facts.data["sampling_rate"] == 0.04

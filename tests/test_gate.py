@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from calibrators import Isotonic
-from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import collapse, run_in_memory
 from calibrators.measures.comparison import comparison_passes
 from jobs.config.sections import GateConfig
@@ -153,18 +152,6 @@ def test_scores_of_few_digits_are_no_copies(place, gated):
     assert manifest(place)["gate"]["warnings"] == []
 
 
-def test_rows_are_held_out_where_there_is_a_version_to_compare_with(place, gated):
-    place.write_log(predictions(4000))
-    assert "holdout" not in gated().expect(0).json["gate"]
-    more = place.write_log(predictions(4000, seed=1), name="more")
-    held = gated(log__path=more).expect(0).json["gate"]["holdout"]
-    assert held["judged"]
-    assert 300 < held["rows"] < 500
-    others = place.write_log(predictions(4000, seed=2), name="others")
-    assert "holdout" not in gated("gate.holdout=none", log__path=others).expect(0).json["gate"]
-    assert gated("gate.holdout=30%", log__path=others).expect(0).json["gate"]["holdout"]["rows"] > 1000
-
-
 def test_the_cure_of_a_drift_is_not_refused(place, gated):
     columns = predictions(20_000)
     place.write_log(columns)
@@ -225,37 +212,6 @@ def test_the_ranking_of_a_map_is_that_of_its_intervals():
 def map_change(old, new, lowest, highest):
     both = TwoTables(TableMaps(old), TableMaps(new), lowest, highest)
     return MapChange(*both.changes(np.zeros(1, np.int64), np.zeros(1, np.int64))[:, 0])
-
-
-def test_the_change_of_a_map_is_what_its_rows_see():
-    random = np.random.default_rng(1)
-    score = random.random(20_000)
-    old, new = (
-        Isotonic().fit(score, random.random(20_000) < score**power).calibration_map_ for power in (1, 2)
-    )
-    change = map_change(old, new, score.min(), score.max())
-    apart = np.abs(new.predict(score) - old.predict(score))
-    assert change.mean == pytest.approx(apart.mean(), rel=0.01)
-    assert change.largest == pytest.approx(apart.max(), rel=1e-3)
-    assert abs(new.predict(change.at) - old.predict(change.at)) == change.largest
-    assert change.mean_old == pytest.approx(old.predict(score).mean(), rel=0.01)
-    assert change.relative == pytest.approx(change.mean / change.mean_old)
-    assert map_change(new, new, score.min(), score.max()).relative == 0
-    swapped = map_change(new, old, score.min(), score.max())
-    assert swapped.mean == pytest.approx(change.mean, rel=0.02)
-
-
-def test_lines_change_by_the_area_between_them():
-    flat = CalibrationMap.from_blocks(
-        np.array([0.0]), np.array([1.0]), np.array([0.5]), np.array([4.0]), np.array([2.0])
-    )
-    line = CalibrationMap.from_knots(
-        np.array([0.0, 1.0]), np.array([0.5, 1.0]), np.array([0.0, 4.0, 0.0]), np.array([0.0, 3.0, 0.0])
-    )
-    change = map_change(flat, line, 0.0, 1.0)
-    assert (change.mean, change.largest, change.at) == (0.25, pytest.approx(0.5), pytest.approx(1.0))
-    # All rows at one score.
-    assert map_change(flat, line, 0.5, 0.5).mean == 0.25
 
 
 def test_nothing_is_measured_of_a_map_that_is_not_there():

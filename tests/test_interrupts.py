@@ -83,14 +83,6 @@ def assert_ended(place, running, code, before):
         (LOCAL, "command", signal.SIGTERM),
         (LOCAL, "group", signal.SIGINT),
         ("cluster.kind=threads", "command", signal.SIGINT),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in (
-                (LOCAL, "command", signal.SIGINT),
-                (LOCAL, "group", signal.SIGTERM),
-                ("cluster.kind=threads", "command", signal.SIGTERM),
-            )
-        ),
     ],
 )
 def test_a_signal_during_the_sort(place, start, kind, whom, number):

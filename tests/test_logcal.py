@@ -150,16 +150,6 @@ def test_it_needs_numpy_and_arrow_alone(published):
     assert loaded & others == set()
 
 
-def test_calibrators_and_measures_are_there_when_named():
-    import calibrators.measures.predictions as measures
-
-    assert logcal.Isotonic is __import__("calibrators").Isotonic
-    assert logcal.measures is measures
-    assert {"load", "Isotonic", "measures"} <= set(dir(logcal))
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = logcal.nothing
-
-
 def test_one_number_gives_a_number():
     for score in (0.25, np.float64(0.25), np.float32(0.25), np.array(0.25), 1):
         found = MAP.predict(score)

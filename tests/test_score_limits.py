@@ -62,21 +62,6 @@ def test_follow_refuses_a_file_in_percent_by_name(fitted, call):
     ).expect(0)
 
 
-def test_percent_instead_of_shares_is_refused_where_a_limit_says_so(fitted, call):
-    new = write_new(fitted, np.linspace(0, 100, ROWS))
-    before = fitted.tree()
-    call("score", "score.max_outside_range=0.05", log__path=new).expect(
-        4,
-        "score.max_outside_range: expected at most 0.05 of all rows",
-        "are they percent?",
-        "nothing was written",
-    )
-    assert fitted.tree() == before
-    new = write_new(fitted, np.linspace(-5, 5, ROWS))
-    call("score", "score.max_outside_range=0.05", log__path=new).expect(4, "are they log odds?")
-    call("score", "score.max_outside_range=0.9", log__path=new).expect(0)
-
-
 def test_few_rows_outside_are_no_reason_to_warn(fitted, call):
     new = write_new(fitted, [*np.linspace(0.1, 0.9, ROWS), 7.0])
     done = call("score", log__path=new).expect(0)

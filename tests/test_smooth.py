@@ -10,7 +10,6 @@ from scipy import optimize, special
 from calibrators import Beta, Smooth
 from calibrators._kernels import curve as kernel
 from calibrators.arithmetic import curve, fine_cells
-from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass
 from calibrators.arithmetic.passes import Points, collapse
 
@@ -183,21 +182,6 @@ def test_without_bends_and_with_a_wide_prior_it_is_beta_calibration():
     assert special.expit(cells.held + x @ theta)[own] == pytest.approx(expected[own], abs=1e-3)
 
 
-def test_coarse_cells_lose_next_to_nothing():
-    s, y = observations(20_000, truth=lambda z: z + 0.5 * np.sin(2 * z))
-    fine = in_parts([collapse(s, y)])
-    cells = curve.cells_on(curve.places_of(fine, 1.0), fine)
-    coarse = curve.fitted(cells)
-    most, curve.COARSE = curve.COARSE, 10_000
-    try:
-        finer = curve.fitted(cells)
-    finally:
-        curve.COARSE = most
-    assert finer.cells.place.size > 5000
-    p, q = (special.expit(made.at(cells.place)) for made in (coarse, finer))
-    assert np.abs(p - q).max() < 2e-3
-
-
 def test_rising_is_isotonic_regression():
     from sklearn.isotonic import IsotonicRegression
 
@@ -268,14 +252,6 @@ def test_atoms_at_zero_and_one():
     )
     p = Smooth().fit(s, y).predict([0.0, 1.0])
     assert p == pytest.approx([y[:300].mean(), y[300:600].mean()], abs=0.04)
-
-
-def test_facts_say_how_far_the_curve_may_go():
-    s, y = observations(3000)
-    made = Smooth().fit(s, y)
-    assert isinstance(made.calibration_map_, CalibrationMap)
-    assert set(made.facts()) == {"tau", "order", "sigma"}
-    assert 0.1 < made.facts()["tau"] <= 3
 
 
 @pytest.mark.parametrize("max_error", [0, 1, "x"])

@@ -77,14 +77,17 @@ def attempt(function: Callable[..., Any], receipt: tuple[Receipts, str] | None, 
 def _digest(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
     """The same for the same call in every process; None for a function that has no name, such as a notebook's.
 
-    A result that has come from another process holds equal objects where it held one before, and as bytes it says
-    which: written, read and written again both are alike.
+    A result that has come from another process holds equal objects where it held one before: as bytes, each is written
+    out. Written and read before, arrays are as they are in a result that was read.
     """
+    written = io.BytesIO()
+    pickler = pickle.Pickler(written)
+    pickler.fast = True
     try:
-        call = pickle.dumps((function, arguments))
+        pickler.dump(pickle.loads(pickle.dumps((function, arguments))))  # noqa: S301
     except (AttributeError, pickle.PicklingError):
         return None
-    return sha256(pickle.dumps(pickle.loads(call))).digest()  # noqa: S301
+    return sha256(written.getvalue()).digest()
 
 
 def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
