@@ -74,15 +74,6 @@ def test_the_band_is_that_of_drawn_labels(predictions):
     assert np.array_equal(again.low, band.low)
 
 
-def test_weights_that_are_no_counts_widen_the_band(predictions):
-    labels, p = predictions
-    weight = np.random.default_rng(3).lognormal(sigma=1.5, size=p.size)
-    plain, weighted = (consistency_band(probability_points(labels, p, w)) for w in (None, weight))
-    assert (weighted.high - weighted.low).mean() > 1.3 * (plain.high - plain.low).mean()
-    tiny = consistency_band(probability_points(labels, p, weight * 1e-6))
-    np.testing.assert_allclose(tiny.high, weighted.high, atol=0.05)
-
-
 def test_scores_that_are_no_probabilities_are_refused():
     with pytest.raises(
         ValueError, match=r"expected numbers in \[0, 1\], found 1 others, the first 1.5 at index 1"

@@ -40,10 +40,9 @@ def test_weights_out_of_range_are_refused():
             fitted("isotonic", score, label, weights)
 
 
-@pytest.mark.parametrize("weights", [[1e-100, 1e100], [1e16], [1e100]])
-def test_auto_never_says_0_or_1(weights):
+def test_auto_never_says_0_or_1():
     score, label = sample()
-    rows = fitted("auto", score, label, np.random.default_rng(1).choice(weights, ROWS))
+    rows = fitted("auto", score, label, np.random.default_rng(1).choice([1e-100, 1.0, 1e100], ROWS))
     expect_sound(rows, score)
     p = rows.predict(np.linspace(0, 1, 1001))
     assert 0 < p.min() < p.max() < 1

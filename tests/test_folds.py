@@ -13,7 +13,6 @@ from pipeline.generate.folds import (
     RowKeys,
     random_bits,
     random_state,
-    text_key,
 )
 
 FIXED = [14097339780118938473, 9687179699600753859, 8179920691821847228]
@@ -111,16 +110,3 @@ def test_by_time_the_past_is_trained_on_and_each_later_row_scored_once():
 def test_by_time_needs_a_past():
     with pytest.raises(InputRejectedError, match=r"found none: the times are all 7.0"):
         Folds("time").by_time(3, np.full(20, 7.0))
-
-
-def test_extreme_fractions_leave_a_row_in_each_part():
-    rows = keys(30, groups=5)
-    for fraction in (1e-9, 1 - 1e-9):
-        for folds in (Folds("group", fraction), Folds("row", fraction, stratified=True)):
-            parts = folds.fold(0, rows).parts(rows)
-            assert {TRAINED, SCORED} <= set(parts)
-
-
-def test_keys_of_texts_are_fixed_and_differ():
-    assert text_key("a") == text_key("a") != text_key("b")
-    assert 0 <= text_key("ä") < 2**64

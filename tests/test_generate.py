@@ -436,19 +436,6 @@ def test_warnings_of_estimators_are_counted(tmp_path, monkeypatch):
 # Memory
 
 
-def test_what_a_worker_cannot_hold_is_refused_before_the_start(tmp_path):
-    rows = 1 << 21
-    table = pa.table({name: np.zeros(rows) for name in FEATURES} | {"label": np.arange(rows) % 2})
-    data = write(table, tmp_path / "data", row_group=rows)
-    with pytest.raises(
-        InputRejectedError, match=r"needs about 0\.\d+ GiB for 2,097,152 rows of 4 features"
-    ) as refused:
-        generate.prepare(configure(data, tmp_path / "out", "cluster.memory=600MiB"))
-    assert "generate.training=partial_fit" in str(refused.value)
-    piecewise = ["cluster.memory=600MiB", "generate.training=partial_fit"]
-    assert generate.prepare(configure(data, tmp_path / "out", *piecewise)).plan.stages
-
-
 def test_categories_count_once_they_are_known(tmp_path):
     rows = 60_000
     rng = np.random.default_rng(0)
@@ -469,12 +456,6 @@ def test_a_second_run_finds_its_result(tmp_path):
         run(data, tmp_path / "out")
     with pytest.raises(ConfigError, match="expected a folder that is new or empty"):
         run(data, tmp_path / "out", "generate.seed=1")
-
-
-def test_the_output_lies_apart_from_the_data(tmp_path):
-    data = write(people(), tmp_path / "data")
-    with pytest.raises(ConfigError, match="overlaps"):
-        run(data, data / "out")
 
 
 def test_the_output_may_be_an_object_store(tmp_path):

@@ -506,37 +506,6 @@ def test_generate_takes_labels_of_other_files(place):
     refused.expect(3, "data.labels: expected outcomes of some predictions, found none for 400 rows")
 
 
-def test_refits_of_a_stream_join_too(days, call):
-    """A refit takes outcomes that have come since, and publishes what a fit would."""
-    arrive(days, range(5))
-    settings = (
-        "--once",
-        "--json",
-        "refit.rows=1",
-        "log.key=id",
-        f"log.labels.path={days.labels}",
-        ISOTONIC,
-    )
-    settings += (
-        "window={column: made, last: 4d, until: 2026-03-04}",
-        "log.labels.time=came",
-        "log.labels.wait=2d",
-    )
-    done = call("follow", *settings, output__path=days.output).expect(0).json
-    assert (done["refits"], done["version"]) == (1, days.current)
-    first = json.loads((days.store / days.table / "versions" / days.current / "manifest.json").read_text())
-    assert first["labels"]["rows_waiting"] == 1500
-    arrive(days, range(5, 9))
-    before = days.log / "day-9" / "again.parquet"
-    pq.write_table(days.frames[9].slice(0, 10), before)
-    done = call("follow", *settings, output__path=days.output).expect(0).json
-    second = json.loads((days.store / days.table / "versions" / days.current / "manifest.json").read_text())
-    assert second["labels"]["rows_waiting"] == 0
-    assert sorted_days(second) == [2, 3]
-    expected = joined(days, *settings[5:], f"log.path={days.log}", store="fit")[2]
-    assert second["fingerprint"] == expected["fingerprint"]
-
-
 @pytest.mark.parametrize("where", ["delta", "memory"])
 def test_outcomes_may_be_a_table_or_in_a_store(clicks, call, where):
     expected = fitted(clicks, "files", *KEYED, job=call, log__labels__path=clicks.labels)[1]

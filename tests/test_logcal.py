@@ -150,14 +150,6 @@ def test_it_needs_numpy_and_arrow_alone(published):
     assert loaded & others == set()
 
 
-def test_one_number_gives_a_number():
-    for score in (0.25, np.float64(0.25), np.float32(0.25), np.array(0.25), 1):
-        found = MAP.predict(score)
-        assert isinstance(found, float)
-        assert np.shape(found) == ()
-        assert found == MAP.predict([float(score)])[0]
-
-
 @given(st.lists(st.floats() | st.sampled_from(DIFFICULT), min_size=1, max_size=30))
 def test_every_way_to_apply_a_map_gives_the_same_bits(scores):
     expected = [

@@ -116,22 +116,6 @@ def test_another_run_is_refused(place):
         Output(place.path).check("other")
 
 
-def test_other_files_are_refused(place):
-    place.filesystem.makedirs(place.root, exist_ok=True)
-    place.filesystem.pipe_file(f"{place.root}/notes.txt", b"mine")
-    with pytest.raises(
-        ConfigError, match=r"output\.path: expected a folder that is new or empty, found notes\.txt"
-    ):
-        write(place.path)
-    assert place.content() == {"notes.txt": b"mine"}
-
-
-def test_a_file_in_the_way(tmp_path):
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(ConfigError, match="found a file in"):
-        write(str(tmp_path / "out"))
-
-
 def test_an_empty_folder_is_fine(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "out")
@@ -229,35 +213,6 @@ def test_two_runs_in_one_bucket_do_not_both_finish():
         assert Output("memory://bucket/out").manifest()["run_id"] == "other"
     finally:
         filesystem.rm("/bucket", recursive=True)
-
-
-def test_too_little_space(tmp_path):
-    with pytest.raises(TemporaryError, match=r"output\.path: expected about .* GB of free space, found"):
-        Output(str(tmp_path / "out")).check("run", needed=1 << 60)
-
-
-@pytest.mark.parametrize(
-    ("number", "kind", "message"),
-    [
-        (errno.EACCES, ConfigError, "cannot write to .*out .*choose another place"),
-        (errno.ENOSPC, TemporaryError, "nothing was written to .*out, a file operation failed"),
-    ],
-)
-def test_errors_of_the_file_system(tmp_path, number, kind, message):
-    with pytest.raises(kind, match=message), Output(str(tmp_path / "out")).writing("run", NAMES):
-        raise OSError(number, os.strerror(number), "file")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_below_a_file(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError):
-        Output(str(tmp_path / "file" / "out")).check("run")
-
-
-def test_unknown_protocol():
-    with pytest.raises(ConfigError, match=r"output\.path: cannot open nosuch://x"):
-        Output("nosuch://x")
 
 
 @pytest.mark.parametrize(

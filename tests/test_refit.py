@@ -271,24 +271,6 @@ def test_damaged_files_may_land_while_a_refit_is_tried_again(place, stream, monk
     assert rows_of_current(place) == (700 if outcome == "published" else 400)
 
 
-def test_a_log_that_is_deleted_file_by_file_is_not_tried_for_ever(place, stream, monkeypatch):
-    follow, arriving = stream
-    place.filesystem = fsspec.filesystem("file")
-    for number in range(10):
-        lands(arriving, f"{number}.parquet")
-    follow("--once", "refit.every=1h").expect(0)
-    there = logs.find_files
-
-    def then_one_less(*args, **named):
-        found = there(*args, **named)
-        min(arriving.iterdir()).unlink()
-        return found
-
-    monkeypatch.setattr(logs, "find_files", then_one_less)
-    assert refit(place, arriving) == "rejected"
-    assert len(list(arriving.iterdir())) == 4
-
-
 def test_a_refit_is_tried_again_without_new_files_alone(place, stream):
     """What fails for another reason fails with it: files that were scored are never left out."""
     follow, arriving = stream

@@ -90,35 +90,22 @@ def test_a_fit_equals_the_one_in_memory(place, call, method):
 
 
 @pytest.mark.parametrize("segment", [[], ["model"]])
-def test_neither_files_nor_parts_nor_the_scale_nor_days_matter(tmp_path, segment):
+def test_neither_the_scale_nor_days_matter(tmp_path, segment):
     sections = {"log": {"segment": segment, "weight": "w", "weights": "sampling"}}
     rng = np.random.default_rng(0)
     for day in range(3):
-        table = rows_of(day, rows=400)
-        own = rng.lognormal(0, 1, 400)
-        put(tmp_path / "log", day, "a", table.set_column(2, "w", pa.array(own)))
-        for part in range(2):
-            half = slice(part * 200, (part + 1) * 200)
-            some = table.slice(part * 200, 200).set_column(2, "w", pa.array(own[half] * 64))
-            put(tmp_path / "large", day, str(part), some)
-    plain = run(tmp_path, tmp_path / "log", "plain", **sections)
-    assert 0 < manifest_of(plain)["data"]["weight"] < 1200
+        own, table = rng.lognormal(0, 1, 400), rows_of(day, rows=400)
+        for name, unit in (("log", 1), ("large", 64)):
+            put(tmp_path / name, day, "a", table.set_column(2, "w", pa.array(own * unit)))
+    plain, large = (run(tmp_path, tmp_path / name, name, **sections) for name in ("log", "large"))
+    assert 0 < manifest_of(plain)["data"]["weight"] == manifest_of(large)["data"]["weight"] < 1200
+    assert manifest_of(large)["data"]["weight_scale"] == manifest_of(plain)["data"]["weight_scale"] / 64
     days = run(tmp_path, tmp_path / "log", "days", window=window("3d"), **sections)
     assert content(days) == content(plain)
     # Kept days know what their rows count for, also where a half-life weighs them down.
-    kept = {"calibrator": {"params": {"ends": 0}}, "window": window("3d"), **sections}
-    again = run(tmp_path, tmp_path / "log", "days", **kept)
-    assert again["window"]["days_sorted"] == 0
-    assert content(again) == content(run(tmp_path, tmp_path / "log", "plain", **{**kept, "window": {}}))
     fading = run(tmp_path, tmp_path / "log", "days", window=window("3d", half_life="1d"), **sections)
+    assert fading["window"]["days_sorted"] == 0
     assert manifest_of(fading)["data"]["weight_scale"] == manifest_of(plain)["data"]["weight_scale"]
-    large = run(tmp_path, tmp_path / "large", "of-large", **sections)
-    scale = manifest_of(plain)["data"]["weight_scale"]
-    assert manifest_of(large)["data"]["weight_scale"] == scale / 64
-    assert manifest_of(large)["data"]["weight"] == manifest_of(plain)["data"]["weight"]
-    counts = {**sections, "log": {**sections["log"], "weights": "counts"}}
-    counted = run(tmp_path, tmp_path / "log", "counted", **counts)
-    assert content(counted) != content(plain)
 
 
 def test_evaluate_counts_what_rows_stand_for(place, call):

@@ -204,15 +204,6 @@ def test_row_groups_longer_than_a_page(tmp_path, scoring, monkeypatch):
     np.testing.assert_array_equal(found, SLOPES.predict(values))
 
 
-def test_names_of_the_new_columns(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5], "probability": [1.0]})})
-    named = Scoring("score", scoring.lookup, "calibrated", "calibrated_by")
-    run(log, named, tmp_path / "out")
-    assert pq.read_schema(tmp_path / "out" / "a.parquet").names == [
-        "score", "probability", "calibrated", "calibrated_by",
-    ]  # fmt: skip
-
-
 def test_manifest(tmp_path, scoring):
     tables = {
         "b.parquet": pa.table({"score": [0.5, NAN]}),
@@ -297,16 +288,6 @@ def test_a_file_that_breaks_leaves_nothing_and_is_named(tmp_path, scoring, place
     assert not fsspec.filesystem("memory").find("/broken")
 
 
-def test_a_file_that_changed_since_the_log_was_opened(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(5)})})
-    write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(6)})})
-    with pytest.raises(
-        InputRejectedError,
-        match=r"a\.parquet: expected the file as it was when the log was opened.*found it changed",
-    ):
-        run(log, scoring, tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("name", "column", "setting"),
     [
@@ -349,13 +330,6 @@ def test_files_that_would_get_one_name(tmp_path, scoring):
     log = open_log([str(tmp_path / "one"), str(tmp_path / "two")], Columns("score"))
     with pytest.raises(ConfigError, match=r"found several named a\.parquet: score the folders one by one"):
         run(log, scoring, tmp_path / "out")
-
-
-def test_a_lookup_table_that_is_not_one_writes_nothing(tmp_path):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5]})})
-    with pytest.raises(InputRejectedError, match="expected a lookup table"):
-        run(log, Scoring("score", log.files[0].path), tmp_path / "out")
-    assert [p.name for p in tmp_path.iterdir()] == ["log"]
 
 
 @pytest.mark.parametrize("options", [{}, {"write_page_index": True}, {"write_page_checksum": True}])
