@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import util
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +21,9 @@ import fsspec
 
 from jobs import cli  # it sets variables of its process: now, so that all commands have the same
 from logcal import reading
+
+util.get_temp_dir()
+"""Of this process, and removed at its end: made now, not within a test, whose folder is gone by then."""
 
 CLUSTERED = ("fit", "score", "evaluate", "generate", "compare", "follow", "monitor")
 """Commands that start processes, unless they are told to work inline: these are run as a user runs them."""

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.sort import day_tables
-from tests.test_windows import Shuffled, content, date_of, fresh, lookup, manifest, run, window
+from tests.test_windows import Shuffled, content, date_of, lookup, manifest, run, window
 
 NAMES = ["a", "b", None, "c"]
 _times = itertools.count(1_700_000_000)
@@ -106,20 +106,6 @@ def test_a_day_that_is_closed_becomes_one_table_and_is_not_read_again(tmp_path, 
     assert [len(day["tables"]) for day in manifest(late)["window"]["days"]] == [1, 1, 1]
 
 
-def test_a_part_that_is_damaged_is_made_anew(tmp_path):
-    log = tmp_path / "log"
-    for name in "ab":
-        put(log, 0, name, rows_of(ord(name)))
-        run(tmp_path, log, window=window("1d"))
-    days = tmp_path / "store" / "ads" / "days"
-    damaged = min(days.iterdir())
-    next(damaged.glob("run-*")).write_bytes(b"")
-    put(log, 0, "c", rows_of(3))
-    found = run(tmp_path, log, window=window("1d"))
-    assert manifest(found)["window"]["rows_sorted"] == 240
-    assert content(found) == content(run(tmp_path, log, "raw"))
-
-
 def test_files_of_several_days_give_each_day_its_rows_once(tmp_path):
     """A file that a shorter window took some days of is read again for the others alone."""
     log = tmp_path / "log"
@@ -133,18 +119,3 @@ def test_files_of_several_days_give_each_day_its_rows_once(tmp_path):
             found = run(tmp_path, log, window=window(last))
         assert lookup(found)
         assert content(found) == content(run(tmp_path, log, f"raw-{i}"))
-
-
-def test_bad_rows_of_all_parts_are_kept(tmp_path):
-    log = tmp_path / "log"
-    bad = {"on_bad_rows": "quarantine", "max_bad_fraction": 0.5, "quarantine_path": str(tmp_path / "bad")}
-    for i, day in enumerate([0, 0, 1, 2]):
-        table = rows_of(i)
-        score = table["score"].to_numpy().copy()
-        score[:3] = np.nan
-        put(log, day, f"part-{i}", table.set_column(0, "score", pa.array(score)))
-        found = run(tmp_path, log, window=window("3d"), log=bad)
-    place = manifest(found)["quarantine"]
-    assert pq.read_table(place).num_rows == 12
-    assert found["rows_used"] == 4 * 117
-    assert fresh(tmp_path, log, "raw", log={**bad, "quarantine_path": str(tmp_path / "bad-raw")})

@@ -43,8 +43,6 @@ from pipeline.score import scored_file
 from pipeline.sort.score_table import SortPlan
 from tests.test_pooled_segments import run
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*pkg_resources")
-
 
 def some_rows(rng, n):
     score = np.floor(rng.random(n) * rng.choice([4, 30, 10**6]))

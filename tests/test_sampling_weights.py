@@ -97,7 +97,7 @@ def test_neither_the_scale_nor_days_matter(tmp_path, segment):
         own, table = rng.lognormal(0, 1, 400), rows_of(day, rows=400)
         for name, unit in (("log", 1), ("large", 64)):
             put(tmp_path / name, day, "a", table.set_column(2, "w", pa.array(own * unit)))
-    plain, large = (run(tmp_path, tmp_path / name, name, **sections) for name in ("log", "large"))
+    plain, large = (run(tmp_path, tmp_path / name, f"of-{name}", **sections) for name in ("log", "large"))
     assert 0 < manifest_of(plain)["data"]["weight"] == manifest_of(large)["data"]["weight"] < 1200
     assert manifest_of(large)["data"]["weight_scale"] == manifest_of(plain)["data"]["weight_scale"] / 64
     days = run(tmp_path, tmp_path / "log", "days", window=window("3d"), **sections)

@@ -161,16 +161,6 @@ def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
     assert found["data"]["rows_read"] == found["window"]["rows_sorted"] == 1210
 
 
-def test_days_after_an_earlier_window_stay(tmp_path, log):
-    run(tmp_path, log, window=window())
-    # Older data replace newer ones only by force.
-    store = {"path": str(tmp_path / "store"), "table": "ads", "force": True}
-    back = run(tmp_path, log, window=window(until=date_of(3)), store=store)
-    assert (back["window"]["days_sorted"], back["window"]["days_reused"]) == (1, 2)
-    kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
-    assert kept == [date_of(day) for day in (1, 2, 3, 4)]
-
-
 def test_other_settings_make_other_day_tables_and_another_method_does_not(tmp_path, log):
     run(tmp_path, log, window=window())
     assert run(tmp_path, log, window=window(), calibrator={"method": "platt"})["window"]["days_sorted"] == 0
