@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import pickle
 import threading
 import time
