@@ -23,6 +23,8 @@ from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.files.faults import as_fault
+from pipeline.files.folders import Folder
+from pipeline.files.locks import LOCKS
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.fitting import Fitting, Found
 
@@ -66,9 +68,17 @@ def _fit(config: FitConfig) -> Delayed:
 
 
 def _table(found: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
-    """The fitted table, of what the other tasks gave."""
+    """The fitted table, of what the other tasks gave; scratch space is given back."""
     content = fitting.finish(found, InlineExecutor())
-    return read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))
+    made = read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))
+    place = Folder.at(fitting.plan.scratch)
+    for name in place.names():
+        if name.startswith("day-"):  # the tasks of another computation write to it
+            for file in (place / name).names():
+                (place / name).remove(file)
+        elif name != LOCKS:
+            place.remove(name)
+    return made
 
 
 def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> Outcome:
