@@ -13,7 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, compiled, gap_slopes
-from calibrators.arithmetic.log_odds import log_odds, logistic
+from calibrators.arithmetic.log_odds import (
+    HALF,
+    LN2,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    LOG_TERMS,
+    ROOT_HALF,
+    UNDERFLOW,
+    exp_mantissa,
+    log_odds,
+    logistic,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -78,6 +90,22 @@ class Adjustments(NamedTuple):
         out[adjusting] = logistic(shift + slope * log_odds(q))
         return out
 
+    def apply_one(self, p: float, entry: int, score: float) -> float:
+        """The same of one probability, without arrays."""
+        shift, slope = float(self.shift[entry]), float(self.slope[entry])
+        kind = _MAP if self.of is None else int(self.of[entry])
+        if kind == _SCORE and p == p:
+            eta = shift if slope == 0.0 else shift + slope * score
+            return _logistic_of_one(max(-_FARTHEST, min(_FARTHEST, eta)))
+        if kind == _LOG_ODDS:
+            p = score
+        elif (shift == 0.0 and slope == 1.0) or p != p:
+            return p
+        if p != p:
+            return p
+        q = max(float(self.low[entry]), min(float(self.high[entry]), p))
+        return _logistic_of_one(shift + slope * (_log_of_one(q) - _log_of_one(1.0 - q)))
+
 
 _LAST_SHOWN = 20.0
 _STEP = 0.01
@@ -140,3 +168,30 @@ def drawn(one: CalibrationMap, adjustments: Adjustments, entry: int) -> Calibrat
     first = step == 0
     weight, positives = (np.where(first, column[row], 0.0) for column in (one.weight, one.positives))
     return CalibrationMap(score_lo, score_hi, level, lines, anchor, weight, positives)
+
+
+def _log_of_one(x: float) -> float:
+    mantissa, exponent = math.frexp(x)
+    if mantissa < ROOT_HALF:
+        mantissa *= 2.0
+        exponent -= 1
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    z = s * s
+    total = 0.0
+    for term in LOG_TERMS:
+        total = total * z + term
+    return exponent * LN2 + 2.0 * s * total
+
+
+def _logistic_of_one(x: float) -> float:
+    e = _exp_of_one(-abs(x))
+    return (1.0 if x >= 0.0 else e) / (1.0 + e)
+
+
+def _exp_of_one(x: float) -> float:
+    x = max(x, UNDERFLOW)
+    k = float(round(x * LOG2_E))
+    mantissa: float = exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW)
+    down = -int(k)
+    first = min(down, HALF)
+    return math.ldexp(math.ldexp(mantissa, -first), first - down)

@@ -368,8 +368,7 @@ class Table:
         if slope[j] != 0.0:
             p += slope[j] * (score - anchor[j])
         if self._lookup.adjustments is not None and (entry := self._lookup.entry_of(key)) is not None:
-            one = np.array([p]), np.array([entry], np.int32), np.array([score])
-            return np.float64(self._lookup.adjustments.apply(*one)[0])
+            p = self._lookup.adjustments.apply_one(p, entry, score)
         return np.float64(p)
 
     def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:

@@ -71,9 +71,7 @@ class Brute:
 
     def predict(self, score: float, place: int) -> float:
         p = float(self.map_of(place).predict(score))
-        if self.adjustments is None:
-            return p
-        return self.adjustments.apply(np.array([p]), np.array([place], np.int32), np.array([score]))[0]
+        return p if self.adjustments is None else self.adjustments.apply_one(p, place, score)
 
 
 def brute(old: Brute, new: Brute, a: int, b: int, finer: Brute, lowest: float, highest: float) -> list[float]:

@@ -405,9 +405,10 @@ def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):
     _, path = published(tmp_path, fit(tmp_path, table))
     loaded = read_table(path)
     one, score = Table(loaded), np.linspace(0, 1, 200)
-    expected, entry = loaded.own_map((1,)).predict(score), loaded.entry_of((1,))
-    if entry is not None:
-        expected = loaded.adjustments.apply(expected, np.full(score.size, entry, np.int32), score)
+    expected = np.array([
+        loaded.adjustments.apply_one(loaded.own_map((1,)).predict(float(s)), e)
+        if (e := loaded.entry_of((1,))) is not None else loaded.own_map((1,)).predict(float(s)) for s in score
+    ])  # fmt: skip
     np.testing.assert_array_equal(one.predict(score, {"a": 1, "b": "unseen"}), expected)
     np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.whole.predict(score))
 
@@ -428,6 +429,9 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
     compiled = adjustments.apply(p, entry, p)
     monkeypatch.setattr("logcal.adjustments.compiled", lambda _: False)
     np.testing.assert_array_equal(adjustments.apply(p, entry, p), compiled)
+    np.testing.assert_array_equal(
+        [adjustments.apply_one(v, e, v) for v, e in zip(p.tolist(), entry.tolist(), strict=True)], compiled
+    )
     held = np.clip(p, 1e-200, 1 - 1e-12)
     still = (adjustments.shift == 0) & (adjustments.slope == 1)
     expected = np.where(
