@@ -280,15 +280,14 @@ def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
 # In memory
 
 
-@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame, pa.table])
-def test_frames_of_all_makes_are_compared(place, kind):
+def test_frames_of_all_makes_are_compared(place):
     random = np.random.default_rng(0)
-    score, drawn = random.random(3000), random.random(3000)
+    score, drawn = random.random(2000), random.random(2000)
     label = [bool(d < s**2) if i > 30 else None for i, (d, s) in enumerate(zip(drawn, score, strict=True))]
-    country = random.choice(["at", "de", "fr"], 3000, p=[0.5, 0.497, 0.003]).tolist()
+    country = random.choice(["at", "de", "fr"], 2000, p=[0.5, 0.495, 0.005]).tolist()
     columns = {"s": score, "y": label, "country": country}
     with pytest.warns(UserWarning, match="31 rows without a label were left out"):
-        found = logcal.compare(kind(columns), score="s", label="y", segments="country")
+        found = logcal.compare(columns, score="s", label="y", segments="country")
     place.write_log({"score": score, "label": label})
     job = place.job("compare", "--json").expect(0).json
     for method in found.all_rows.methods:
@@ -296,12 +295,20 @@ def test_frames_of_all_makes_are_compared(place, kind):
             of_job = job["methods"][method.name]["estimates"][name]["mean"]
             assert estimate.mean == pytest.approx(of_job, rel=1e-12)
     assert found.best == job["best"]
-    own = [i for i in range(31, 3000) if country[i] == "de"]
+    own = [i for i in range(31, 2000) if country[i] == "de"]
     alone = {name: [values[i] for i in own] for name, values in columns.items()}
     assert logcal.compare(alone, score="s", label="y").all_rows == found.segments["de",]
     assert (list(found.segments), found.too_few) == ([("at",), ("de",)], (("fr",),))
     assert found.table().num_rows == 3 * (len(calibrators.COMPARED) + 1)
     assert repr(found).startswith(job["headline"])
+    methods = {"isotonic": Isotonic(), "platt": Platt()}
+    with pytest.warns(UserWarning, match="left out"):
+        of_dict, *others = (
+            logcal.compare(kind(columns), score="s", label="y", segments="country", methods=methods)
+            for kind in (dict, pd.DataFrame, pl.DataFrame, pa.table)
+        )
+    for one in others:
+        assert (one.all_rows, one.segments) == (of_dict.all_rows, of_dict.segments)
 
 
 def test_what_cannot_be_compared_is_said():

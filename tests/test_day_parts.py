@@ -41,8 +41,9 @@ def put(log, day: int, name: str, table: pa.Table) -> None:
 
 
 KINDS = {
-    "plain": {},
+    "plain": {"calibrator": {"method": "isotonic"}},
     "weights and segments": {
+        "calibrator": {"method": "isotonic"},
         "log": {"weight": "w", "segment": ["model"]},
         "segments": {"min_rows": 20, "min_positives": 2},
     },
