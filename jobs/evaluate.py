@@ -292,7 +292,9 @@ class Prepared(Startable):
         """The comparison by segment, where its segments are those that were measured."""
         if measured.compared is None or measured.segments is None:
             return None
-        return measured.compared if measured.compared.keys == measured.segments.before.level.keys else None
+        return (
+            measured.compared if measured.compared.keys == measured.segments.before.rows.level.keys else None
+        )
 
     @property
     def _interval(self) -> tuple[str, Interval] | None:

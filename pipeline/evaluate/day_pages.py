@@ -146,13 +146,9 @@ def render_stream(
     )
 
 
-def _files(count: int) -> str:
-    return f"{count:,} {'file' if count == 1 else 'files'}"
-
-
 def _state(facts: Mapping[str, Any], refused: int) -> str:
     """Say in one sentence how many files are scored, and how many are not."""
-    said = [f"{_files(facts.get('files scored') or 0)} scored"]
+    said = [f"{counted(facts.get('files scored') or 0, 'file')} scored"]
     for count, state in (
         (facts.get("files to score") or 0, "to score"),
         (facts.get("files not readable yet") or 0, "not readable yet"),

@@ -135,7 +135,7 @@ class Measurement:
             segments = None
         else:
             segments = finish_sides(self._by_segment, self.segmented, found, executor)
-            table, evaluation = segments.before.table, segments.whole
+            table, evaluation = segments.before.rows.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
             return Measured(table, evaluation, segments)

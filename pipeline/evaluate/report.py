@@ -129,12 +129,8 @@ def import_meanwhile() -> None:
 def _import() -> None:
     # An import that fails here, for example for lack of memory, fails again where it is needed.
     with contextlib.suppress(Exception):
-        _import_all()
-
-
-def _import_all() -> None:
-    for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
-        importlib.import_module(module)
+        for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
+            importlib.import_module(module)
 
 
 def render_report(

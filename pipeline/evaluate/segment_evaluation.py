@@ -36,7 +36,6 @@ from pipeline.sort.segment_tasks import (
     finish_segment_tasks,
     most_works,
 )
-from pipeline.sort.segments import Level
 from pipeline.table.lookup_table import Predictor
 
 WORST = 10
@@ -61,16 +60,6 @@ class Side:
 
     rows: SegmentRows
     values: Array
-
-    @property
-    def table(self) -> ScoreTable:
-        """Measures of all rows."""
-        return self.rows.table
-
-    @property
-    def level(self) -> Level:
-        """The segments."""
-        return self.rows.level
 
     def column(self, name: str) -> Array:
         """A measure of each segment; NaN where it does not exist."""
@@ -182,7 +171,7 @@ class SegmentedEvaluation:
 
         at : places of segments: of these alone, in this order
         """
-        level = self.before.level
+        level = self.before.rows.level
         keys = segment_values.arrays(level.keys, level.types)
         fitted_on = self.fitted_on
         if at is None:
@@ -213,7 +202,7 @@ class SegmentedEvaluation:
 
     def _differences(self, compared: SegmentedComparison) -> list[pa.Array]:
         found = {one.place: one.log_loss for one in compared.segments}
-        losses = [found.get(i) for i in range(len(self.before.level.keys))]
+        losses = [found.get(i) for i in range(len(self.before.rows.level.keys))]
         return [
             column_of([None if loss is None else getattr(loss, name) for loss in losses], pa.float64())
             for name in ("difference", "error")
@@ -245,14 +234,14 @@ class SegmentedEvaluation:
 
     def _worst(self, most: int) -> Integers:
         error = self._beyond(self.after)
-        order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))
+        order = np.lexsort((np.arange(error.size), -self.before.rows.level.rows, -error))
         return np.asarray(order[:most], np.int64)
 
     def flagged(self) -> tuple[list[pa.Array], list[str]]:
         """Keys, a column each, and what their maps were fitted to, of the segments that are most off, as in `worst`."""
         error = self._beyond(self.after)
         worst = self._worst(PICTURED)
-        at, level = as_column(worst[error[worst] > 0]), self.before.level
+        at, level = as_column(worst[error[worst] > 0]), self.before.rows.level
         keys = [column.take(at) for column in segment_values.arrays(level.keys, level.types)]
         return keys, self.fitted_on.take(at).to_pylist()
 
@@ -262,7 +251,7 @@ class SegmentedEvaluation:
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
-        level = self.before.level
+        level = self.before.rows.level
         coded = self.fitted_on.dictionary_encode()
         codes, kinds = as_numpy(coded.indices), coded.dictionary.to_pylist()
         counts = dict(zip(kinds, np.bincount(codes, minlength=len(kinds)).tolist(), strict=True))
@@ -306,11 +295,15 @@ def finish_sides(
         for one, tests in zip(found, (False, True), strict=True)
     )
     run, run_after = (
-        answering(one.answer, partial(side.table.run, executor=executor, stage="measure"))
+        answering(one.answer, partial(side.rows.table.run, executor=executor, stage="measure"))
         for one, side in zip(found, (before, after), strict=True)
     )
     whole = evaluate(
-        run, run_after=run_after, rows=before.table.used, bins=what.bins, sampling_rate=what.sampling_rate
+        run,
+        run_after=run_after,
+        rows=before.rows.table.used,
+        bins=what.bins,
+        sampling_rate=what.sampling_rate,
     )
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
     return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, what.bins)

@@ -196,10 +196,7 @@ def points(share: float) -> str:
 
 
 def _percent(share: float) -> str:
-    percent = 100 * share
-    if percent == 0 or percent >= 10:
-        return f"{percent:.1f} %"
-    return f"{percent:.{min(8, 2 - math.floor(math.log10(percent)) - 1)}f} %"
+    return f"{points(share)} %"
 
 
 # How much of calibration errors chance explains.

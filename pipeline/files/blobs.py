@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -104,7 +104,7 @@ class Blob:
         self._ahead = ahead or {}
         self._file = None if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
 
-    def __enter__(self) -> Blob:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

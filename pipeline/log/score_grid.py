@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import numpy as np
 
@@ -13,7 +14,6 @@ EXACT = 2.0**52
 """From here on every double is a whole number."""
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-_SPLIT = 2.0**27 + 1
 _STEP = re.compile(r"1e-([1-9])")
 
 
@@ -51,18 +51,11 @@ def round_scores(score: Array, grid: str) -> tuple[Array, float]:
             whole = np.rint(steps)
             halves = np.flatnonzero(np.abs(steps - whole) == 0.5)
             if halves.size:
-                whole[halves] = _exactly(score[halves], per_unit, whole[halves])
+                # Of the exact product: 0.05 is above half a tenth.
+                values, place = np.unique(score[halves], return_inverse=True)
+                exact = [round(Fraction(value) * int(per_unit)) for value in values.tolist()]
+                whole[halves] = np.array(exact, np.float64)[place]
             rounded = whole / per_unit
             small = np.abs(steps) < EXACT
         out = np.where(small, rounded, score)
         return out, float(np.max(np.abs(out - score), initial=0.0, where=small))
-
-
-def _exactly(score: Array, per_unit: float, even: Array) -> Array:
-    """The nearest whole numbers to exact products whose nearest doubles are half-way: 0.05 is above half a tenth."""
-    steps = score * per_unit
-    # What rounding took from the product, exactly (Dekker 1971).
-    high, unit_high = (c - (c - value) for value in (score, np.float64(per_unit)) for c in [_SPLIT * value])
-    low, unit_low = score - high, per_unit - unit_high
-    rest = ((high * unit_high - steps) + high * unit_low + low * unit_high) + low * unit_low
-    return np.where(rest == 0, even, np.where(rest < 0, np.floor(steps), np.ceil(steps)))

@@ -11,9 +11,6 @@ BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 
 Fields = dict[int, tuple[int, bytes]]
 """Fields of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
 
-_BYTES = [bytes([value]) for value in range(0x100)]
-"""Most numbers and all heads of fields take one: they are looked up, and not made."""
-
 _LARGEST_BOOLEAN = 2
 _NUMBERS = (I32, I64, I16)
 _LONG_LIST = 15
@@ -34,13 +31,6 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def varint(value: int) -> bytes:
     """An unsigned number, encoded."""
-    # Most numbers take one byte to three, for which a loop takes twice as long.
-    if value < 0x80:
-        return _BYTES[value]
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -186,9 +176,9 @@ def struct(fields: Fields) -> bytes:
     for number in sorted(fields):
         kind, value = fields[number]
         if 0 < number - last < 0x10:
-            parts.append(_BYTES[(number - last) << 4 | kind])
+            parts.append(bytes([(number - last) << 4 | kind]))
         else:
-            parts += (_BYTES[kind], integer(number))
+            parts += (bytes([kind]), integer(number))
         parts.append(value)
         last = number
     parts.append(b"\0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from logcal.errors import ConfigError, examples
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.execution import Executor, Graph
-from pipeline.files.output import Output, Staging
+from pipeline.files.output import Output
 from pipeline.files.requests import together
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
@@ -92,10 +92,6 @@ def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
     return graph.task("commit", _of_all, graph.layer("score", score_files, tasks))
 
 
-def _targets(staging: Staging, files: Iterable[LogFile]) -> tuple[str, ...]:
-    return tuple(staging.target(file.relative) for file in files)
-
-
 def _of_all(counts: list[list[FileCounts]]) -> list[FileCounts]:
     """Merge the tasks' reports on their files."""
     return list(chain.from_iterable(counts))
@@ -137,7 +133,13 @@ def score_log(
     facts = read_lookup_facts(scoring.lookup)
     with place.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
-            (log.filesystem, group, place.filesystem, _targets(staging, group), scoring)
+            (
+                log.filesystem,
+                group,
+                place.filesystem,
+                tuple(staging.target(file.relative) for file in group),
+                scoring,
+            )
             for group in tasks_of(log)
         ]
         counts = executor.reduce("score", score_files, tasks, _of_all, "commit")

@@ -261,7 +261,7 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> list
                 start = filled[section]
                 of_ties = section in (ENTRIES, CODED_ENTRIES)
                 bounds = (-np.inf, np.inf) if of_ties else (low, high)
-                _, stop = file.read(own, *bounds, kept[section], start)
+                _, stop = file.read_rows(own, *bounds, kept[section], start)
                 if of_ties:
                     block = kept[section][start:stop]
                     scores = block[:, 0].view(np.float64)

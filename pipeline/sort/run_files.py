@@ -240,7 +240,7 @@ def read_run(run: Run) -> Sections:
     with RunFile(run.path) as file:
         for own, size in zip(COLUMNS, run.sizes, strict=True):
             out: Words = np.empty((size, len(own)), np.uint64)
-            file.read([run.ends[column][[0, -1]].tolist() for column in own], -np.inf, np.inf, out, 0)
+            file.read_rows([run.ends[column][[0, -1]].tolist() for column in own], -np.inf, np.inf, out, 0)
             kept.append([np.ascontiguousarray(column) for column in out.view(np.float64).T])
     negatives, positives, rows, entries, tagged, coded, coded_entries = kept
     for section in (tagged, coded, coded_entries):
@@ -256,7 +256,7 @@ def read_run(run: Run) -> Sections:
     )
 
 
-class RunFile:
+class RunFile(Blob):
     """An open run file.
 
     ahead : see `Blob`. numbers : uint64 array, as long as any column that is read; None: made for each file
@@ -265,17 +265,11 @@ class RunFile:
     def __init__(
         self, path: str, ahead: dict[int, bytes] | None = None, numbers: Words | None = None
     ) -> None:
-        self._blob = Blob(path, ahead)
+        super().__init__(path, ahead)
         self._words: Words = np.empty(0, np.uint64)
         self._numbers = numbers
 
-    def __enter__(self) -> RunFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._blob.__exit__()
-
-    def read(
+    def read_rows(
         self, spans: Sequence[Sequence[int]], low: float, high: float, out: Words, start: int
     ) -> tuple[int, int]:
         """Read the rows with low <= score < high of some blocks of a section.
@@ -308,7 +302,7 @@ class RunFile:
         if self._words.size < size + packing.PADDING:
             self._words = np.zeros(size + packing.PADDING, np.uint64)
         if size:
-            self._blob.read(8 * start, self._words[:size].data.cast("B"))
+            self.read(8 * start, self._words[:size].data.cast("B"))
         return self._words, size
 
 

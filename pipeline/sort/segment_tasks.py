@@ -157,13 +157,10 @@ def add_segment_tasks(graph: Graph, works: Sequence[Any], segment_task: SegmentT
 
     works : of `add_works`, pooled where the segment task has no first pass. scratch : where tasks leave their results
     """
-    found = graph.layer("join", _join, _tasks(works, segment_task), receipts=receipts_in(scratch))
-    return graph.task("joined", _filled, found)
-
-
-def _tasks(works: Sequence[Any], segment_task: SegmentTask[Any]) -> list[tuple[Any, ...]]:
     chunk = None if segment_task.first is None else segment_task.first.chunk
-    return [(work, segment_task.small, chunk) for work in works]
+    tasks = [(work, segment_task.small, chunk) for work in works]
+    found = graph.layer("join", _join, tasks, receipts=receipts_in(scratch))
+    return graph.task("joined", _filled, found)
 
 
 def _filled(found: list[TaskResults | None]) -> list[TaskResults]:
