@@ -46,8 +46,10 @@ def as_column(values: npt.NDArray[Any]) -> pa.Array:
 def nullable_column(values: npt.NDArray[np.floating[Any]]) -> pa.Array:
     """An array of numbers, shape (n,), as a column of its own type, null where they are NaN."""
     there = ~np.isnan(values)
+    if there.all():
+        return as_column(values)
     numbers = np.where(there, values, 0)
-    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    valid = pa.py_buffer(np.packbits(there, bitorder="little"))
     return pa.Array.from_buffers(
         pa.from_numpy_dtype(numbers.dtype), numbers.size, [valid, pa.py_buffer(numbers)]
     )

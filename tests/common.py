@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators import CalibrationMap
-from calibrators.arithmetic.passes import Pass, Points
+from calibrators.arithmetic.passes import Pass, Points, run_passes
+from pipeline.evaluate.evaluation import Evaluation, Sizes, both_sides, evaluation_of, side_passes
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import Fit, Recipe
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
@@ -57,6 +59,26 @@ def over(points: Points, *places: int) -> Callable[[Pass], Any]:
         return request.combine([request.chunk(part) for part in wanted])
 
     return run
+
+
+def evaluate(
+    run: Callable[[Pass], Any],
+    predict: Any = None,
+    *,
+    run_after: Callable[[Pass], Any] | None = None,
+    rows: int | None = None,
+    **sizes: Any,
+) -> Evaluation:
+    """An evaluation of points in parts, by a map that does not decrease or by points of the probabilities."""
+    table: Any = SimpleNamespace(used=rows, weights=())
+    asked = Sizes(**sizes)
+    if run_after is None:
+        function = getattr(predict, "predict_ascending", predict)
+        return evaluation_of(rows, *run_passes(both_sides(asked, function, table), run))
+    sides = [side_passes(asked, table, tests=False), side_passes(asked, table)]
+    return evaluation_of(
+        rows, *(run_passes(own, by) for own, by in zip(sides, (run, run_after), strict=True))
+    )
 
 
 def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[SegmentedFit, Fit]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import over, write_lookup
+from common import evaluate, over, write_lookup
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
@@ -20,7 +20,6 @@ from pipeline.evaluate.evaluation import (
     Evaluation,
     change_errors,
     changes,
-    evaluate,
     headline,
     jsonable,
     points,
@@ -97,12 +96,6 @@ def test_a_map_that_decreases_needs_a_table_of_its_own(data, log, tmp_path):
     found = evaluate(run, run_after=run_after, rows=6000)
     assert found.before == assess(score, None, label, rows=6000)
     assert found.after == assess(falling.predict(score), None, label, rows=6000)
-
-
-def test_either_a_map_or_a_second_table_is_expected():
-    for arguments in ({}, {"predict": np.sqrt, "run_after": print}):
-        with pytest.raises(ValueError, match="either predict or run_after"):
-            evaluate(print, **arguments)
 
 
 def test_tables_of_different_rows_are_refused():

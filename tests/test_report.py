@@ -8,14 +8,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from common import over
+from common import evaluate, over
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
 from calibrators.measures.predictions import assess
 from calibrators.measures.reliability_curve import reliability_curve
 from logcal.displays.view import EXACT_ROWS, View
-from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation, evaluate
+from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation
 from pipeline.evaluate.report import render_report
 
 FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}

@@ -27,9 +27,10 @@ from logcal import names
 from logcal.errors import InputRejectedError
 from logcal.reading import SEGMENTS_FILE
 from logcal.table import Table
-from pipeline.evaluate.segment_evaluation import Measuring, evaluate_segments
+from pipeline.evaluate.evaluation import Sizes
+from pipeline.evaluate.segment_evaluation import Measuring, add_sides, finish_sides
 from pipeline.evaluate.significance import beyond_chance
-from pipeline.execution import InlineExecutor
+from pipeline.execution import Graph, InlineExecutor
 from pipeline.fit.calibration import Recipe, make_calibrator
 from pipeline.log import segment_values
 from pipeline.log.log_files import open_parquet
@@ -453,7 +454,9 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
     def add(graph, plan):
         return SortedRows(log, plan, Source(log).add(graph, plan).total)
 
-    measured = evaluate_segments(Measuring(add, predictor, 10), lookup, tuple(plans), Shuffled())
+    what, graph, executor = Measuring(add, predictor, Sizes()), Graph(), Shuffled()
+    sides = executor.compute(graph, graph.task("sides", list, add_sides(graph, what, tuple(plans))))
+    measured = finish_sides(what, lookup, sides, executor)
     rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules, method, params), columns)
     written = measured.table().to_pylist()
     keys = sorted({row[0] for row in rows}, key=segment_values.order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from common import over
+from common import evaluate, over
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
@@ -146,7 +146,6 @@ def test_segments_ratios_are_those_of_all_rows():
 def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
     from calibrators import Isotonic
     from calibrators.measures import engine
-    from pipeline.evaluate.evaluation import evaluate
 
     p, _ = sample(8, digits=None)
     y = (np.random.default_rng(8).random(p.size) < p).astype(int)

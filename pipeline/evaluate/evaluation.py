@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Array, Pass
+from calibrators.arithmetic.passes import Pass
 from calibrators.measures.certainty import Certainty, ErrorBars, certain_passes
 from calibrators.measures.comparison import Comparison
 from calibrators.measures.decomposition import chance_error
 from calibrators.measures.predictions import (
     Assessment,
     Predict,
-    run_passes,
     side_by_side,
 )
 from pipeline.evaluate.significance import UNSURE, points, significance_facts
 from pipeline.files.records import jsonable
+from pipeline.sort.score_table import ScoreTable
 
 Run = Callable[[Pass], Any]
 """Carries out a pass over the parts of a score table: `ScoreTable.run` with its executor."""
@@ -89,63 +88,51 @@ class Evaluation:
         return found
 
 
-def evaluate(
-    run: Run,
-    predict: CalibrationMap | Predict | None = None,
-    *,
-    run_after: Run | None = None,
-    rows: int | None = None,
-    bins: int = 10,
-    histogram_bins: int = 50,
-    parts: Sequence[tuple[float, Array]] = (),
-    parts_after: Sequence[tuple[float, Array]] = (),
-    sampling_rate: float = 1.0,
-) -> Evaluation:
-    """Measure a score table's predictions before and after calibration.
+_HISTOGRAM_BINS = 50
 
-    Parameters
+Side = tuple[Assessment, ErrorBars, Certainty]
+
+
+class Sizes(NamedTuple):
+    """What measures depend on, beside the rows.
+
+    Attributes
     ----------
-    run : callable
-        Carries passes out over the score table of the raw scores.
-    predict : CalibrationMap or callable, optional
-        A map that does not decrease, or its `predict`: both sides are then measured in the same two sweeps.
-        Prefer a `pipeline.table.lookup_table.Predictor` on a cluster: it travels with every task.
-    run_after : callable, optional
-        Instead of predict, for any map: carries passes out over a table of the same rows whose scores are the
-        calibrated probabilities.
-    rows : int, optional
-        Rows behind the weights: tells weights from counts (see `calibrators.measures.predictions.assess`).
-    bins : int >= 1
-        Of the reliability tables and calibration errors.
-    histogram_bins : int >= 1
-    parts, parts_after : sequences of (float, array), optional
-        Of the parts of the tables, where known: see `calibrators.measures.predictions.assessment_passes`.
-    sampling_rate : float > 0
-        The kept share of the negatives over the kept share of the positives. Measures, Cox's line and observed over
-        expected describe all rows: a negative weighs as many rows as it stands for. The tests of single
+    bins : of the reliability tables and calibration errors, >= 1
+    sampling_rate : the kept share of the negatives over the kept share of the positives, > 0. Measures, Cox's line and
+        observed over expected describe all rows: a negative weighs as many rows as it stands for. The tests of single
         predictions (Spiegelhalter's z and the score test) and the AUC's error count the rows that there are.
+    """
 
-    Returns
-    -------
-    Evaluation
-        The same however the tables are cut into parts.
+    bins: int = 10
+    sampling_rate: float = 1.0
+
+
+def both_sides(sizes: Sizes, predict: Predict, table: ScoreTable) -> Generator[Pass, Any, tuple[Side, Side]]:
+    """Yield the passes over a score table for its scores and for what a map makes of them, in the same two sweeps.
+
+    predict : of a map that does not decrease, else ValueError
+    """
+    return side_by_side(side_passes(sizes, table, tests=False), side_passes(sizes, table, predict))
+
+
+def side_passes(
+    sizes: Sizes, table: ScoreTable, predict: Predict | None = None, *, tests: bool = True
+) -> Generator[Pass, Any, Side]:
+    """Yield the passes for one column of predictions: the scores, or what `predict` makes of them."""
+    known = (table.used, table.weights)
+    return certain_passes(predict, sizes.bins, _HISTOGRAM_BINS, *known, rate=sizes.sampling_rate, tests=tests)
+
+
+def evaluation_of(rows: int | None, before: Side, after: Side) -> Evaluation:
+    """Put both sides' results together. rows : behind the weights, where known.
 
     Raises
     ------
     ValueError
-        Unless exactly one of predict and run_after is given; for a map that decreases; for tables of different
-        rows.
+        They are of different rows.
     """
-    if (predict is None) == (run_after is None):
-        raise ValueError("expected either predict or run_after, found both or neither")
-    sizes = Sizes(bins, histogram_bins, sampling_rate)
-    if run_after is None:
-        function = predict.predict_ascending if isinstance(predict, CalibrationMap) else predict
-        before, after = run_passes(both_sides(function, rows, parts, sizes), run)
-    else:
-        before = run_passes(side_passes(None, rows, parts, sizes, tests=False), run)
-        after = run_passes(side_passes(None, rows, parts_after, sizes), run_after)
-        _check_same_rows(before[0], after[0])
+    _check_same_rows(before[0], after[0])
     return Evaluation(
         rows,
         before[0],
@@ -155,35 +142,6 @@ def evaluate(
         certainty_before=before[2],
         certainty_after=after[2],
     )
-
-
-class Sizes(NamedTuple):
-    """See `evaluate`."""
-
-    bins: int = 10
-    histogram_bins: int = 50
-    sampling_rate: float = 1.0
-
-
-def both_sides(
-    predict: Predict | None, rows: int | None, parts: Sequence[tuple[float, Array]], sizes: Sizes
-) -> Generator[Pass, Any, Any]:
-    """The passes for the scores and for what a map makes of them, side by side; see `evaluate`."""
-    before = side_passes(None, rows, parts, sizes, tests=False)
-    return side_by_side(before, side_passes(predict, rows, parts, sizes))
-
-
-def side_passes(
-    predict: Predict | None,
-    rows: int | None,
-    parts: Sequence[tuple[float, Array]],
-    sizes: Sizes,
-    *,
-    tests: bool = True,
-) -> Generator[Pass, Any, tuple[Assessment, ErrorBars, Certainty]]:
-    """The passes for one column of predictions."""
-    bins, histogram_bins, rate = sizes
-    return certain_passes(predict, bins, histogram_bins, rows, parts, rate=rate, tests=tests)
 
 
 def _check_same_rows(before: Assessment, after: Assessment) -> None:

@@ -10,7 +10,7 @@ from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
-from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
+from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluation_of, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
 from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, finish_sides
 from pipeline.execution import Executor, Graph
@@ -166,19 +166,19 @@ class Measurement:
         merged, answer, *others = found
         table = merged[0]
         run = partial(table.run, executor=executor, stage="measure")
-        asked = partial(
-            evaluate,
-            answering(answer, run),
-            rows=table.used,
-            bins=self.bins,
-            parts=table.weights,
-            sampling_rate=self.sampling_rate,
-        )
+        first = answering(answer, run)
         if self.one_sort:
-            return table, asked(Predictor(self.path)), run
-        after = others[0][0]
-        run_after = answering(others[1], partial(after.run, executor=executor, stage="measure"))
-        return table, asked(run_after=run_after, parts_after=after.weights), run
+            before, after = run_passes(both_sides(self._sizes, Predictor(self.path), table), first)
+        else:
+            again = others[0][0]
+            run_after = answering(others[1], partial(again.run, executor=executor, stage="measure"))
+            before = run_passes(side_passes(self._sizes, table, tests=False), first)
+            after = run_passes(side_passes(self._sizes, again), run_after)
+        return table, evaluation_of(table.used, before, after), run
+
+    @property
+    def _sizes(self) -> Sizes:
+        return Sizes(self.bins, self.sampling_rate)
 
     def _add_plain(self, graph: Graph, plan: SortPlan, again: SortPlan) -> list[Any]:
         """Add to a graph all that measures a table without segments, but passes after the first.
@@ -188,8 +188,9 @@ class Measurement:
         references to the score table, and the answer to the first pass over it; where calibration changes the order
         of the scores, to the same of the calibrated probabilities
         """
-        sizes = Sizes(self.bins, sampling_rate=self.sampling_rate)
-        begin = partial(_begin_both, self.path, sizes) if self.one_sort else partial(_begin, sizes, False)
+        sizes = self._sizes
+        both = partial(both_sides, sizes, Predictor(self.path))
+        begin = both if self.one_sort else partial(side_passes, sizes, tests=False)
         rows = self._add_sorted(graph, plan)
         merged = add_merge(graph, rows)
         found = [merged, add_first_pass(graph, merged, begin, rows.most_parts)]
@@ -198,7 +199,7 @@ class Measurement:
         with graph.named("-again"):
             rows = self._add_sorted(graph, again)
             after = add_merge(graph, rows)
-            passed = add_first_pass(graph, after, partial(_begin, sizes, True), rows.most_parts)
+            passed = add_first_pass(graph, after, partial(side_passes, sizes), rows.most_parts)
         return [*found, after, passed]
 
     @property
@@ -206,7 +207,7 @@ class Measurement:
         """Measure a table with segments."""
         add = partial(self._add_sorted, columns=self.columns)
         predictor = Predictor(self.path, self.columns)
-        return Measuring(add, predictor, self.bins, self.sampling_rate, self._known)
+        return Measuring(add, predictor, self._sizes, self._known)
 
     def _compare(
         self,
@@ -250,14 +251,6 @@ class Measurement:
 
 def _together(*found: Any) -> tuple[Any, ...]:
     return found
-
-
-def _begin_both(path: str, sizes: Sizes, table: ScoreTable) -> Any:
-    return both_sides(Predictor(path), table.used, table.weights, sizes)
-
-
-def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:
-    return side_passes(None, table.used, table.weights, sizes, tests=tests)
 
 
 def _inside(plan: SortPlan, name: str) -> SortPlan:

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.arithmetic.passes import Array
+from calibrators.arithmetic.passes import Array, run_passes
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from logcal.lookup_table import SegmentedLookup
 from pipeline import schema
-from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
+from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluation_of, side_passes
 from pipeline.evaluate.segment_numbers import FIELDS, segment_task_of
 from pipeline.evaluate.significance import beyond_chance, observed_over_expected
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.sort.run_files import Integers
-from pipeline.sort.score_table import Begin, ScoreTable, SortedRows, SortPlan, add_first_pass, answering
+from pipeline.sort.score_table import Begin, SortedRows, SortPlan, add_first_pass, answering
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
 from pipeline.sort.segment_tasks import (
@@ -72,19 +72,18 @@ class Measuring(NamedTuple):
     Attributes
     ----------
     add : adds what sorts the rows to a graph, by a plan; their segment columns are the table's
-    predictor : of the table. bins : of the calibration errors. sampling_rate : see `evaluate`.
+    predictor : of the table
     known : of a log that has been summed up: what its rows were
     """
 
     add: Callable[[Graph, SortPlan], SortedRows]
     predictor: Predictor
-    bins: int
-    sampling_rate: float = 1.0
+    sizes: Sizes
     known: Known | None = None
 
     def segment_task(self, *, weighted: bool, tests: bool) -> SegmentTask[Array]:
         """Segment task before or after calibration."""
-        return segment_task_of(self.bins, weighted, self.sampling_rate, tests=tests)
+        return segment_task_of(self.sizes.bins, weighted, self.sizes.sampling_rate, tests=tests)
 
     def weighted(self, rows: SortedRows) -> bool:
         """True if rows have weights, or had them."""
@@ -100,26 +99,29 @@ class _AddedSide(NamedTuple):
 
 
 def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -> list[Any]:
-    """Add to a graph what `evaluate_segments` computes: of the scores, and again of the calibrated probabilities.
+    """Add to a graph what measures all rows and each segment: of the scores, and again of the probabilities.
 
-    Returns references.
+    plans : how to sort the scores, and the calibrated probabilities (in a scratch folder of its own); both with `write`
+
+    Returns
+    -------
+    references; see `finish_sides`
     """
     plan, again = plans
     rows = what.add(graph, plan)
     weighted, names = what.weighted(rows), what.predictor.columns
     added = SegmentRows.add(graph, rows, names, what.known)
-    sizes = Sizes(what.bins, sampling_rate=what.sampling_rate)
+    begin = partial(side_passes, what.sizes)
     works, before = _add_side(
-        graph, rows, added, what.segment_task(weighted=weighted, tests=False), partial(_begin, sizes, False)
+        graph, rows, added, what.segment_task(weighted=weighted, tests=False), partial(begin, tests=False)
     )
     with graph.named("-again"):
         # Of each segment's points, which are at hand, and not of the log's rows once more.
         total, numbered = add_order(graph, works, added.rows, what.predictor, again, weighted=weighted)
         rows = SortedRows(rows.log, again, total)
         added = SegmentRows.add_numbered(graph, rows, names, numbered, weighted=weighted)
-        _, after = _add_side(
-            graph, rows, added, what.segment_task(weighted=weighted, tests=True), partial(_begin, sizes, True)
-        )
+        task = what.segment_task(weighted=weighted, tests=True)
+        _, after = _add_side(graph, rows, added, task, begin)
     return [before, after]
 
 
@@ -271,43 +273,24 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def evaluate_segments(
-    what: Measuring, lookup: SegmentedLookup, plans: tuple[SortPlan, SortPlan], executor: Executor
-) -> SegmentedEvaluation:
-    """Measure a log's predictions before and after calibration, of all rows and of each segment.
-
-    Parameters
-    ----------
-    lookup : the segmented table
-    plans : how to sort the scores, and the calibrated probabilities (in a scratch folder of its own); both with `write`
-    """
-    graph = Graph()
-    found = executor.compute(graph, graph.task("sides", list, add_sides(graph, what, plans)))
-    return finish_sides(what, lookup, found, executor)
-
-
 def finish_sides(
     what: Measuring, lookup: SegmentedLookup, found: Sequence[_AddedSide], executor: Executor
 ) -> SegmentedEvaluation:
-    """Carry out the passes that are left. found : what `add_sides` gave."""
+    """Carry out the passes that are left.
+
+    lookup : the segmented table. found : what `add_sides` gave
+    """
     before, after = (
         _side(one, what.segment_task(weighted=one.rows.weighted, tests=tests), executor)
         for one, tests in zip(found, (False, True), strict=True)
     )
-    run, run_after = (
-        answering(one.answer, partial(side.rows.table.run, executor=executor, stage="measure"))
-        for one, side in zip(found, (before, after), strict=True)
+    measured = (
+        run_passes(
+            side_passes(what.sizes, side.rows.table, tests=tests),
+            answering(one.answer, partial(side.rows.table.run, executor=executor, stage="measure")),
+        )
+        for one, side, tests in zip(found, (before, after), (False, True), strict=True)
     )
-    whole = evaluate(
-        run,
-        run_after=run_after,
-        rows=before.rows.table.used,
-        bins=what.bins,
-        sampling_rate=what.sampling_rate,
-    )
+    whole = evaluation_of(before.rows.table.used, *measured)
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
-    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, what.bins)
-
-
-def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:
-    return side_passes(None, table.used, (), sizes, tests=tests)
+    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, what.sizes.bins)

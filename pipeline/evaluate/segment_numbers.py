@@ -48,7 +48,7 @@ _BLOCK, _BLOCK_POINTS = 1024, 1 << 17
 def segment_task_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> SegmentTask[Array]:
     """Make the segment task that measures segments: a row of numbers each, in the order of `FIELDS`.
 
-    weighted : whether the log has weights. sampling_rate, tests : see `pipeline.evaluate.evaluation.evaluate`
+    weighted : whether the log has weights. sampling_rate, tests : see `Sizes` and `side_passes` of the evaluation
     """
     # Weights are not counts of rows, neither a log's own nor those of sampled rows.
     finish = partial(_numbers, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from logcal.arrow_columns import as_column, nullable_column, segment_problems
+from logcal.arrow_columns import as_column, column_of, nullable_column, segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts, SegmentedLookup
 from logcal.schema import apply_transform
@@ -278,7 +278,7 @@ class _File:
 
     def new_rows(self) -> Iterator[pa.Table]:
         """The rows of each row group."""
-        schema, version = self.schema, pa.array([self.facts.version], pa.string())
+        schema, version = self.schema, column_of([self.facts.version], pa.string())
         place = schema.get_field_index(self.scoring.probability)
         pages_of = self._probabilities if self.scoring.classifying is None else self._classified
         for group in range(self.parquet.num_row_groups):
@@ -289,8 +289,8 @@ class _File:
                 self.null_rows += columns[place].null_count
                 if self.scoring.classifying is not None:
                     found = page[place]
-                    decided = pa.array(found >= self.scoring.classifying.threshold, mask=np.isnan(found))
-                    columns.append(decided)
+                    decided = np.where(np.isnan(found), np.nan, found >= self.scoring.classifying.threshold)
+                    columns.append(nullable_column(decided).cast(pa.bool_()))
                 columns.append(pa.DictionaryArray.from_arrays(codes, version))
                 batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
             yield pa.Table.from_batches(batches, schema=schema)

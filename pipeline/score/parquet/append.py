@@ -90,6 +90,8 @@ def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, footer
         # A text is the same in all rows: its bounds say nothing that its dictionary does not.
         write_statistics=[name for name in columns.schema.names if name not in texts],
         use_dictionary=[field.name for field in columns.schema if not pa.types.is_boolean(field.type)],
+        # Beyond some thousand values a dictionary of doubles saves little, and to look each value up takes long.
+        dictionary_pagesize_limit=_DICTIONARY_BYTES,
         # Readers that use the offset indexes of some columns expect those of all.
         write_page_index=footer.has_offset_index(),
         store_schema=False,
@@ -105,6 +107,7 @@ def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, footer
     return sink.position + len(end)
 
 
+_DICTIONARY_BYTES = 1 << 15
 _ROOM = memoryview(bytes(1 << 20))
 
 
