@@ -50,7 +50,7 @@ def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfi
         return columns
     # What labels are called in messages; no column of the log that is read may have the name.
     name = config.labels.label or "label"
-    taken = {config.score, config.weight, *segments, *labels.columns}
+    taken = {config.score, config.weight, *segments, *labels.source.columns}
     return replace(columns, label=f"log.labels.{name}" if name in taken else name, labels=labels)
 
 

@@ -93,7 +93,7 @@ class FeatureTable:
         roles, labels = self.roles, self.log.columns.labels
         others = [roles.label, roles.row_id, roles.group, roles.time, *roles.keep]
         if labels is not None:
-            others = [*others[1:], *labels.columns]
+            others = [*others[1:], *labels.source.columns]
         return list(dict.fromkeys([*(f.name for f in self.features), *(n for n in others if n is not None)]))
 
     @property
@@ -136,7 +136,7 @@ def open_features(
     name = str(roles.label)
     if labels is not None:  # neither a key nor a label of the data's own is a feature
         there = {column for _, schema in good for column in schema.names}
-        others = [column for column in (*labels.columns, name) if column in there]
+        others = [column for column in (*labels.source.columns, name) if column in there]
         roles = replace(roles, label=None, exclude=tuple(dict.fromkeys([*roles.exclude, *others])))
     problems = [str(error) for error in unreadable]
     table = None

@@ -16,7 +16,7 @@ from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
 from pipeline.log.log_files import SUFFIXES, LogFile, Seen, open_parquet, stamp_of
-from pipeline.score.scored import groups_of
+from pipeline.log.logs import neighbours
 from pipeline.score.scored_file import Scoring, score_file
 
 
@@ -141,14 +141,7 @@ def _order(stamp: str) -> tuple[float, str]:
 
 def cut(new: Iterable[Source], limits: Limits) -> tuple[Source, ...]:
     """The first files, as far as a batch's limits go; one at least."""
-    taken: list[Source] = []
-    size = 0
-    for source in new:
-        if taken and (len(taken) >= limits.files or size + source.size > limits.bytes):
-            break
-        taken.append(source)
-        size += source.size
-    return tuple(taken)
+    return next(neighbours(new, lambda file: file.size, limits.bytes, limits.files), ())
 
 
 def old_partitions(names: Iterable[str], key: str, oldest: dt.date) -> set[str]:
@@ -194,7 +187,7 @@ class Outcome(NamedTuple):
 
 def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
     """Files in groups that are a task each, in order."""
-    return groups_of(files, TASK_FILES, TASK_BYTES)
+    return list(neighbours(files, lambda file: file.size, TASK_BYTES, TASK_FILES))
 
 
 def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:

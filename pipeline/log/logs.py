@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ class Columns:
     @property
     def folders(self) -> tuple[str, ...]:
         """Columns that may be keys of hive folders, and not in the files."""
-        return self.segments if self.labels is None else (*self.segments, *self.labels.columns)
+        return self.segments if self.labels is None else (*self.segments, *self.labels.source.columns)
 
     @property
     def outcomes(self) -> int:
@@ -234,7 +235,7 @@ def check_columns(
     if columns.labels is None:
         roles.insert(1, ("label", columns.label))
     else:
-        roles += [("key", name) for name in columns.labels.key]
+        roles += [("key", name) for name in columns.labels.source.key]
     roles += [("segment", name) for name in columns.segments]
     return check_roles(schemas, [(role, name) for role, name in roles if name is not None])
 
@@ -309,6 +310,26 @@ def _usable(role: str, kind: pa.DataType) -> bool:
         kind = kind.value_type
     number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
     return number or (role == "label" and pa.types.is_boolean(kind))
+
+
+_T = TypeVar("_T")
+
+
+def neighbours(
+    items: Iterable[_T], size: Callable[[_T], int], most_size: int, most: int = sys.maxsize
+) -> Iterator[tuple[_T, ...]]:
+    """Groups of neighbours, in order: each has as many as the limits allow, and one at least."""
+    group: list[_T] = []
+    held = 0
+    for item in items:
+        own = size(item)
+        if group and (len(group) >= most or held + own > most_size):
+            yield tuple(group)
+            group, held = [], 0
+        group.append(item)
+        held += own
+    if group:
+        yield tuple(group)
 
 
 def cut(log: Log, rows: int) -> list[tuple[Piece, ...]]:

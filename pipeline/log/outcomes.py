@@ -173,16 +173,6 @@ class Outcomes:
     folders: tuple[str, ...] = ()
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """See `LabelSource`."""
-        return self.source.key
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """See `LabelSource`."""
-        return self.source.columns
-
-    @property
     def rows(self) -> int:
         """Rows of all files."""
         return sum(file.rows for file in self.files)
@@ -409,7 +399,7 @@ def read_keys(
     outcomes: Outcomes, filesystem: Any, piece: Piece
 ) -> Iterator[tuple[list[KeyColumn], Instants | None, Instants | None]]:
     """Keys and times of a piece of the log, batch by batch; see `Outcomes.keys_of`."""
-    for batch in read_piece(filesystem, piece, outcomes.columns, outcomes.columns):
+    for batch in read_piece(filesystem, piece, outcomes.source.columns, outcomes.source.columns):
         yield outcomes.keys_of(batch)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -17,7 +17,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.requests import together
 from pipeline.log.log_files import LogFile
-from pipeline.log.logs import MOST_NAMED, Log
+from pipeline.log.logs import MOST_NAMED, Log, neighbours
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.score.scored_file import FileCounts, Scoring, score_file
 
@@ -179,34 +179,10 @@ _TIMES_REMOTE = 8
 """As many more of a store's: its requests wait together, and between tasks for nothing."""
 
 
-class Sized(Protocol):
-    """A file whose size is known."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-
-
-File = TypeVar("File", bound=Sized)
-
-
-def groups_of(files: Sequence[File], most_files: int, most_bytes: int) -> list[tuple[File, ...]]:
-    """Files in groups of neighbours, in order: each has as many as the limits allow, and one at least."""
-    groups: list[list[File]] = []
-    size = 0
-    for file in files:
-        if not groups or len(groups[-1]) >= most_files or size + file.size > most_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file.size
-    return [tuple(group) for group in groups]
-
-
 def tasks_of(log: Log) -> list[tuple[LogFile, ...]]:
     """A log's files in groups that are a task each, in order; a large one is a task of its own."""
     times = 1 if log.local else _TIMES_REMOTE
-    return groups_of(log.files, times * _TASK_FILES, times * _TASK_BYTES)
+    return list(neighbours(log.files, lambda file: file.size, times * _TASK_BYTES, times * _TASK_FILES))
 
 
 def score_files(

@@ -24,7 +24,7 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import reading, receipts_in, writing
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import LogFile, Piece
-from pipeline.log.logs import Log
+from pipeline.log.logs import Log, neighbours
 from pipeline.log.outcome_index import (
     BYTES,
     INTEGER,
@@ -111,9 +111,8 @@ def add_labels(
         return [reader for _ in pieces]
     parts = min(_MOST_PARTS, -(-_SHARE * outcomes.held_bytes // most_bytes))
     receipts = receipts_in(scratch)
-    files = [
-        (outcomes, own, parts, f"{scratch}/outcomes-{j:06d}") for j, own in enumerate(_shares(outcomes.files))
-    ]
+    shares = neighbours(outcomes.files, lambda file: file.rows, _TASK_ROWS)
+    files = [(outcomes, own, parts, f"{scratch}/outcomes-{j:06d}") for j, own in enumerate(shares)]
     split = graph.layer("outcomes", _split_outcomes, files, receipts=receipts)
     tasks = [
         (outcomes, log.filesystem, own, parts, f"{scratch}/keys-{i:06d}") for i, own in enumerate(pieces)
@@ -138,16 +137,6 @@ def spill_bytes(log: Log, most_bytes: int) -> int:
     key = 8 * len(outcomes.kinds) + texts
     # An outcome: code, value, time. A row: place, missing, times; then place, status, delay, value.
     return int(1.1 * (outcomes.rows * (key + 17) + log.rows * (key + 21 + 15)))
-
-
-def _shares(files: Sequence[LogFile]) -> list[tuple[LogFile, ...]]:
-    """Files as tasks of about so many rows; a file is read by one."""
-    found: list[list[LogFile]] = [[]]
-    for file in files:
-        if found[-1] and sum(other.rows for other in found[-1]) + file.rows > _TASK_ROWS:
-            found.append([])
-        found[-1].append(file)
-    return [tuple(own) for own in found]
 
 
 def _spilled_kinds(outcomes: Outcomes) -> list[str]:

@@ -23,6 +23,7 @@ from calibrators.arithmetic.ordering import sort_pairs
 from calibrators.arithmetic.passes import Points
 from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline.execution import Graph
+from pipeline.log.logs import neighbours
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buckets
 from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together
@@ -39,12 +40,7 @@ def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
     """
     made = 0
     while True:
-        groups: list[list[Run]] = []
-        for run in runs:
-            if groups and sum(other.bytes for other in groups[-1]) + run.bytes <= most_bytes:
-                groups[-1].append(run)
-            else:
-                groups.append([run])
+        groups = list(neighbours(runs, lambda run: run.bytes, most_bytes))
         if len(groups) == len(runs):
             return list(runs)
         merged = []

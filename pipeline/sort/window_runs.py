@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
-from pipeline.log.logs import DAY_INVALID, Rows, pieces_ahead
+from pipeline.log.logs import DAY_INVALID, Rows, neighbours, pieces_ahead
 from pipeline.log.windows import Window, days_of, shown
 from pipeline.sort.day_files import FileId
 from pipeline.sort.label_join import add_labels
@@ -46,7 +46,11 @@ def add_days(
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     whole, mixed = _divide(window, files)
     every = (*whole.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0])))
-    packed = [(own_days, some) for own_days, pieces in every for some in _pack(pieces, plan.run_rows)]
+    packed = [
+        (own_days, some)
+        for own_days, pieces in every
+        for some in neighbours(pieces, lambda dated: dated.piece.rows, plan.run_rows)
+    ]
     reach = [own_days for own_days, _ in packed]
     read = [[dated.piece for dated in some] for _, some in packed]
     readings = add_labels(graph, log, reading, read, plan.scratch, plan.label_bytes)
@@ -98,18 +102,6 @@ def _divide(
                 found = DatedPiece(piece, group.first, group.last, group.mixed)
                 (mixed if group.mixed else whole).setdefault(frozenset(days), []).append(found)
     return whole, mixed
-
-
-def _pack(pieces: Sequence[DatedPiece], rows: int) -> Iterator[tuple[DatedPiece, ...]]:
-    """Neighbouring pieces as tasks of at most `rows` rows, where no single piece has more."""
-    held: list[DatedPiece] = []
-    for dated in pieces:
-        if held and sum(other.piece.rows for other in held) + dated.piece.rows > rows:
-            yield tuple(held)
-            held = []
-        held.append(dated)
-    if held:
-        yield tuple(held)
 
 
 def _write_days(
