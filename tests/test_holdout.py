@@ -1,6 +1,7 @@
 """Rows held out of a fit: how they are drawn, and what a gate makes of them."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,8 +13,25 @@ from sklearn.metrics import log_loss, roc_auc_score
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import Points
 from pipeline.fit.holdout import PlainRows, Rows, measure_held_out
-from pipeline.sort.division import Split
+from pipeline.sort.division import sides
 from pipeline.table.lookup_table import Predictor
+
+
+@dataclass(frozen=True)
+class Split:
+    """A share of the points' rows, against the others."""
+
+    share: float
+
+    def held(self, points):
+        return self._some(points, 1)
+
+    def kept(self, points):
+        return self._some(points, 0)
+
+    def _some(self, points, side):
+        found = sides(self.share, points)[side]
+        return Points(*(column[found.weight > 0] for column in found))
 
 
 def points_of(score, label, weight=None):

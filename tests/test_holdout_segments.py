@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators.arithmetic.passes import Points
-from pipeline.sort.division import Split, _salt
+from pipeline.sort import division
+from pipeline.sort.division import _salt
 
 SHARE = 0.3
 GATE = f"gate={{holdout: {SHARE}, min_rows: 100}}"
@@ -36,7 +37,7 @@ def drawn(columns, share=SHARE, by=("country",)):
     keys = list(zip(*(columns[name] for name in by), strict=True)) if by else [()] * label.size
     salt = np.array([_salt(key) if key else 0 for key in keys], np.uint64)
     points = Points(np.asarray(columns["score"]), np.ones(label.size), label)
-    negatives, positives = Split(share).drawn(points, np.arange(label.size), salt)
+    negatives, positives = division.drawn(share, points, np.arange(label.size), salt)
     return negatives + positives > 0
 
 
@@ -196,10 +197,10 @@ def test_points_of_one_cell_are_drawn_as_one(rows, share, salt):
     score = np.full(negatives.size, 0.25)
     finer = Points(score, negatives + positives, positives)
     salts = np.full(negatives.size, salt, np.uint64)
-    own = Split(share).drawn(finer, np.zeros(negatives.size, np.int64), salts)
+    own = division.drawn(share, finer, np.zeros(negatives.size, np.int64), salts)
     whole = Points(score[:1], *(np.array([column.sum()]) for column in finer[1:]))
     for mine, all_of_them, held in zip(
-        own, Split(share).drawn(whole, None, salts[:1]), (negatives, positives), strict=True
+        own, division.drawn(share, whole, None, salts[:1]), (negatives, positives), strict=True
     ):
         assert ((mine >= 0) & (mine <= held) & (mine == np.floor(mine))).all()
         assert mine.sum() == all_of_them[0]

@@ -94,7 +94,7 @@ Side = tuple[Assessment, ErrorBars, Certainty]
 
 
 class Sizes(NamedTuple):
-    """What measures depend on, beside the rows.
+    """Settings of measures, beside the rows.
 
     Attributes
     ----------

@@ -322,13 +322,9 @@ def reliability_table(evaluation: Evaluation) -> pa.Table:
     rows = [
         (side, kind, i, *(getattr(group, name) for name in schema.RELIABILITY.names[3:]))
         for side, found in (("before", evaluation.before), ("after", evaluation.after))
-        for kind, groups in _kinds(found)
+        for kind, groups in (("frequency", found.by_frequency), ("width", found.by_width))
         for i, group in enumerate(groups)
     ]
     columns = list(zip(*rows, strict=True)) or [()] * len(schema.RELIABILITY)
     arrays = [column_of(list(c), f.type) for c, f in zip(columns, schema.RELIABILITY, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema.RELIABILITY)
-
-
-def _kinds(found: Assessment) -> tuple[tuple[str, tuple[object, ...]], ...]:
-    return (("frequency", found.by_frequency), ("width", found.by_width))

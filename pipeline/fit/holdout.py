@@ -19,7 +19,7 @@ from pipeline.fit.fitting import Content, Fitting
 from pipeline.log.logs import Log
 from pipeline.log.windows import day_of
 from pipeline.sort.day_tables import DayTable
-from pipeline.sort.division import Split, divide
+from pipeline.sort.division import divide
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, merge_rows
 from pipeline.sort.segment_predictions import compare_predictions, order_predictions
@@ -280,7 +280,7 @@ class Trials:
             total,
             self._place(name),
             self.executor,
-            Split(self.rule.share),
+            self.rule.share,
             weighted=self._log.columns.weight is not None,
             columns=len(self.fitting.recipe.columns),
         )

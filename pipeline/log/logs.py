@@ -177,7 +177,8 @@ def open_log(
         if unreadable and not column_problems:
             changed = any(isinstance(error, FileChangedError) for error in unreadable)
             kind = FileChangedError if changed else FileRejectedError
-        raise kind(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
+        shown = paths if isinstance(paths, str) else examples(list(paths), 3)
+        raise kind(f"the log at {shown} cannot be used.\n{listing(problems)}")
     log = Log(
         entries.root, entries.filesystem, files, columns, types, entries.skipped, entries.snapshot_facts()
     )
@@ -204,10 +205,6 @@ def _with_shared_schemas(footers: Sequence[tuple[LogFile, pa.Schema]]) -> list[t
             last = schema
         shared.append((file, last))
     return shared
-
-
-def _shown_paths(paths: str | Sequence[str]) -> str:
-    return paths if isinstance(paths, str) else examples(list(paths), 3)
 
 
 def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | InputRejectedError:

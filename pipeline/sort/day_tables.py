@@ -192,7 +192,7 @@ class DayTables:
             made = graph.entries("made", graph.task("kept", _settled, str(self.folder), made), len(made))
         closed = {day for _, day, *_ in closing}
         old = [(table,) for day, tables in there.items() if day not in closed for table in tables]
-        return [*graph.layer("there", _itself, old, shown=False), *made]
+        return [*graph.layer("there", itself, old, shown=False), *made]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -298,7 +298,8 @@ def _settled(folder: str, tables: list[DayTable]) -> list[DayTable]:
     return tables
 
 
-def _itself(table: DayTable) -> DayTable:
+def itself(table: DayTable) -> DayTable:
+    """Return a table that is there, as a task."""
     return table
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -41,61 +40,49 @@ _LABELS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 Salts = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class Split:
-    """A share of the rows, in (0, 1), against the others."""
+def sides(
+    share: float, points: Points, cell: Integers | None = None, salt: Salts | None = None
+) -> tuple[Points, Points]:
+    """Divide each point into the kept and the held-out part; either may be nothing. See `drawn`."""
+    negatives, positives = drawn(share, points, cell, salt)
+    # Differences of the labels: of the weight a rounded rest would be left.
+    others, hits = points.weight - points.positives - negatives, points.positives - positives
+    return (
+        Points(points.score, others + hits, hits),
+        Points(points.score, negatives + positives, positives),
+    )
 
-    share: float
 
-    def held(self, points: Points) -> Points:
-        """The points of the rows that are held out; none of them if there are none."""
-        return _some(*self.sides(points)[1])[0]
+def drawn(
+    share: float, points: Points, cell: Integers | None = None, salt: Salts | None = None
+) -> tuple[Array, Array]:
+    """Draw the held-out rows of label 0 and of label 1 at each point.
 
-    def kept(self, points: Points) -> Points:
-        """The points of the others."""
-        return _some(*self.sides(points)[0])[0]
-
-    def sides(
-        self, points: Points, cell: Integers | None = None, salt: Salts | None = None
-    ) -> tuple[Points, Points]:
-        """Divide each point into the kept and the held-out part; either may be nothing. See `drawn`."""
-        negatives, positives = self.drawn(points, cell, salt)
-        # Differences of the labels: of the weight a rounded rest would be left.
-        others, hits = points.weight - points.positives - negatives, points.positives - positives
-        return (
-            Points(points.score, others + hits, hits),
-            Points(points.score, negatives + positives, positives),
-        )
-
-    def drawn(
-        self, points: Points, cell: Integers | None = None, salt: Salts | None = None
-    ) -> tuple[Array, Array]:
-        """Draw the held-out rows of label 0 and of label 1 at each point.
-
-        Parameters
-        ----------
-        cell : of each point the segment that it is drawn from; points of a score and a cell stand together, and are
-            drawn from as one, the first ones first. None: each point is one.
-        salt : of each point, of its cell: what the hash takes of the segment
-        """
-        score, weight, positives = points
-        first = np.ones(score.size, np.bool_)
-        if cell is not None:
-            first[1:] = (np.diff(score) != 0) | (np.diff(cell) != 0)
-        group = np.cumsum(first) - 1
-        broken = (weight != np.floor(weight)) | (positives != np.floor(positives))
-        whole = (np.bincount(group, broken) == 0)[group]
-        draws = []
-        for label, rows in enumerate((weight - positives, positives)):
-            u = _uniform(score, _LABELS[label] if salt is None else _LABELS[label] + salt)
-            # Within its group a point's rows lie above those before it.
-            upto = np.cumsum(rows)
-            below = upto - rows
-            below, upto = below - below[first][group], upto - below[first][group]
-            counted = np.minimum(np.floor(upto * self.share + u), upto)
-            counted -= np.minimum(np.floor(below * self.share + u), below)
-            draws.append(np.where(whole, np.clip(counted, 0, rows), np.where(u >= 1 - self.share, rows, 0.0)))
-        return draws[0], draws[1]
+    Parameters
+    ----------
+    share : of the rows, in (0, 1), that is held out
+    cell : of each point the segment that it is drawn from; points of a score and a cell stand together, and are
+        drawn from as one, the first ones first. None: each point is one.
+    salt : of each point, of its cell: what the hash takes of the segment
+    """
+    score, weight, positives = points
+    first = np.ones(score.size, np.bool_)
+    if cell is not None:
+        first[1:] = (np.diff(score) != 0) | (np.diff(cell) != 0)
+    group = np.cumsum(first) - 1
+    broken = (weight != np.floor(weight)) | (positives != np.floor(positives))
+    whole = (np.bincount(group, broken) == 0)[group]
+    draws = []
+    for label, rows in enumerate((weight - positives, positives)):
+        u = _uniform(score, _LABELS[label] if salt is None else _LABELS[label] + salt)
+        # Within its group a point's rows lie above those before it.
+        upto = np.cumsum(rows)
+        below = upto - rows
+        below, upto = below - below[first][group], upto - below[first][group]
+        counted = np.minimum(np.floor(upto * share + u), upto)
+        counted -= np.minimum(np.floor(below * share + u), below)
+        draws.append(np.where(whole, np.clip(counted, 0, rows), np.where(u >= 1 - share, rows, 0.0)))
+    return draws[0], draws[1]
 
 
 def _some(*points: Array) -> tuple[Points, npt.NDArray[np.bool_]]:
@@ -135,7 +122,7 @@ class _Drawing(NamedTuple):
 
 
 def divide(
-    total: RunReceipt, plan: SortPlan, executor: Executor, split: Split, *, weighted: bool, columns: int = 0
+    total: RunReceipt, plan: SortPlan, executor: Executor, share: float, *, weighted: bool, columns: int = 0
 ) -> tuple[RunReceipt, RunReceipt]:
     """Divide sorted runs into those of the rows that are kept, and those of the rows that are held out.
 
@@ -154,7 +141,7 @@ def divide(
     if any(run.segments is not None for run in total.runs):
         drawing, level = _drawing(total, plan.scratch, columns)
     tasks = [
-        (entry, split, drawing, plan.scratch, i) for i, entry in enumerate(ranges(total, plan.bucket_bytes))
+        (entry, share, drawing, plan.scratch, i) for i, entry in enumerate(ranges(total, plan.bucket_bytes))
     ]
     found = executor.run("divide", _divide, tasks)
     kept, held = ([pair[side] for pair in found if pair[side].weight] for side in range(2))
@@ -199,7 +186,7 @@ class _Side(NamedTuple):
 
 
 def _divide(
-    entry: tuple[Places, float, float], split: Split, drawing: _Drawing | None, folder: str, index: int
+    entry: tuple[Places, float, float], share: float, drawing: _Drawing | None, folder: str, index: int
 ) -> tuple[_Side, _Side]:
     where, low, high = entry
     code = cell = salt = None
@@ -212,12 +199,12 @@ def _divide(
         points = Points(score, weight, positives)
         cell = read_codes(drawing.cells, 0, count).astype(np.int64)[code]
         salt = read_codes(drawing.salts, 0, 2 * count).view(np.uint64)[code]
-    sides = []
-    for i, side in enumerate(split.sides(points, cell, salt)):
+    made = []
+    for i, side in enumerate(sides(share, points, cell, salt)):
         some, there = _some(*side)
         own = None if code is None else code[there]
-        sides.append(_write(some, own, drawing, folder, 2 * index + i))
-    return sides[0], sides[1]
+        made.append(_write(some, own, drawing, folder, 2 * index + i))
+    return made[0], made[1]
 
 
 def _write(points: Points, code: Integers | None, drawing: _Drawing | None, folder: str, index: int) -> _Side:

@@ -184,10 +184,7 @@ def _names(keys: Sequence[Any]) -> dict[str, pa.Array]:
 def _split_outcomes(outcomes: Outcomes, files: tuple[LogFile, ...], parts: int, path: str) -> str:
     """Split outcomes by a hash of their key."""
     rows = list(outcomes.read(files))
-    columns = []
-    for i, kind in enumerate(_spilled_kinds(outcomes)):
-        own = [part.keys[i] for part in rows]
-        columns.append(_chained(own, pa.large_string()) if kind == TEXT else np.concatenate([_NONE, *own]))
+    columns = _chained(outcomes, [part.keys for part in rows])
     found = _names(columns)
     found["code"] = as_column(np.concatenate([np.empty(0, np.uint8), *(part.code for part in rows)]))
     if any(part.value is not None for part in rows):
@@ -202,21 +199,20 @@ def _split_outcomes(outcomes: Outcomes, files: tuple[LogFile, ...], parts: int, 
 _NONE = np.empty(0, np.int64)
 
 
-def _chained(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    return pa.concat_arrays(arrays) if arrays else pa.array([], kind)
+def _chained(outcomes: Outcomes, parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """The columns of the key of several parts, each in one piece."""
+    found: list[Any] = []
+    for i, kind in enumerate(_spilled_kinds(outcomes)):
+        own = [part[i] for part in parts]
+        none = pa.array([], pa.large_string())
+        found.append(pa.concat_arrays([none, *own]) if kind == TEXT else np.concatenate([_NONE, *own]))
+    return found
 
 
 def _split_keys(outcomes: Outcomes, filesystem: Any, pieces: Sequence[Piece], parts: int, path: str) -> str:
     """Split the keys of a task's rows, with their places among these and their times."""
     batches = [batch for piece in pieces for batch in read_keys(outcomes, filesystem, piece)]
-    columns: list[Any] = []
-    for i, kind in enumerate(_spilled_kinds(outcomes)):
-        parts_of_key = [keys[i].values for keys, *_ in batches]
-        columns.append(
-            _chained(parts_of_key, pa.large_string())
-            if kind == TEXT
-            else np.concatenate([_NONE, *parts_of_key])
-        )
+    columns = _chained(outcomes, [[key.values for key in keys] for keys, *_ in batches])
     spilled = _names(columns)
     spilled["row"] = as_column(np.arange(len(columns[0]), dtype=np.int32))
     gone = [any_missing(keys) for keys, *_ in batches]

@@ -15,7 +15,7 @@ from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of
 from pipeline.sort.day_profiles import Profile, profile_day
-from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days
+from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days, itself
 from pipeline.sort.decay import weigh_day, with_weights
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.run_merging import add_regrouping
@@ -96,7 +96,7 @@ class Source:
             return Sorted(add_sort(graph, self.log, plan))
         days_folder = plan.scratch
         if self.tables is not None:
-            day_tables = graph.layer("there", _itself, [(table,) for table in self.tables], shown=False)
+            day_tables = graph.layer("there", itself, [(table,) for table in self.tables], shown=False)
         elif self.kept is None:
             day_tables = add_scratch_days(graph, self.window, plan, self.only)
         else:
@@ -269,10 +269,6 @@ def _too_thin(days: Days) -> str:
         return ""
     shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in days.thin]
     return f"; of days with too few labels (window.min_labelled) {examples(shares)}"
-
-
-def _itself(table: DayTable) -> DayTable:
-    return table
 
 
 def _total(days: Days, plan: SortPlan, place: str, outcomes: int) -> RunReceipt:
