@@ -314,7 +314,7 @@ class Prepared(Startable):
         return dict(zip(names, zip(sources, segmented.maps_of(keys), strict=True), strict=True))
 
     def graph(self) -> Graph:
-        """Graph of the evaluation, without second passes over a few parts and comparisons."""
+        """Graph of the evaluation, without passes over the score table and comparisons."""
         graph = Graph()
         self.measurement.add(graph, self.sorting.plan(self.measurement.log))
         return graph

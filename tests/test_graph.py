@@ -378,7 +378,7 @@ def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
         ),
         ("compare", (), {"sort", "merge", "compare"}),
         ("score", (), {"score", "commit"}),
-        ("evaluate", ("evaluate.allow_in_sample=true",), {"sort", "merge", "measure", "measured"}),
+        ("evaluate", ("evaluate.allow_in_sample=true",), {"sort", "merge", "measured"}),
     ],
 )
 def test_drawings_show_the_stages_of_every_job(dated, call, job, settings, shown):

@@ -21,9 +21,7 @@ from pipeline.sort.score_table import (
     ScoreTable,
     SortedRows,
     SortPlan,
-    add_first_pass,
     add_merge,
-    answering,
     scratch_bytes,
 )
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
@@ -163,16 +161,14 @@ class Measurement:
 
     def _plain(self, found: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
         """Measure a table without segments."""
-        merged, answer, *others = found
-        table = merged[0]
+        (table, _), *others = found
         run = partial(table.run, executor=executor, stage="measure")
-        first = answering(answer, run)
         if self.one_sort:
-            before, after = run_passes(both_sides(self._sizes, Predictor(self.path), table), first)
+            before, after = run_passes(both_sides(self._sizes, Predictor(self.path), table), run)
         else:
             again = others[0][0]
-            run_after = answering(others[1], partial(again.run, executor=executor, stage="measure"))
-            before = run_passes(side_passes(self._sizes, table, tests=False), first)
+            run_after = partial(again.run, executor=executor, stage="measure")
+            before = run_passes(side_passes(self._sizes, table, tests=False), run)
             after = run_passes(side_passes(self._sizes, again), run_after)
         return table, evaluation_of(table.used, before, after), run
 
@@ -181,26 +177,18 @@ class Measurement:
         return Sizes(self.bins, self.sampling_rate)
 
     def _add_plain(self, graph: Graph, plan: SortPlan, again: SortPlan) -> list[Any]:
-        """Add to a graph all that measures a table without segments, but passes after the first.
+        """Add to a graph what sorts the rows of a table without segments.
 
         Returns
         -------
-        references to the score table, and the answer to the first pass over it; where calibration changes the order
-        of the scores, to the same of the calibrated probabilities
+        references to the score table; where calibration changes the order of the scores, to that of the calibrated
+        probabilities as well
         """
-        sizes = self._sizes
-        both = partial(both_sides, sizes, Predictor(self.path))
-        begin = both if self.one_sort else partial(side_passes, sizes, tests=False)
-        rows = self._add_sorted(graph, plan)
-        merged = add_merge(graph, rows)
-        found = [merged, add_first_pass(graph, merged, begin, rows.most_parts)]
-        if self.one_sort:
-            return found
-        with graph.named("-again"):
-            rows = self._add_sorted(graph, again)
-            after = add_merge(graph, rows)
-            passed = add_first_pass(graph, after, partial(side_passes, sizes), rows.most_parts)
-        return [*found, after, passed]
+        found = [add_merge(graph, self._add_sorted(graph, plan))]
+        if not self.one_sort:
+            with graph.named("-again"):
+                found.append(add_merge(graph, self._add_sorted(graph, again)))
+        return found
 
     @property
     def _by_segment(self) -> Measuring:

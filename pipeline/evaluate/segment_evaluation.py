@@ -24,7 +24,7 @@ from pipeline.evaluate.significance import beyond_chance, observed_over_expected
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.sort.run_files import Integers
-from pipeline.sort.score_table import Begin, SortedRows, SortPlan, add_first_pass, answering
+from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
 from pipeline.sort.segment_tasks import (
@@ -91,15 +91,14 @@ class Measuring(NamedTuple):
 
 
 class _AddedSide(NamedTuple):
-    """References to a side's rows, to its segments' results, and to the result of the first pass over all rows."""
+    """References to a side's rows, and to its segments' results."""
 
     rows: Any
     results: Any
-    answer: Any
 
 
 def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -> list[Any]:
-    """Add to a graph what measures all rows and each segment: of the scores, and again of the probabilities.
+    """Add to a graph what sorts all rows and measures each segment: of the scores, and again of the probabilities.
 
     plans : how to sort the scores, and the calibrated probabilities (in a scratch folder of its own); both with `write`
 
@@ -111,31 +110,28 @@ def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -
     rows = what.add(graph, plan)
     weighted, names = what.weighted(rows), what.predictor.columns
     added = SegmentRows.add(graph, rows, names, what.known)
-    begin = partial(side_passes, what.sizes)
-    works, before = _add_side(
-        graph, rows, added, what.segment_task(weighted=weighted, tests=False), partial(begin, tests=False)
-    )
+    task = what.segment_task(weighted=weighted, tests=False)
+    works, before = _add_side(graph, rows, added, task)
     with graph.named("-again"):
         # Of each segment's points, which are at hand, and not of the log's rows once more.
         total, numbered = add_order(graph, works, added.rows, what.predictor, again, weighted=weighted)
         rows = SortedRows(rows.log, again, total)
         added = SegmentRows.add_numbered(graph, rows, names, numbered, weighted=weighted)
         task = what.segment_task(weighted=weighted, tests=True)
-        _, after = _add_side(graph, rows, added, task, begin)
+        _, after = _add_side(graph, rows, added, task)
     return [before, after]
 
 
 def _add_side(
-    graph: Graph, rows: SortedRows, added: AddedRows, segment_task: SegmentTask[Array], begin: Begin
+    graph: Graph, rows: SortedRows, added: AddedRows, segment_task: SegmentTask[Array]
 ) -> tuple[list[Any], Any]:
-    """Add to a graph what measures each segment, and all rows; return references to works and to an `_AddedSide`."""
+    """Add to a graph what measures each segment; return references to works and to an `_AddedSide`."""
     task_bytes = rows.plan.bucket_bytes
     most = most_works(rows.log.rows, ITEM_BYTES, task_bytes, 1, MOST_SEGMENTS)
     wanted = graph.task("wanted", _everyone, added.rows)
     works = add_works(graph, added.merged, wanted, pooled=False, task_bytes=task_bytes, most=most)
     results = add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
-    answer = add_first_pass(graph, added.merged, begin, rows.most_parts)
-    return works, graph.task("side", _AddedSide, added.rows, results, answer)
+    return works, graph.task("side", _AddedSide, added.rows, results)
 
 
 def _everyone(rows: SegmentRows) -> list[Any]:
@@ -276,7 +272,7 @@ def _text(value: Any) -> str | None:
 def finish_sides(
     what: Measuring, lookup: SegmentedLookup, found: Sequence[_AddedSide], executor: Executor
 ) -> SegmentedEvaluation:
-    """Carry out the passes that are left.
+    """Carry out the passes over large segments, and over all rows.
 
     lookup : the segmented table. found : what `add_sides` gave
     """
@@ -287,9 +283,9 @@ def finish_sides(
     measured = (
         run_passes(
             side_passes(what.sizes, side.rows.table, tests=tests),
-            answering(one.answer, partial(side.rows.table.run, executor=executor, stage="measure")),
+            partial(side.rows.table.run, executor=executor, stage="measure"),
         )
-        for one, side, tests in zip(found, (before, after), (False, True), strict=True)
+        for side, tests in ((before, False), (after, True))
     )
     whole = evaluation_of(before.rows.table.used, *measured)
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
 from pipeline.sort.label_join import add_labels
-from pipeline.sort.parts import Part, merge, merge_points, run_part, run_parts
+from pipeline.sort.parts import Part, merge, merge_points, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
@@ -421,47 +421,3 @@ def _table(
         shuffled=shuffled,
         labels=total.labels,
     )
-
-
-Begin = Callable[[ScoreTable], Generator[Pass, Any, Any]]
-"""A score table to the passes over it: the same ones each time it is called; picklable."""
-
-
-class _Asked(NamedTuple):
-    """The pass, and the parts that it needs."""
-
-    request: Pass
-    parts: tuple[Any, ...]
-
-
-def add_first_pass(graph: Graph, merged: Any, begin: Begin, count: int) -> Any:
-    """Add the first pass to a graph: `ask -> measure-i -> answer`; return a reference to what the pass yields.
-
-    merged : a score table and anything, or a reference to the pair. count : parts that the table has at most
-    """
-    asked = graph.task("ask", _ask, merged, begin)
-    states = graph.layer("measure", _measure_part, [(asked, i) for i in range(count)])
-    return graph.task("answer", _answer, asked, states)
-
-
-def answering(answer: Any, run: Callable[[Pass], Any]) -> Callable[[Pass], Any]:
-    """Carries passes out as `run` does; the first has its answer by now."""
-    answers = [answer]
-    return lambda request: answers.pop() if answers else run(request)
-
-
-def _ask(merged: tuple[ScoreTable, Any], begin: Begin) -> _Asked:
-    table, _ = merged
-    request = next(begin(table))
-    return _Asked(request, tuple(p for p in table.parts if request.only is None or p.first in request.only))
-
-
-def _measure_part(asked: _Asked, place: int) -> tuple[Any] | None:
-    if place >= len(asked.parts):
-        return None
-    part = asked.parts[place]
-    return (run_part(part.path, asked.request.chunk),)
-
-
-def _answer(asked: _Asked, states: list[tuple[Any] | None]) -> Any:
-    return asked.request.combine([state for (state,) in filter(None, states)])
