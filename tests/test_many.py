@@ -11,6 +11,7 @@ from calibrators.measures.certainty import certainty, error_bars
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
 from calibrators.measures.predictions import MEASURES, assess
 from pipeline.evaluate import segment_numbers
+from pipeline.evaluate.evaluation import Sizes
 from pipeline.sort.shuffle import Slices
 
 EDGES = np.array([0.0, 1.0, 0.5, 0.1, 0.2, 0.3, 1e-70, 1e-300, 5e-324, 1 - 2**-53, np.nextafter(0.3, 1)])
@@ -46,7 +47,7 @@ def columns_of(seed: int, *, proper: bool, weighted: bool = False) -> list[Point
 def test_measures_are_those_of_each_column(weighted, monkeypatch):
     monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
     columns = columns_of(3, proper=True, weighted=weighted)
-    found = segment_numbers.segment_task_of(10, weighted, 1.0, tests=True).small(together(columns))
+    found = segment_numbers.segment_task_of(Sizes(), weighted, tests=True).small(together(columns))
     lines = 0
     for own, numbers in zip(columns, found, strict=True):
         row = dict(zip(segment_numbers.FIELDS, numbers.tolist(), strict=True))
@@ -80,7 +81,7 @@ def test_measures_are_those_of_each_column(weighted, monkeypatch):
 def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate, monkeypatch):
     monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
     columns = columns_of(7, proper=tests, weighted=weighted)[:60]
-    segment_task = segment_numbers.segment_task_of(10, weighted, rate, tests=tests)
+    segment_task = segment_numbers.segment_task_of(Sizes(sampling_rate=rate), weighted, tests=tests)
     found = segment_task.small(together(columns))
     rng = np.random.default_rng(1)
     for own, numbers in zip(columns, found, strict=True):
@@ -91,7 +92,7 @@ def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate,
 
 def test_no_segments_have_no_rows():
     none = Slices([np.empty(0)] * 3, np.array([0]))
-    assert segment_numbers.segment_task_of(10, False, 1.0, tests=True).small(none).shape == (
+    assert segment_numbers.segment_task_of(Sizes(), False, tests=True).small(none).shape == (
         0,
         len(segment_numbers.FIELDS),
     )

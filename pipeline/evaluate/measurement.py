@@ -156,8 +156,8 @@ class Measurement:
         """Add to a graph all that does not depend on the rows; return a reference to what `measure` goes on with."""
         plans = self._plans(plan)
         if self.segmented is None:
-            return graph.task("measured", _together, *self._add_plain(graph, *plans))
-        return graph.task("measured", _together, *add_sides(graph, self._by_segment, plans))
+            return graph.task("measured", list, self._add_plain(graph, *plans))
+        return graph.task("measured", list, add_sides(graph, self._by_segment, plans))
 
     def _plain(self, found: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
         """Measure a table without segments."""
@@ -235,10 +235,6 @@ class Measurement:
         log = replace(self.log, columns=replace(self.log.columns, segments=columns))
         window = None if self.window is None else replace(self.window, log=log)
         return SortedRows(log, plan, Source(log, window).add(graph, plan).total)
-
-
-def _together(*found: Any) -> tuple[Any, ...]:
-    return found
 
 
 def _inside(plan: SortPlan, name: str) -> SortPlan:

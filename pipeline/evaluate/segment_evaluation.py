@@ -81,10 +81,6 @@ class Measuring(NamedTuple):
     sizes: Sizes
     known: Known | None = None
 
-    def segment_task(self, *, weighted: bool, tests: bool) -> SegmentTask[Array]:
-        """Segment task before or after calibration."""
-        return segment_task_of(self.sizes.bins, weighted, self.sizes.sampling_rate, tests=tests)
-
     def weighted(self, rows: SortedRows) -> bool:
         """True if rows have weights, or had them."""
         return rows.weighted if self.known is None else self.known.weighted
@@ -110,14 +106,14 @@ def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -
     rows = what.add(graph, plan)
     weighted, names = what.weighted(rows), what.predictor.columns
     added = SegmentRows.add(graph, rows, names, what.known)
-    task = what.segment_task(weighted=weighted, tests=False)
+    task = segment_task_of(what.sizes, weighted, tests=False)
     works, before = _add_side(graph, rows, added, task)
     with graph.named("-again"):
         # Of each segment's points, which are at hand, and not of the log's rows once more.
         total, numbered = add_order(graph, works, added.rows, what.predictor, again, weighted=weighted)
         rows = SortedRows(rows.log, again, total)
         added = SegmentRows.add_numbered(graph, rows, names, numbered, weighted=weighted)
-        task = what.segment_task(weighted=weighted, tests=True)
+        task = segment_task_of(what.sizes, weighted, tests=True)
         _, after = _add_side(graph, rows, added, task)
     return [before, after]
 
@@ -277,7 +273,7 @@ def finish_sides(
     lookup : the segmented table. found : what `add_sides` gave
     """
     before, after = (
-        _side(one, what.segment_task(weighted=one.rows.weighted, tests=tests), executor)
+        _side(one, segment_task_of(what.sizes, one.rows.weighted, tests=tests), executor)
         for one, tests in zip(found, (False, True), strict=True)
     )
     measured = (

@@ -27,6 +27,7 @@ from calibrators.measures.engine import (
 from calibrators.measures.predictions import bin_edges, bins_as_table, measures_of_columns, side_by_side
 from calibrators.measures.spread import Spread, lines, mean_distances
 from pipeline import schema
+from pipeline.evaluate.evaluation import Sizes
 from pipeline.execution import tasks
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segment_tasks import SegmentTask
@@ -45,11 +46,12 @@ _BLOCK, _BLOCK_POINTS = 1024, 1 << 17
 """Segments, and points of them, that are measured at a time: arrays stay in the processor's cache."""
 
 
-def segment_task_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> SegmentTask[Array]:
+def segment_task_of(sizes: Sizes, weighted: bool, *, tests: bool) -> SegmentTask[Array]:
     """Make the segment task that measures segments: a row of numbers each, in the order of `FIELDS`.
 
-    weighted : whether the log has weights. sampling_rate, tests : see `Sizes` and `side_passes` of the evaluation
+    weighted : whether the log has weights. tests : see `side_passes` of the evaluation
     """
+    bins, sampling_rate = sizes
     # Weights are not counts of rows, neither a log's own nor those of sampled rows.
     finish = partial(_numbers, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
     wanted = [Wanted(edges=bin_edges(bins), rate=sampling_rate)]
