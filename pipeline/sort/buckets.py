@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,9 @@ from pipeline.sort.run_files import (
     RunFile,
     Words,
 )
-from pipeline.sort.segments import Coding
+from pipeline.sort.segments import Codes
+
+TableOf = Callable[[int], Codes]
 
 HEAVY = 3
 """Times the bytes of a bucket: when so much of rows with segments is gathered, a tie is heavy, and ties are folded."""
@@ -221,9 +223,9 @@ def read_bucket(where: Places, low: float, high: float) -> Bucket:
     )
 
 
-def read_coded_bucket(where: Places, low: float, high: float, coding: Coding) -> CodedBucket:
-    """The same of a log with segments."""
-    return _coded(_read(where, low, high, coding))
+def read_coded_bucket(where: Places, low: float, high: float, table_of: TableOf) -> CodedBucket:
+    """The same of a log with segments. table_of : a run's number to the new code of each of its codes."""
+    return _coded(_read(where, low, high, table_of))
 
 
 def _coded(columns: list[Array]) -> CodedBucket:
@@ -241,9 +243,9 @@ def _columns(rows: Array) -> list[Array]:
     return [np.ascontiguousarray(column) for column in rows.T]
 
 
-def _read(where: Places, low: float, high: float, coding: Coding | None) -> list[Array]:
+def _read(where: Places, low: float, high: float, table_of: TableOf | None) -> list[Array]:
     """The rows of each section in the order of the runs."""
-    most = where.most if coding is not None else sum(map(operator.mul, where.room, WIDTHS))
+    most = where.most if table_of is not None else sum(map(operator.mul, where.room, WIDTHS))
     kept: list[Words] = [
         np.empty((min(room, most // width + largest), width // 8), np.uint64)
         for room, largest, width in zip(where.room, where.largest, WIDTHS, strict=True)
@@ -252,7 +254,7 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> list
     ahead = _ahead(where)
     numbers = np.empty(max(where.largest), np.uint64)
     for r, path, spans in zip(where.runs, where.paths, where.words.tolist(), strict=True):
-        table = None if coding is None else coding.table(r)
+        table = None if table_of is None else table_of(r)
         with RunFile(path, ahead.pop(path, None), numbers) as file:
             for section in where.sections:
                 own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]

@@ -193,7 +193,7 @@ def _divide(
     if drawing is None:
         points = buckets.read_bucket(where, low, high).points()
     else:
-        entries = buckets.read_coded_bucket(where, low, high, drawing.coding).in_order()
+        entries = buckets.read_coded_bucket(where, low, high, drawing.coding.table).in_order()
         count = drawing.coding.count
         score, code, weight, positives = sum_coded(entries)
         points = Points(score, weight, positives)

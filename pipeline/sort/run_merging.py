@@ -103,15 +103,6 @@ def merge_piece(piece: Piece, path: str) -> Run | None:
     return write_run(path, sections) if any(column.size for column in sections.columns) else None
 
 
-class _Tables(NamedTuple):
-    """Codes of the merged run for the codes of each run; see `pipeline.sort.segments.Coding`."""
-
-    tables: dict[int, npt.NDArray[np.int32]]
-
-    def table(self, run: int) -> npt.NDArray[np.int32]:
-        return self.tables[run]
-
-
 def _merge_coded(piece: Piece, path: str) -> Run | None:
     """Do `merge_piece` for runs of a log with segments, which get codes in common."""
     names = [str(i) for i in range(len(piece.segments[0].values))]
@@ -122,8 +113,8 @@ def _merge_coded(piece: Piece, path: str) -> Run | None:
         for own, table in zip(piece.segments, tables, strict=True):
             counts[table] += own.counts
     # Those of runs that are only counted come last, and have no number.
-    coding: Any = _Tables(dict(zip(piece.where.runs, tables, strict=False)))
-    bucket = buckets.read_coded_bucket(piece.where, piece.low, piece.high, coding)
+    table_of = dict(zip(piece.where.runs, tables, strict=False)).__getitem__
+    bucket = buckets.read_coded_bucket(piece.where, piece.low, piece.high, table_of)
     tagged = tagged_sections(bucket.score, bucket.tag, len(encoder))
     rows = coded_sections(*bucket.rows) if bucket.rows[0].size else Sections()
     entries = together(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)

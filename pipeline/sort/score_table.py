@@ -376,7 +376,7 @@ def _merge_bucket(
         if scale != 1.0:
             bucket = scaled(bucket.points(), scale)
     else:
-        coded = buckets.read_coded_bucket(where, low, high, cutting.coding)
+        coded = buckets.read_coded_bucket(where, low, high, cutting.coding.table)
         bucket, files = merge_segments(coded, cutting, index, scale)
     chunk, classes = (None, None) if first is None else (first.chunk, first.classes)
     if isinstance(bucket, Points):
