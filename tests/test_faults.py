@@ -323,7 +323,7 @@ def test_a_full_disk_is_temporary_wherever_something_is_made(place, call, monkey
         tables.diff(str(place.store), place.table, "000001", "000002", str(place.root / "page.html"))
 
 
-def test_a_file_removes_unfinished_copies_of_itself_after_an_hour(tmp_path):
+def test_a_file_that_is_written_anew_removes_unfinished_ones_of_its_folder_after_an_hour(tmp_path):
     page = tmp_path / "page[1].html"
     names = [page.name, page.name, f"{page.name}.old", "page1.html"]
     old, young, longer, alike = (tmp_path / folders.temporary_name(name) for name in names)
@@ -333,4 +333,4 @@ def test_a_file_removes_unfinished_copies_of_itself_after_an_hour(tmp_path):
     for _ in range(2):
         folders.write_whole(page, b"whole")
     assert page.read_bytes() == b"whole"
-    assert set(tmp_path.iterdir()) == {page, young, longer, alike}
+    assert set(tmp_path.iterdir()) == {page, young}

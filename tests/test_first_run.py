@@ -113,7 +113,7 @@ def test_what_init_writes_runs(place):
     config = yaml.safe_load(written.read_text())
     assert (config["log"]["score"], config["log"]["label"]) == ("pctr", "clicked")
     assert config["window"]["column"] == "logged_at"
-    assert "with some of [country]" in written.read_text()
+    assert "one map per segment of [country]" in written.read_text()
     assert len(written.read_text().splitlines()) < 15
     for job in ("compare", "fit", "score", "evaluate"):
         place.run(job, "--config", str(written), "--set", "cluster.kind=inline").expect(0)
