@@ -359,7 +359,7 @@ def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
         assert found.facts == replace(expected.facts, version="unpublished")
         if settings[0] in SEGMENTS:
             assert found.map_of(("c",)).predict(0.4) == expected.map_of(("c",)).predict(0.4)
-    # Its folder in scratch ends with this process: it may be computed again.
+    assert not list(dated.scratch.rglob("run-*"))
     assert len(list(published.parent.iterdir())) == 1
 
 

@@ -183,7 +183,7 @@ def test_a_kept_score_table_measures_as_its_log_does(place, run, method, weighte
     folder = Path(kept.json["lookup_path"]).parent / "score_table"
     dry = run("evaluate", log__path=folder, output__path=place.root / "again", dry_run=True)
     assert dry.code == 0
-    assert ("sort" in dry.stdout + dry.stderr) == (method == "histogram")
+    assert "sort" in dry.stdout
     done = run("evaluate", log__path=folder, output__path=place.root / "again", as_json=True)
     assert done.code == 0
     for key in ("before", "after", "headline", "rows_used", "rows_positive", "weight"):
