@@ -20,7 +20,7 @@ from logcal import schema, storage
 from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
-from logcal.fingerprints import fingerprint
+from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
 from logcal.manifest import read_manifest
 from logcal.schema import TRANSFORMS
@@ -81,12 +81,7 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     except ValueError as error:
         raise _not_maps(path, f"{error}") from None
     pair = None if interval is None or facts.interval is None else (facts.interval, interval)
-    own = fingerprint(found.map, **facts.content, interval=pair)
-    if own != facts.fingerprint:
-        raise InputRejectedError(
-            f"{path}: expected content with the fingerprint {facts.fingerprint}, found {own}: "
-            "the file was changed after it was published; publish it again"
-        )
+    _compare(path, facts.fingerprint, fingerprint(found.map, **facts.content, interval=pair))
     return found
 
 
@@ -211,6 +206,14 @@ def _not_maps(path: str, problem: str) -> InputRejectedError:
     )
 
 
+def _compare(path: str, expected: str, found: str) -> None:
+    if found != expected:
+        raise InputRejectedError(
+            f"{path}: expected content with the fingerprint {expected}, found {found}: "
+            "the file was changed after it was published; publish it again"
+        )
+
+
 def _columns(table: pa.Table) -> dict[str, Array]:
     return {name: as_numpy(table.column(name)) for name in _MAP}
 
@@ -290,7 +293,6 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
         raise _not_maps(path, f"not calibration maps: {problem}")
     segments_path = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(segments_path, "table of segments", "publish it again")
-    _check_published(path, {path: content, segments_path: segments_content})
     segments = _rows(segments_path, _parquet(segments_path, segments_content))
     adjusted = facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION)
     expected = _expected(segments.schema, names, _SEGMENTS[facts.format_version])
@@ -321,7 +323,7 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     except ValueError as error:
         raise _not_maps(path, f"not calibration maps: {error}") from None
     interval = None if facts.interval is None else _interval(path, table)
-    return SegmentedLookup(
+    lookup = SegmentedLookup(
         facts,
         maps,
         np.append(starts, levels.size),
@@ -332,6 +334,8 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
         adjustments,
         interval,
     )
+    _check_published(path, lookup, {path: content, segments_path: segments_content})
+    return lookup
 
 
 def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
@@ -437,18 +441,64 @@ def _problem(
     return None
 
 
-def _check_published(path: str, contents: dict[str, bytes]) -> None:
-    """Compare files with the checksums in the manifest beside them; without one, what is in them speaks for itself."""
+def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, bytes]) -> None:
+    """Compare files with the manifest's checksums, and their content with its fingerprint."""
     manifest = storage.beside(path, MANIFEST_FILE)
     try:
         files = read_manifest(manifest, storage.read(manifest))["files"]
         expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
     except (OSError, KeyError, InputRejectedError):
-        return
-    for name, content in contents.items():
+        expected = {}  # what is in the files speaks for itself
+    for name, content in contents.items() if expected else ():
         found = hashlib.sha256(content).hexdigest()
         if found != expected[name]:
             raise InputRejectedError(
                 f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {found}: "
                 "the file was changed after it was published; publish it again"
             )
+    _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
+
+
+def _fingerprint_of(lookup: SegmentedLookup) -> str:
+    """The fingerprint, worked out anew from what was read: half a second for 200,000 segments."""
+    own = [one_array(lookup.own_segments.column(name)) for name in lookup.columns]
+    columns: list[list[pa.Array]] = [[] for _ in own]
+    sizes = []
+    # Keys of all levels, in order; of each the rows of its map, if it has one.
+    ids, owners = np.zeros(len(own[0]), np.int64), np.zeros(lookup.levels.size, np.int64)
+    spans = np.diff(lookup.starts)
+    for depth in range(len(own) + 1):
+        if depth:
+            ids, owners = _prefixes(ids, owners, own[depth - 1], lookup.owners[depth - 1])
+        first = np.flatnonzero(np.diff(ids, prepend=-1))
+        rows = np.zeros(max(ids.max(initial=0), owners.max(initial=0)) + 1, np.int64)
+        mine = lookup.levels == depth
+        rows[owners[mine]] = spans[mine]
+        sizes.append(rows[ids[first]])
+        for i, column in enumerate(own):
+            columns[i].append(
+                column.take(as_column(first)) if i < depth else pa.nulls(first.size, column.type)
+            )
+    facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(lookup.columns)}
+    if lookup.facts.interval is not None:
+        facts["interval"] = lookup.facts.interval
+    return segmented_fingerprint(
+        facts,
+        [column.type for column in own],
+        [pa.concat_arrays(parts) for parts in columns],
+        np.concatenate(sizes),
+        lookup.maps,
+        lookup.segments,
+        lookup.facts.format_version,
+        lookup.interval,
+    )
+
+
+def _prefixes(
+    ids: Integers, owners: Integers, values: pa.Array, owned: pa.Array
+) -> tuple[Integers, Integers]:
+    """Numbers of keys one column longer. ids, values : of segments. owners, owned : of maps, numbered alike."""
+    codes = pa.concat_arrays([values, owned]).dictionary_encode(null_encoding="encode").indices
+    pairs = (np.append(ids, owners) << 32) | as_numpy(codes)
+    _, found = np.unique(pairs, return_inverse=True)
+    return found[: ids.size], found[ids.size :]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
+import hashlib
+import json
 import shutil
 
 import fsspec
@@ -367,17 +369,17 @@ def changed(folder, name, column, value):
     )
 
 
+@pytest.mark.parametrize("manifest", [True, False])
 @pytest.mark.parametrize(
-    ("table", "name", "column", "value", "read", "manifest"),
+    ("table", "name", "column", "value", "read"),
     [
-        ("ads", "lookup.parquet", "prob_lo", 0.5, read_lookup_table, True),
-        ("ads", "lookup.parquet", "prob_lo", 0.5, read_lookup_table, False),
-        ("by-country", "lookup.parquet", "prob_lo", 0.5, read_segmented_lookup, True),
-        ("by-country", "segments.parquet", "rows", 5, read_segmented_lookup, True),
+        ("ads", "lookup.parquet", "prob_lo", 0.5, read_lookup_table),
+        ("by-country", "lookup.parquet", "prob_lo", 0.5, read_segmented_lookup),
+        ("by-country", "segments.parquet", "rows", 5, read_segmented_lookup),
     ],
 )
 def test_a_probability_that_was_tampered_with_is_refused(
-    published, tmp_path, table, name, column, value, read, manifest
+    published, tmp_path, manifest, table, name, column, value, read
 ):
     source = published.store / table / "versions" / (published.store / table / "CURRENT").read_text().strip()
     for file in ("lookup.parquet", "segments.parquet", *(["manifest.json"] if manifest else [])):
@@ -432,6 +434,68 @@ def test_stores_by_url(published):
             logcal.load("memory://tables", "none")
     finally:
         memory.rm("/tables", recursive=True)
+
+
+def twice(table):
+    return pa.concat_tables([table.slice(0, 1), table])
+
+
+def shifted(table):
+    """The first segment column is that of the row before."""
+    values = table.column(0).combine_chunks()
+    return table.set_column(0, table.schema.field(0), pa.concat_arrays([values.slice(1), values.slice(0, 1)]))
+
+
+def exchanged(table):
+    """The maps of two segments, each in the place of the other."""
+    starts = np.append(np.flatnonzero(np.asarray(table["score_lo"]) == -np.inf), table.num_rows)
+    names = [name for name in table.column_names if name not in ("country", "model", "segment_level")]
+    sizes = np.diff(starts).tolist()
+    one, other = next(
+        (i, j) for i in range(1, len(sizes)) for j in range(i + 1, len(sizes)) if sizes[i] == sizes[j]
+    )
+    rows = np.arange(table.num_rows)
+    rows[starts[one] : starts[one + 1]], rows[starts[other] : starts[other + 1]] = (
+        rows[starts[other] : starts[other + 1]].copy(),
+        rows[starts[one] : starts[one + 1]].copy(),
+    )
+    changed = table.select(names).take(pa.array(rows))
+    assert not changed.equals(table.select(names))
+    for name in names:
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), changed.column(name))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("segments.parquet", twice),
+        ("segments.parquet", lambda table: table.slice(1)),
+        ("segments.parquet", lambda table: table.slice(0, table.num_rows - 1)),
+        ("segments.parquet", shifted),
+        ("lookup.parquet", twice),
+        ("lookup.parquet", shifted),
+        ("lookup.parquet", lambda table: table.slice(1)),
+        ("lookup.parquet", exchanged),
+    ],
+)
+def test_other_segments_with_a_checksum_that_was_rewritten(published, tmp_path, name, change):
+    reading._read_cached.cache_clear()
+    shutil.copytree(published.store / "by-country", tmp_path / "t")
+    version = (tmp_path / "t" / "CURRENT").read_text().strip()
+    folder = tmp_path / "t" / "versions" / version
+    logcal.load(str(tmp_path), "t")
+    table = pq.read_table(folder / name)
+    pq.write_table(change(table), folder / name)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = (folder / name).read_bytes()
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    del manifest["checksum"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    reading._read_cached.cache_clear()
+    with pytest.raises(InputRejectedError, match=r"\.parquet: expected .*: "):
+        logcal.load(str(tmp_path), "t")
 
 
 # From probabilities back to scores
