@@ -182,6 +182,24 @@ def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
             assert level == pytest.approx(fitted.predict([x])[0], abs=1e-12)
 
 
+def test_venn_abers_is_that_of_the_package():
+    venn_abers = pytest.importorskip("venn_abers")
+    rng = np.random.default_rng(3)
+    score = np.round(rng.random(600), 2)
+    label = (rng.random(600) < score).astype(int)
+    peer = venn_abers.VennAbers()
+    peer.fit(np.column_stack([1 - score, score]), label)
+    points = collapse(score, label)
+    one = Isotonic(ends=0).fit_points(points).calibration_map_
+    found = over(points)(venn_abers_pass(one))
+    rows = np.flatnonzero(one.weight > 0)[1:-1]
+    for r in rows:
+        inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
+        _, p = peer.predict_proba(np.column_stack([1 - inside[[0, -1]], inside[[0, -1]]]))
+        assert found.lower[r] == p[0, 0]
+        assert found.upper[r] == p[1, 1]
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["counts", "decay", "sampling"])
 def test_bands_of_weights_hold_the_truth(kind):
