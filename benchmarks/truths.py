@@ -2,6 +2,7 @@
 
     python benchmarks/truths.py --sizes 10000 100000 --draws 8
     python benchmarks/truths.py --sizes 100000000 --draws 2 --truths steps
+    python benchmarks/truths.py --rare --draws 24       # expected over observed positives, all over one log
 
 Scores are normal on log-odds, at a million places; numbers of rows and of positives at each are drawn, so that a
 hundred million rows take as long as a million. Excess of the expected log loss over the truth's, 1e-6 nats, with its
@@ -24,12 +25,13 @@ import warnings
 import numpy as np
 from _measure import print_machine
 from arena import venn_abers
+from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
 from calibrators.arithmetic.passes import Points
 from pipeline.fit.calibration import make_calibrator
 
-PLACES = 1_000_000
+PLACES, FEWER = 1_000_000, 200_000
 
 
 def skewed(z: np.ndarray) -> np.ndarray:
@@ -51,6 +53,21 @@ METHODS = {
 }
 CONTENDERS = [*METHODS, *(["venn-abers"] if importlib.util.find_spec("venn_abers") else [])]
 MOST_ROWS = 2_000_000
+RARE = {  # rows, share of positives, share of the negatives that are kept
+    "10 in 10,000": (10_000, 1e-3, 1.0),
+    "100 in 10,000": (10_000, 1e-2, 1.0),
+    "100 in 100,000": (100_000, 1e-3, 1.0),
+    "20 in 20,000, 10 % of negatives": (20_000, 1e-3, 0.1),
+    "1,000 in 1,000,000, 1 %": (1_000_000, 1e-3, 0.01),
+    "200 in 2,000,000, 0.1 %": (2_000_000, 1e-4, 0.001),
+}
+SHAPES = {
+    "as it is": lambda z: z,
+    "halved": lambda z: 0.5 * z,
+    "skewed": skewed,
+    "steps": TRUTHS["steps"][0],
+    "waves": TRUTHS["waves"][0],
+}
 
 
 def drawn(truth: str, rows: int, draw: int) -> tuple[Points, np.ndarray, np.ndarray]:
@@ -84,6 +101,37 @@ def excess(p: np.ndarray, q: np.ndarray) -> float:
     return 1e6 * float(np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))))
 
 
+def totals(case: str, shape: str, method: str, draw: int) -> float:
+    """Expected positives of all places, for the rows of a log with rare positives, over those that it has."""
+    rows, rate, kept = RARE[case]
+    z = 2 * ndtri((np.arange(FEWER) + 0.5) / FEWER)
+    eta = SHAPES[shape](z)
+    p = expit(eta + brentq(lambda shift: expit(eta + shift).mean() - rate, -60, 20))
+    score = expit(z + np.log(rate / (1 - rate)))
+    rng = np.random.default_rng([rows, draw, list(SHAPES).index(shape)])
+    weight = rng.multinomial(rows, np.full(FEWER, 1 / FEWER))
+    positives = rng.binomial(weight, p)
+    weight = positives + rng.binomial(weight - positives, kept)
+    some = weight > 0
+    points = Points(score[some], weight[some].astype(float), positives[some].astype(float))
+    name, parameters = METHODS[method]
+    expected = make_calibrator(name, parameters, kept).fit_points(points).predict(score).mean()
+    return float(expected * rows / positives.sum())
+
+
+def rare(methods: list[str], draws: int) -> None:
+    """Print the worst mean over shapes, as CSV."""
+    print(",".join(["rare events", "draws", *methods]))
+    for case in RARE:
+        cells = []
+        for method in methods:
+            found = np.array([[totals(case, shape, method, k) for k in range(draws)] for shape in SHAPES])
+            worst = int(np.argmax(np.abs(np.log(found.mean(axis=1)))))
+            error = found[worst].std(ddof=1) / draws**0.5
+            cells.append(f"{found[worst].mean():.3f} ± {error:.3f}")
+        print(f'"{case}",{draws},{",".join(cells)}', flush=True)
+
+
 def main(arguments: list[str]) -> None:
     """Measure, and print lines of CSV."""
     parser = argparse.ArgumentParser(
@@ -93,8 +141,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--truths", nargs="+", default=list(TRUTHS), choices=TRUTHS)
     parser.add_argument("--methods", nargs="+", default=CONTENDERS, choices=CONTENDERS)
     parser.add_argument("--draws", type=int, default=4)
+    parser.add_argument("--rare", action="store_true")
     given = parser.parse_args(arguments)
     print_machine()
+    if given.rare:
+        rare([name for name in given.methods if name in METHODS], given.draws)
+        return
     print(",".join(["truth", "rows", "draws", *given.methods, "seconds of the first"]))
     for rows in given.sizes:
         for truth in given.truths:
