@@ -72,3 +72,15 @@ def test_names_that_are_long_or_no_text(place, call, name):
     call("score").expect(0)
     assert pq.read_metadata(place.output / name).num_rows == 3000 if name.isascii() else True
     call("evaluate", "--json", *bad[:1], output__path=place.root / "report").expect(0)
+
+
+@pytest.mark.parametrize("command", ["fit", "score", "evaluate"])
+def test_a_column_whose_name_is_no_text_is_the_files_fault(place, call, command):
+    place.write_log()
+    call("fit").expect(0)
+    pq.write_table(pa.table({**place.predictions(10), "quaint": np.zeros(10)}), place.log / "part-0.parquet")
+    path = place.log / "part-0.parquet"
+    path.write_bytes(path.read_bytes().replace(b"quaint", b"qu\xe1int"))
+    call(command, "evaluate.allow_in_sample=true" if command == "evaluate" else "cluster.kind=inline").expect(
+        3, "part-0.parquet", "write it again"
+    )

@@ -599,7 +599,7 @@ def reading(path: str) -> Iterator[None]:
         fault = None if of_file else as_fault(error, path)
         if fault is not None:
             raise fault from None
-        if not isinstance(error, (pa.ArrowException, OSError)):
+        if not isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):
             raise
         raise FileRejectedError(
             f"{path}: expected a Parquet file, found one that cannot be read ({reason(error)}): write it again"

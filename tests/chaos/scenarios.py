@@ -375,6 +375,7 @@ SCENARIOS = {
                     "cluster.kind=inline",
                     "log.path=log",
                     "report.path=compared",
+                    "scratch=scratch",
                     "compare.methods=[isotonic,platt]",
                 ),
             ),
