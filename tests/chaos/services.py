@@ -148,7 +148,7 @@ def _on_store(
         said = f"ended with {code}: {text[-2000:]}"
     server.fault = lambda method, path: None
     # Whatever a run that failed still held counts as held until its lease is over.
-    for _ in range(3):
+    for _ in range(12):  # four minutes: a lease is over after three
         again, text = _run(place, _remote(url, name), secrets)
         if again != 75:
             break
@@ -204,7 +204,7 @@ def _on_cluster(place: Place, whom: str, what: str, number: int, moment: float, 
         "cluster.kind=scheduler_file",
         f"cluster.scheduler_file={file}",
         "cluster.memory=1GiB",
-        "cluster.timeout=15s",
+        "cluster.timeout=15",
     )
     with _cluster(place, 2) as processes:
         running = _command(place, (*job("fit"), *own))
