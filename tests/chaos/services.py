@@ -181,6 +181,7 @@ def _cluster(place: Place, workers: int) -> Iterator[list[Any]]:
         for process in processes:
             process.kill()
             process.wait()
+        file.unlink(missing_ok=True)
 
 
 def clusters(trials: int, seed: int, folder: Path) -> Iterator[Trial]:
