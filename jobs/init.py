@@ -57,7 +57,9 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     values |= given
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)
-        paths = [outcomes] if isinstance(outcomes, str) else outcomes
+        paths = outcomes if isinstance(outcomes, list) else [outcomes]
+        if not all(isinstance(path, str) for path in paths):
+            raise ConfigError(f"--set {_OUTCOMES}: expected paths, found {outcomes!r}")
         values[_OUTCOMES] = [_absolute(path) for path in paths]
     notes |= dict.fromkeys(given, "as given")
     target.mkdir(parents=True, exist_ok=True)

@@ -183,6 +183,9 @@ def test_init_without_a_label_says_what_there_is(place):
     place.write_log({"p": [0.1, 0.9], "gone": [2, 1]}, files=1)
     place.run("init", "log", "conf", "--set", "log.label=gone").expect(0)
     place.run("init", "log", "conf2", "--set", "log.labl=gone").expect(2, "log.labl: unknown key")
+    place.run("init", "log", "conf4", "--set", "log.labels.path=[null]").expect(
+        2, "expected paths, found [None]"
+    )
     # Labels may be in other files: then a column that looks like one is not read.
     joined = ("--set", "log.key=gone", "--set", "log.labels.path=outcomes")
     place.write_log({"p": [0.1, 0.9], "gone": [2, 1], "label": [0, 1]}, files=1)
