@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 
 from pipeline.log import thrift
 from pipeline.log.chunks import CheckedFooter
-from pipeline.score.parquet.append import Appended, append_columns, codec_beside
-from pipeline.score.parquet.footer import Footer, NotExtensibleError, created_by, extended_footer, read_footer
+from pipeline.score.parquet.append import append_columns
+from pipeline.score.parquet.footer import (
+    Footer,
+    NewColumn,
+    NotExtensibleError,
+    created_by,
+    extended_footer,
+    read_footer,
+)
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, ChunkWriter, codec_beside
 
-SCHEMA = pa.schema({"p": pa.float64(), "d": pa.bool_(), "v": pa.dictionary(pa.int8(), pa.string())})
+PAGE = 1000
 
 
 def parquet_bytes(table, **options):
@@ -26,22 +34,25 @@ def parquet_bytes(table, **options):
     return buffer.getvalue()
 
 
-def with_columns(source, values, text="v1", codec="snappy"):
-    """The file with a column of these doubles, one that tells which are above a half, and a constant one."""
+def with_columns(source, values, text="v1", codec=1):
+    """The file with a column of these doubles, in pages of PAGE rows, and a constant one."""
     groups = pq.ParquetFile(io.BytesIO(source)).metadata
     rows = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
     parts = np.split(np.asarray(values, dtype=np.float64), np.cumsum(rows)[:-1])
-    own = [
-        [
-            pa.array(part, from_pandas=True),
-            pa.array(part > 0.5, mask=np.isnan(part)),
-            pa.array([text] * part.size),
+
+    def write(writer):
+        doubles = [
+            chunk
+            for part in parts[: len(rows)]
+            for chunk in writer.write_doubles(
+                ([part[i : i + PAGE]] for i in range(0, part.size, PAGE)), part.size, codec, 1
+            )
         ]
-        for part in parts[: len(rows)]
-    ]
-    tables = (pa.table(columns, ["p", "d", "v"]).cast(SCHEMA) for columns in own)
-    target, source = io.BytesIO(), io.BytesIO(source)
-    size = append_columns(source, target, Appended(SCHEMA, tables, codec), Footer.of(source))
+        constants = [writer.write_constant(text.encode(), count, codec) for count in rows]
+        return [NewColumn("p", DOUBLE, doubles), NewColumn("v", BYTE_ARRAY, constants)]
+
+    target = io.BytesIO()
+    size = append_columns(io.BytesIO(source), target, write)
     assert size == len(target.getvalue())
     return target.getvalue()
 
@@ -52,12 +63,10 @@ def check(source, values, **options):
     _, start = read_footer(io.BytesIO(source))
     assert result[:start] == source[:start]
     before, after = pq.read_table(io.BytesIO(source)), pq.read_table(io.BytesIO(result))
-    assert after.drop_columns(["p", "d", "v"]).equals(before, check_metadata=False)
+    assert after.drop_columns(["p", "v"]).equals(before, check_metadata=False)
     assert after.column("p").null_count == np.isnan(values).sum()
     found = after.column("p").to_numpy()
     assert found.tobytes() == np.where(np.isnan(values), np.nan, values).tobytes()
-    decided = np.where(np.isnan(values), None, np.asarray(values) > 0.5).tolist()
-    assert after.column("d").to_pylist() == decided
     assert set(after.column("v").to_pylist()) <= {options.get("text", "v1")}
     return pq.read_metadata(io.BytesIO(result))
 
@@ -110,6 +119,29 @@ def test_few_values_are_dictionary_encoded(count):
     assert (statistics.min, statistics.max, statistics.null_count) == (0.0, (count - 1) / count, 0)
 
 
+def test_many_values_are_plain():
+    values = np.random.default_rng(0).random(5000)
+    column = check(numbered(5000), values).row_group(0).column(1)
+    assert not column.has_dictionary_page
+    assert column.encodings == ("PLAIN", "RLE")
+    assert (column.statistics.min, column.statistics.max) == (values.min(), values.max())
+
+
+def test_a_dictionary_that_stops_paying_in_a_late_page_is_given_up():
+    values = np.concatenate([np.full(4 * PAGE, 0.25), np.random.default_rng(0).random(6 * PAGE)])
+    values[::17] = np.nan
+    column = check(numbered(values.size), values).row_group(0).column(1)
+    assert not column.has_dictionary_page
+    assert column.statistics.null_count == np.isnan(values).sum()
+
+
+def test_a_dictionary_of_the_largest_size():
+    values = np.resize(np.random.default_rng(0).permutation(1 << 16) / 2.0**16, 1 << 17)
+    assert check(numbered(values.size), values).row_group(0).column(1).has_dictionary_page
+    values[-1] = 2.0
+    assert not check(numbered(values.size), values).row_group(0).column(1).has_dictionary_page
+
+
 @given(
     st.lists(st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e-300, np.nan, 5e-324]), max_size=60),
     st.integers(1, 40),
@@ -157,12 +189,12 @@ def test_codecs(codec):
     (number,) = CheckedFooter(metadata, "x").codecs("a")
     for values in (np.resize([0.1, 0.2, np.nan], 2500), np.random.default_rng(1).random(2500)):
         metadata = check(source, values, codec=codec_beside(number))
-        assert {metadata.row_group(0).column(i).compression for i in range(4)} == {name}
+        assert {metadata.row_group(0).column(i).compression for i in range(3)} == {name}
 
 
 def test_codecs_that_nobody_should_write_become_snappy():
     lzo, snappy, hadoops_lz4 = 3, 1, 5
-    assert codec_beside(lzo) == codec_beside(hadoops_lz4) == codec_beside(snappy) == "snappy"
+    assert codec_beside(lzo) == codec_beside(hadoops_lz4) == codec_beside(snappy) == snappy
 
 
 def test_sizes_add_up():
@@ -174,7 +206,7 @@ def test_sizes_add_up():
     groups = thrift.read_list(thrift.read_struct(footer)[0][4][1])
     for i in range(3):
         group = metadata.row_group(i)
-        columns = [group.column(j) for j in range(4)]
+        columns = [group.column(j) for j in range(3)]
         assert group.total_byte_size == sum(c.total_uncompressed_size for c in columns)
         fields, _ = thrift.read_struct(groups[i])
         assert thrift.read_integer(fields[6][1]) == sum(c.total_compressed_size for c in columns)
@@ -185,7 +217,7 @@ def test_sizes_add_up():
 def test_descriptions_of_the_schema_are_extended():
     spark = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
     avro = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
-    table = pa.table({"a": [1, 2], "e": pa.array(["x", "y"]).dictionary_encode()}).replace_schema_metadata(
+    table = pa.table({"a": [1, 2], "d": pa.array(["x", "y"]).dictionary_encode()}).replace_schema_metadata(
         {
             "org.apache.spark.sql.parquet.row.metadata": json.dumps(spark),
             "parquet.avro.schema": json.dumps(avro),
@@ -195,22 +227,16 @@ def test_descriptions_of_the_schema_are_extended():
     )
     metadata = check(parquet_bytes(table), np.array([0.5, 0.5])).metadata
     fields = json.loads(metadata[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
-    assert [(f["name"], f["type"]) for f in fields] == [
-        ("a", "long"),
-        ("p", "double"),
-        ("d", "boolean"),
-        ("v", "string"),
-    ]
+    assert [(f["name"], f["type"]) for f in fields] == [("a", "long"), ("p", "double"), ("v", "string")]
     fields = json.loads(metadata[b"parquet.avro.schema"])["fields"]
     assert fields[1:] == [
         {"name": "p", "type": ["null", "double"], "default": None},
-        {"name": "d", "type": ["null", "boolean"], "default": None},
         {"name": "v", "type": ["null", "string"], "default": None},
     ]
     assert b"avro.schema" not in metadata
     assert metadata[b"note"] == b"kept"
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[b"ARROW:schema"])))
-    assert schema.names == ["a", "e", "p", "d", "v"]
+    assert schema.names == ["a", "d", "p", "v"]
     assert schema.metadata[b"note"] == b"kept"
 
 
@@ -227,7 +253,7 @@ def test_other_readers_agree(tmp_path, reader):
             table = module.sql(f"select * from '{path}' order by a").to_arrow_table()
         else:
             table = module.read_parquet(path).to_arrow()
-        assert table.column_names == ["a", "p", "d", "v"]
+        assert table.column_names == ["a", "p", "v"]
         np.testing.assert_array_equal(table.column("p").to_numpy(), column)
         assert table.column("v").to_pylist() == ["v1"] * 5000
 
@@ -246,7 +272,7 @@ def test_encrypted_files():
     fields, _ = thrift.read_struct(footer)
     fields[8] = (thrift.STRUCT, thrift.struct({}))
     with pytest.raises(NotExtensibleError, match="found an encrypted one"):
-        extended_footer(Footer.read(thrift.struct(fields)), Footer.read(footer), pa.schema([]))
+        extended_footer(Footer.read(thrift.struct(fields)), [])
 
 
 def test_a_footer_that_does_not_parse():
@@ -263,7 +289,41 @@ def test_a_source_that_shrinks_while_it_is_copied():
             return b"" if self.tell() == 0 else super().read(size)
 
     with pytest.raises(OSError, match="the file ended after 0: it was changed while being read"):
-        append_columns(Cut(source), io.BytesIO(), Appended(SCHEMA, [], "none"), Footer.of(io.BytesIO(source)))
+        append_columns(Cut(source), io.BytesIO(), lambda writer: [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "nulls", "codec"),
+    [(0, 0.0, 0), (1, 1.0, 1), (7, 0.3, 6), (8, 0.0, 1), (2500, 0.3, 0), (2500, 1.0, 6)],
+)
+def test_booleans_with_nulls_read_back(codec, nulls, rows):
+    rng = np.random.default_rng(rows)
+    values, null = rng.random(rows) < 0.4, rng.random(rows) < nulls
+    source = numbered(rows, row_group_size=900)
+    groups = pq.ParquetFile(io.BytesIO(source)).metadata
+    edges = np.cumsum([0, *(groups.row_group(i).num_rows for i in range(groups.num_row_groups))])
+
+    def write(writer):
+        chunks = []
+        for low, high in itertools.pairwise(edges):
+            pages = (
+                (values[i : min(i + 400, high)], null[i : min(i + 400, high)]) for i in range(low, high, 400)
+            )
+            chunks.append(writer.write_booleans(pages, high - low, codec))
+        return [NewColumn("decision", BOOLEAN, chunks)]
+
+    target = io.BytesIO()
+    append_columns(io.BytesIO(source), target, write)
+    found = pq.read_table(target)
+    assert found.schema.field("decision").type == pa.bool_()
+    expected = [None if n else bool(v) for v, n in zip(values, null, strict=True)]
+    assert found["decision"].to_pylist() == expected
+    for i, (low, high) in enumerate(itertools.pairwise(edges)):
+        statistics = pq.read_metadata(target).row_group(i).column(1).statistics
+        present = values[low:high][~null[low:high]]
+        assert statistics.null_count == null[low:high].sum()
+        if present.size:
+            assert (statistics.min, statistics.max) == (present.min(), present.max())
 
 
 # What other readers expect
@@ -276,7 +336,38 @@ def test_new_columns_have_offset_indexes_where_old_ones_have_them():
         metadata = check(source, values)
         for group in range(metadata.num_row_groups):
             columns = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
-            assert [column.has_offset_index for column in columns] == [indexed] * 4
+            assert [column.has_offset_index for column in columns] == [indexed] * 3
+
+
+@pytest.mark.parametrize("spooled", [1 << 24, 1])
+def test_columns_made_together_are_those_made_one_after_the_other(monkeypatch, spooled):
+    """The same bytes, whether pages wait in memory or in a file."""
+    monkeypatch.setattr("pipeline.score.parquet.pages._SPOOLED_BYTES", spooled)
+    rng = np.random.default_rng(3)
+    columns = [
+        rng.random(5000),
+        rng.choice([0.1, 0.2, np.nan], 5000),
+        np.full(5000, np.nan),
+        rng.random(5000),
+    ]
+    one, other = (ChunkWriter(io.BytesIO(), 4) for _ in range(2))
+    cuts = [slice(i, i + PAGE) for i in range(0, 5000, PAGE)]
+    alone = [chunk for own in columns for chunk in one.write_doubles(([own[c]] for c in cuts), 5000, 1, 1)]
+    together = other.write_doubles(([own[c] for own in columns] for c in cuts), 5000, 1, 4)
+    assert together == alone
+    assert other.target.getvalue() == one.target.getvalue()
+    assert other.position == one.position
+
+
+def test_offset_indexes_say_where_the_pages_are():
+    target = io.BytesIO()
+    writer = ChunkWriter(target)
+    [chunk] = writer.write_doubles([[np.arange(5.0)], [np.arange(3.0) + 7]], 8, 0, 1)
+    offset, size = writer.write_offset_index(chunk)
+    assert target.getvalue()[offset : offset + size] == chunk.offset_index()
+    assert [row for _, _, row in chunk.pages] == [0, 5]
+    assert chunk.pages[0][0] == chunk.data_page_offset
+    assert sum(chunk.pages[1][:2]) == offset
 
 
 @pytest.mark.system
@@ -327,11 +418,11 @@ def test_numbers_of_any_length_are_written_and_read(bits):
 def test_files_that_differ_in_names_rows_and_codecs_have_nothing_of_each_other():
     """What is kept from file to file is kept by all that it depends on."""
     names = ["p", "v", "a longer name"]
-    for rows, text, codec, name in itertools.product((1, 300), ("v1", "v2"), ("none", "zstd"), names):
+    for rows, text, codec, name in itertools.product((1, 300), ("v1", "v2"), (0, 6), names):
         schema = pa.schema([pa.field(f"{name} {rows}", pa.int64())], metadata={"own": f"{rows} {text}"})
         source = parquet_bytes(pa.table({f"{name} {rows}": np.arange(rows)}, schema=schema))
         result = pq.read_table(io.BytesIO(with_columns(source, np.arange(rows) % 3.0, text, codec)))
-        assert result.schema.names == [f"{name} {rows}", "p", "d", "v"]
+        assert result.schema.names == [f"{name} {rows}", "p", "v"]
         assert result.schema.metadata[b"own"].decode() == f"{rows} {text}"
         assert result.column("p").to_pylist() == [i % 3.0 for i in range(rows)]
         assert result.column("v").to_pylist() == [text] * rows

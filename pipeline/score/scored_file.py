@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from logcal.arrow_columns import as_column, column_of, nullable_column, segment_problems
+from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts, SegmentedLookup
 from logcal.schema import apply_transform
@@ -40,8 +40,9 @@ from pipeline.log.log_files import (
 )
 from pipeline.log.logs import Columns, check_columns, numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
-from pipeline.score.parquet.append import Appended, append_columns, codec_beside, open_target
-from pipeline.score.parquet.footer import Footer, NotExtensibleError
+from pipeline.score.parquet.append import append_columns, open_target, read_ending
+from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
 
 Array = npt.NDArray[np.float64]
+Booleans = npt.NDArray[np.bool_]
 
 INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
 """Columns of a scored log, and of its lookup table."""
@@ -57,7 +59,7 @@ HELD_BYTES = 1 << 22
 """Bytes of a file up to which it is read once, whole: its rows are decoded page by page even so."""
 
 PAGE_ROWS = 1 << 17
-"""Rows scored at a time: what a task holds is some tens of bytes times this, and a row group's new columns."""
+"""Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
 
 
 @dataclass(frozen=True)
@@ -154,14 +156,14 @@ def score_file(
     try:
         # The target is closed last: it does not appear where the source has changed.
         with (
-            open_target(target_filesystem, target) as copy,
+            open_target(target_filesystem, target, gathered=True) as copy,
             _opened(filesystem, path, seen, scoring.segments) as (source, parquet),
         ):
             _check_file(path, parquet, scoring)
-            footer = Footer.of(source)
-            codec = _codec(path, parquet, footer, scoring)
-            file = _open_file(path, parquet, scoring)
-            written = append_columns(source, copy, Appended(file.schema, file.new_rows(), codec), footer)
+            # Of a large file the footer is read anew, from the bytes that are copied.
+            ending = read_ending(source, parquet.metadata if seen.size <= HELD_BYTES else None)
+            file = _open_file(path, parquet, ending.footer, scoring)
+            written = append_columns(source, copy, file.write_columns, ending)
             rows = parquet.metadata.num_rows
             if file.range.outside > scoring.max_outside * rows:
                 raise InputRejectedError(
@@ -226,19 +228,22 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         raise InputRejectedError(f"{path}: {'; '.join(problems)}")
 
 
-def _open_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> _File:
+def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> _File:
+    codecs = _codecs(path, parquet, footer, scoring)
     if scoring.segments:
-        return _SegmentedFile(path, parquet, cached_segmented_lookup(scoring.lookup), scoring)
+        segmented = cached_segmented_lookup(scoring.lookup)
+        return _SegmentedFile(path, parquet, codecs, segmented, scoring)
     lookup = cached_lookup_table(scoring.lookup)
-    return _File(path, parquet, lookup.facts, scoring, lookup.map, lookup.interval)
+    return _File(path, parquet, codecs, lookup.facts, scoring, lookup.map, lookup.interval)
 
 
-def _codec(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> str:
-    """Return the codec of an existing column's first chunk, which the new columns take over."""
+def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
+    """Return for each row group the codec of an existing column, which the new columns take over."""
     classifying = scoring.classifying
     name = scoring.score if classifying is None else classifying.classifier.features[0].name
-    codecs = CheckedFooter(parquet.metadata, path, footer.chunks).codecs(name)
-    return codec_beside(codecs[0] if codecs else 0)
+    return [
+        codec_beside(codec) for codec in CheckedFooter(parquet.metadata, path, footer.chunks).codecs(name)
+    ]
 
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
@@ -252,6 +257,7 @@ class _File:
         self,
         path: str,
         parquet: pq.ParquetFile,
+        codecs: Sequence[int],
         facts: LookupFacts,
         scoring: Scoring,
         calibration_map: CalibrationMap | None,
@@ -259,6 +265,7 @@ class _File:
     ) -> None:
         self.path = path
         self.parquet = parquet
+        self.codecs = codecs
         self.facts = facts
         self.map = calibration_map
         self.interval = interval if scoring.interval else None
@@ -267,33 +274,38 @@ class _File:
         self.unseen_rows = 0
         self.range = RangeCount(range_of(facts))
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        kinds = dict.fromkeys((name for _, name in self.scoring.new_columns()), pa.float64())
+    def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
+        """Write the chunks of all row groups."""
+        write = self._write_calibrated if self.scoring.classifying is None else self._write_classified
+        chunks = [write(writer, index) for index in range(self.parquet.num_row_groups)]
+        kinds = [DOUBLE, BYTE_ARRAY] if self.interval is None else [DOUBLE, DOUBLE, DOUBLE, BYTE_ARRAY]
         if self.scoring.classifying is not None:
-            kinds[self.scoring.classifying.decision] = pa.bool_()
-        kinds[self.scoring.table_version] = pa.dictionary(pa.int8(), pa.string())
-        return pa.schema(kinds)
+            kinds = [DOUBLE, *kinds[:-1], BOOLEAN, BYTE_ARRAY]
+        columns = zip(*chunks, strict=True) if chunks else ([] for _ in kinds)
+        return [
+            NewColumn(name, kind, list(column))
+            for (_, name), kind, column in zip(self.scoring.new_columns(), kinds, columns, strict=True)
+        ]
 
-    def new_rows(self) -> Iterator[pa.Table]:
-        """The rows of each row group."""
-        schema, version = self.schema, column_of([self.facts.version], pa.string())
-        place = schema.get_field_index(self.scoring.probability)
-        pages_of = self._probabilities if self.scoring.classifying is None else self._classified
-        for group in range(self.parquet.num_row_groups):
-            batches = []
-            for page in pages_of(group):
-                codes = as_column(np.zeros(page[0].size, np.int8))
-                columns = [nullable_column(column) for column in page]
-                self.null_rows += columns[place].null_count
-                if self.scoring.classifying is not None:
-                    found = page[place]
-                    decided = np.where(np.isnan(found), np.nan, found >= self.scoring.classifying.threshold)
-                    columns.append(nullable_column(decided).cast(pa.bool_()))
-                columns.append(pa.DictionaryArray.from_arrays(codes, version))
-                batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-            yield pa.Table.from_batches(batches, schema=schema)
+    def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+        rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
+        count = 1 if self.interval is None else 3
+        chunks = writer.write_doubles(self._probabilities(index), rows, codec, count)
+        self.null_rows += chunks[0].nulls
+        return [*chunks, writer.write_constant(self._version, rows, codec)]
+
+    def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+        rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
+        decisions: list[tuple[Booleans, Booleans]] = []
+        count = 2 if self.interval is None else 4
+        chunks = writer.write_doubles(self._classified(index, decisions), rows, codec, count)
+        self.null_rows += chunks[1].nulls
+        decided = writer.write_booleans(decisions, rows, codec)
+        return [*chunks, decided, writer.write_constant(self._version, rows, codec)]
+
+    @property
+    def _version(self) -> bytes:
+        return self.facts.version.encode()
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
@@ -314,13 +326,17 @@ class _File:
         ends = () if self.interval is None else self.interval.at(self.map.score_hi, scores)
         return (self.map.predict(scores), *ends)
 
-    def _classified(self, row_group: int) -> Iterator[tuple[Array, ...]]:
-        """Compute the scores of each page, and the output of `_probabilities`."""
+    def _classified(
+        self, row_group: int, decisions: list[tuple[Booleans, Booleans]]
+    ) -> Iterator[tuple[Array, ...]]:
+        """Compute the scores of each page and the output of `_probabilities`; add `decisions`, with their nulls."""
         assert self.scoring.classifying is not None
-        classifier = self.scoring.classifying.classifier
+        classifier, threshold = self.scoring.classifying.classifier, self.scoring.classifying.threshold
         for batch in self._batches(row_group, [feature.name for feature in classifier.features]):
             scores = classifier.scores(batch)
-            yield scores, *self._calibrated(apply_transform(scores, self.facts.score_transform))
+            found = self._calibrated(apply_transform(scores, self.facts.score_transform))
+            decisions.append((found[0] >= threshold, np.isnan(found[0])))
+            yield scores, *found
 
 
 class _SegmentedFile(_File):
@@ -330,10 +346,11 @@ class _SegmentedFile(_File):
         self,
         path: str,
         parquet: pq.ParquetFile,
+        codecs: Sequence[int],
         lookup: SegmentedLookup,
         scoring: Scoring,
     ) -> None:
-        super().__init__(path, parquet, lookup.facts, scoring, None, lookup.interval)
+        super().__init__(path, parquet, codecs, lookup.facts, scoring, None, lookup.interval)
         self.lookup = lookup
         self.seen = lookup.index.nothing_seen()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,56 +18,57 @@ from fsspec.spec import AbstractBufferedFile
 from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
     MAGIC,
-    TAIL_BYTES,
     Footer,
+    NewColumn,
     NotExtensibleError,
     extended_footer,
-    with_tail,
+    read_footer,
 )
+from pipeline.score.parquet.pages import ChunkWriter
 
 _COPY_BYTES = 1 << 23
 
-_BUFFER_BYTES = 1 << 17
-"""Written with one call: a small file takes one."""
+_GATHERED_BYTES, _GATHERED_PARTS = 1 << 20, 512
+"""Written with one call: systems take 1,024 parts, or a few less."""
 
 
-CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
-"""Codecs as Parquet numbers them, and as Arrow calls them."""
-_SNAPPY = 1
-_LEVELS = {"gzip": 6, "brotli": 5}
+class Ending(NamedTuple):
+    """End of a file: its footer, the offset at which that starts, and Arrow's reading of it."""
+
+    footer: Footer
+    start: int
+    metadata: pq.FileMetaData
 
 
-def codec_beside(codec: int) -> str:
-    """The codec of new chunks beside one of this codec, which is as Parquet numbers it.
+def read_ending(source: BinaryIO, metadata: pq.FileMetaData | None = None) -> Ending:
+    """Read how a file ends.
 
-    The same; snappy for those that pyarrow does not have (LZO) or that readers differ on (LZ4 with Hadoop's frames).
+    metadata : what Arrow has read in these bytes, if it has
+
+    Raises
+    ------
+    NotExtensibleError
+        The file is encrypted or not Parquet.
     """
-    return CODECS.get(codec, CODECS[_SNAPPY])
+    encoded, start = read_footer(source)
+    footer = Footer.read(encoded)
+    return Ending(footer, start, _read(encoded) if metadata is None else metadata)
 
 
-class Appended(NamedTuple):
-    """New columns of a file.
-
-    schema : of them: booleans, doubles, and strings as dictionaries. groups : their rows, a table for each row group
-    """
-
-    schema: pa.Schema
-    groups: Iterable[pa.Table]
-    codec: str
-
-
-def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, footer: Footer) -> int:
+def append_columns(
+    source: BinaryIO,
+    target: BinaryIO,
+    make_columns: Callable[[ChunkWriter], Sequence[NewColumn]],
+    ending: Ending | None = None,
+) -> int:
     """Copy a Parquet file and add columns to the copy.
-
-    Arrow writes the new columns as a file of their own, which begins where the source's footer did: its chunks are
-    where they are to be, and only its footer is not.
 
     Parameters
     ----------
     source : the file, open for reading
     target : where the copy goes, open for writing and empty; it need not be seekable
-    columns : what is added; as many groups as the source has
-    footer : the source's
+    make_columns : writes the new columns' chunks with the given writer and says what they are
+    ending : the source's, if it was read already
 
     Returns
     -------
@@ -78,90 +80,36 @@ def append_columns(source: BinaryIO, target: BinaryIO, columns: Appended, footer
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    _copy(source, footer.start, target)
-    sink = _Sink(target, footer.start)
-    texts = [field.name for field in columns.schema if pa.types.is_dictionary(field.type)]
-    file = pa.PythonFile(sink, mode="w")
-    with pq.ParquetWriter(
-        file,
-        columns.schema,
-        compression=columns.codec,
-        compression_level=_LEVELS.get(columns.codec),
-        # A text is the same in all rows: its bounds say nothing that its dictionary does not.
-        write_statistics=[name for name in columns.schema.names if name not in texts],
-        use_dictionary=[field.name for field in columns.schema if not pa.types.is_boolean(field.type)],
-        # Beyond some thousand values a dictionary of doubles saves little, and to look each value up takes long.
-        dictionary_pagesize_limit=_DICTIONARY_BYTES,
+    footer, start, before = ending or read_ending(source)
+    _copy(source, start, target)
+    writer = ChunkWriter(target, start)
+    columns = make_columns(writer)
+    if footer.has_offset_index():
         # Readers that use the offset indexes of some columns expect those of all.
-        write_page_index=footer.has_offset_index(),
-        store_schema=False,
-    ) as writer:
-        for written in range(sink.position, footer.start, len(_ROOM)):
-            file.write(_ROOM[: footer.start - written])
-        for group in columns.groups:
-            writer.write_table(group, row_group_size=max(1, group.num_rows))
-        sink.hold()
-    end = extended_footer(footer, Footer.read(sink.footer()), columns.schema)
-    _check(footer, end, columns.schema.names)
+        columns = [
+            replace(column, indexes=[writer.write_offset_index(chunk) for chunk in column.chunks])
+            for column in columns
+        ]
+    end = extended_footer(footer, columns)
+    _check(before, end, columns)
     target.write(end)
-    return sink.position + len(end)
+    return writer.position + len(end)
 
 
-_DICTIONARY_BYTES = 1 << 15
-_ROOM = memoryview(bytes(1 << 20))
+def _read(footer: bytes) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
 
 
-class _Sink:
-    """File that Arrow writes to: bytes behind others of a target.
-
-    Parameters
-    ----------
-    target : only its `write` is used
-    start : bytes that it holds already. Arrow counts what it writes from 0: as many must be written first, and are
-        dropped.
-    """
-
-    closed = False
-
-    def __init__(self, target: BinaryIO, start: int) -> None:
-        self.target = target
-        self.position = 0
-        self._start = start
-        self._held: list[bytes] | None = None
-
-    def write(self, data: bytes) -> int:
-        """Write bytes, or hold them."""
-        if self._held is not None:
-            self._held.append(data)
-        elif self.position >= self._start:
-            self.target.write(data)
-        self.position += len(data)
-        return len(data)
-
-    def hold(self) -> None:
-        """Hold what is written from here on: indexes and a footer."""
-        self._held = []
-
-    def footer(self) -> bytes:
-        """Take the footer that is held, and write what came before it."""
-        held = b"".join(self._held or [])
-        size = int.from_bytes(held[-TAIL_BYTES:-4], "little") + TAIL_BYTES
-        self.target.write(held[:-size])
-        self.position -= size
-        return held[-size:-TAIL_BYTES]
-
-    def flush(self) -> None:
-        """Do nothing: the target is another's."""
-
-    def close(self) -> None:
-        """Do nothing: the target is another's."""
-
-
-def _check(before: Footer, end: bytes, new: list[str]) -> None:
-    """Have Arrow read the old and the new footer, too: nothing is left to trust in an unusual file."""
-    one, two = (pq.read_metadata(pa.BufferReader(MAGIC + own)) for own in (with_tail(before.encoded), end))
-    names, found = ([own.schema.column(i).path for i in range(own.num_columns)] for own in (one, two))
-    if found != [*names, *new] or one.num_rows != two.num_rows or one.num_row_groups != two.num_row_groups:
+def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) -> None:
+    """Have Arrow read the new footer, too: nothing is left to trust in an unusual file."""
+    after = pq.read_metadata(pa.BufferReader(MAGIC + end))
+    names = [before.schema.column(i).path for i in range(before.num_columns)]
+    found = [after.schema.column(i).path for i in range(after.num_columns)]
+    if (
+        found != [*names, *(column.name for column in columns)]
+        or after.num_rows != before.num_rows
+        or after.num_row_groups != before.num_row_groups
+    ):
         raise NotExtensibleError("its extended footer does not read as its own with the new columns")
 
 
@@ -198,9 +146,49 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
     return copied
 
 
+class _Gathered:
+    """Writer to a local file that hands over pieces in few calls: a small file takes one.
+
+    Parameters
+    ----------
+    file : open for writing, without a buffer. What is written may not change until it is flushed.
+    """
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self._parts: list[bytes | memoryview] = []
+        self._held = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write bytes, now or later."""
+        self._parts.append(data)
+        self._held += len(data)
+        if self._held >= _GATHERED_BYTES or len(self._parts) == _GATHERED_PARTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over all that is held."""
+        parts, self._parts, self._held = self._parts, [], 0
+        while parts:
+            written = os.writev(self._file.fileno(), parts)
+            while parts and written >= len(parts[0]):
+                written -= len(parts.pop(0))
+            if parts:
+                parts[0] = memoryview(parts[0])[written:]
+
+    def fileno(self) -> int:
+        """For those who write past this object: it holds nothing back then."""
+        self.flush()
+        return self._file.fileno()
+
+
 @contextmanager
-def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
+def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist.
+
+    gathered : whether what is written stays as it is until the block ends, so that a local file may be handed over in
+        few calls; nothing but writing and flushing is done with it then
+    """
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -215,9 +203,15 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
     # As `beside`, without looking for what a rename has taken away: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
-        with open(temporary, "wb", buffering=_BUFFER_BYTES) as local:  # noqa: PTH123
-            yield local
-            begin_sync(local)
+        if gathered:
+            with open(temporary, "wb", buffering=0) as raw:  # noqa: PTH123
+                parts: Any = _Gathered(raw)
+                yield parts
+                begin_sync(parts)
+        else:
+            with open(temporary, "wb") as local:  # noqa: PTH123
+                yield local
+                begin_sync(local)
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib import metadata
@@ -21,21 +22,37 @@ import pyarrow as pa
 from logcal.storage import parse_json
 from pipeline.log import thrift
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
 """Bytes at the end of a file: the footer's length and the magic number."""
 
-_SIZES = (2, 6)
-"""Fields of a row group: bytes of its chunks before and after compression."""
-
+_OPTIONAL = 1
+_UTF8 = 0
 _ARROW_SCHEMA = b"ARROW:schema"
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _AVRO_SCHEMAS = (b"parquet.avro.schema", b"avro.schema")
 
 
+_ARROW_TYPES = {BOOLEAN: pa.bool_(), DOUBLE: pa.float64(), BYTE_ARRAY: pa.string()}
+_TYPE_NAMES = {BOOLEAN: "boolean", DOUBLE: "double", BYTE_ARRAY: "string"}
+"""For Spark and Avro alike."""
+
+
 class NotExtensibleError(ValueError):
     """The footer is not one that columns can be added to."""
+
+
+@dataclass(frozen=True)
+class NewColumn:
+    """A nullable top-level column of booleans, doubles or strings, with one chunk a row group."""
+
+    name: str
+    physical_type: int
+    chunks: Sequence[Chunk]
+    indexes: Sequence[tuple[int, int]] | None = None
+    """Offset and bytes of each chunk's offset index, where there are any."""
 
 
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
@@ -64,21 +81,13 @@ class Footer:
     Attributes
     ----------
     fields : of the file. row_groups : the fields of each
-    encoded : all of it. start : the offset at which it starts
     """
 
     fields: thrift.Fields
     row_groups: list[thrift.Fields]
-    encoded: bytes
-    start: int
 
     @classmethod
-    def of(cls, source: BinaryIO) -> Footer:
-        """Read a file's footer. Errors: as `read_footer` and `read`."""
-        return cls.read(*read_footer(source))
-
-    @classmethod
-    def read(cls, footer: bytes, start: int = 0) -> Footer:
+    def read(cls, footer: bytes) -> Footer:
         """Read a footer.
 
         Raises
@@ -88,7 +97,7 @@ class Footer:
         """
         try:
             fields, _ = thrift.read_struct(footer)
-            return cls(fields, thrift.read_structs(fields[4][1]), footer, start)
+            return cls(fields, thrift.read_structs(fields[4][1]))
         except (LookupError, ValueError) as error:
             raise _unreadable(error) from None
 
@@ -145,16 +154,11 @@ def _version() -> str:
     return metadata.version("logcal")
 
 
-def extended_footer(footer: Footer, new: Footer, columns: pa.Schema) -> bytes:
+def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
     """The footer of the same file with columns added after all others, and the tail that ends the file.
 
     Descriptions of the schema that Arrow, Spark and Avro leave in the key-value metadata are extended too, or
     these readers would not see the new columns.
-
-    Parameters
-    ----------
-    new : of a file of the new columns alone, whose chunks are where they are in the file
-    columns : the new columns
 
     Raises
     ------
@@ -163,51 +167,74 @@ def extended_footer(footer: Footer, new: Footer, columns: pa.Schema) -> bytes:
     """
     try:
         fields = dict(footer.fields)
-        fields[2] = (LIST, _extended_schema(fields[2][1], new.fields[2][1]))
-        fields[4] = (LIST, _extended_row_groups(footer, new))
+        new = tuple((column.name, column.physical_type) for column in columns)
+        fields[2] = (LIST, _extended_schema(fields[2][1], new))
+        fields[4] = (LIST, _extended_row_groups(footer.row_groups, columns))
         if 5 in fields:
-            fields[5] = (LIST, _extended_metadata(fields[5][1], columns))
+            fields[5] = (LIST, _extended_metadata(fields[5][1], new))
         before = thrift.read_binary(fields[6][1]).decode("utf-8", "replace") if 6 in fields else ""
         fields[6] = (BINARY, thrift.binary(created_by(before).encode()))
         if 7 in fields:
-            fields[7] = (LIST, thrift.extended_list(fields[7][1], thrift.read_list(new.fields[7][1])))
+            order = thrift.struct({1: (STRUCT, thrift.struct({}))})
+            fields[7] = (LIST, thrift.extended_list(fields[7][1], [order for _ in columns]))
     except (LookupError, ValueError) as error:
         raise _unreadable(error) from None
     if 8 in fields:
         raise NotExtensibleError("expected a plain Parquet file, found an encrypted one")
-    return with_tail(thrift.struct(fields))
+    encoded = thrift.struct(fields)
+    return encoded + len(encoded).to_bytes(4, "little") + MAGIC
 
 
-def with_tail(footer: bytes) -> bytes:
-    """An encoded footer, and the bytes that end a file."""
-    return footer + len(footer).to_bytes(4, "little") + MAGIC
+_Named = tuple[tuple[str, int], ...]
+"""Names and physical types of new columns."""
 
 
 @lru_cache(maxsize=16)
-def _extended_schema(elements: bytes, new: bytes) -> bytes:
+def _extended_schema(elements: bytes, columns: _Named) -> bytes:
     """The schema with new columns. The files of a log have one, mostly."""
     root, *others = thrift.read_list(elements)
-    _, *added = thrift.read_list(new)
     fields, _ = thrift.read_struct(root)
-    fields[5] = (I32, thrift.integer(thrift.read_integer(fields[5][1]) + len(added)))
-    return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *added])
+    children = thrift.read_integer(fields[5][1])
+    fields[5] = (I32, thrift.integer(children + len(columns)))
+    new = [_schema_element(name, kind) for name, kind in columns]
+    return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *new])
 
 
-def _extended_row_groups(footer: Footer, new: Footer) -> bytes:
+def _schema_element(name: str, physical_type: int) -> bytes:
+    """The SchemaElement struct of a new column."""
+    fields: thrift.Fields = {
+        1: (I32, thrift.integer(physical_type)),
+        3: (I32, thrift.integer(_OPTIONAL)),
+        4: (BINARY, thrift.binary(name.encode())),
+    }
+    if physical_type == BYTE_ARRAY:
+        fields[6] = (I32, thrift.integer(_UTF8))
+        fields[10] = (STRUCT, thrift.struct({1: (STRUCT, thrift.struct({}))}))
+    return thrift.struct(fields)
+
+
+def _extended_row_groups(row_groups: Sequence[thrift.Fields], columns: Sequence[NewColumn]) -> bytes:
     extended = []
-    for row_group, own, chunks in zip(footer.row_groups, new.row_groups, new.chunks, strict=True):
+    for index, row_group in enumerate(row_groups):
         fields = dict(row_group)
-        fields[1] = (LIST, thrift.extended_list(fields[1][1], chunks))
-        for number in _SIZES:
+        chunks = [column.chunks[index] for column in columns]
+        encoded = [
+            column.chunks[index].encode(column.name, column.indexes[index] if column.indexes else None)
+            for column in columns
+        ]
+        fields[1] = (LIST, thrift.extended_list(fields[1][1], encoded))
+        for number, more in (
+            (2, sum(c.uncompressed for c in chunks)),
+            (6, sum(c.compressed for c in chunks)),
+        ):
             if number in fields:
-                both = (thrift.read_integer(group[number][1]) for group in (row_group, own))
-                fields[number] = (I64, thrift.integer(sum(both)))
+                fields[number] = (I64, thrift.integer(thrift.read_integer(fields[number][1]) + more))
         extended.append(thrift.struct(fields))
     return thrift.list_of(STRUCT, extended)
 
 
 @lru_cache(maxsize=16)
-def _extended_metadata(entries: bytes, columns: pa.Schema) -> bytes:
+def _extended_metadata(entries: bytes, columns: _Named) -> bytes:
     """Key-value metadata with the new columns in its descriptions of the schema, which are mostly one for a log."""
     extended = []
     for entry in thrift.read_list(entries):
@@ -222,27 +249,31 @@ def _extended_metadata(entries: bytes, columns: pa.Schema) -> bytes:
     return thrift.list_of(STRUCT, extended)
 
 
-def _extended_description(key: bytes, value: bytes, columns: pa.Schema) -> bytes | None:
+def _extended_description(key: bytes, value: bytes, columns: _Named) -> bytes | None:
     """A description of the schema with the new columns; None when it does not parse and is better left out."""
-    plain = [(field.name, getattr(field.type, "value_type", field.type)) for field in columns]
     try:
         if key == _ARROW_SCHEMA:
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
-            for name, kind in plain:
-                schema = schema.append(pa.field(name, kind))
-            return base64.b64encode(schema.serialize().to_pybytes())
+            return _extended_arrow_schema(value, columns)
         description: dict[str, Any] = parse_json(value)
         make = _spark_field if key == _SPARK_SCHEMA else _avro_field
-        names = [(name, "boolean" if pa.types.is_boolean(kind) else str(kind)) for name, kind in plain]
-        description["fields"] += [make(*column) for column in names]
+        description["fields"] += [make(name, kind) for name, kind in columns]
         return json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
     except (ValueError, TypeError, KeyError, pa.ArrowException, OSError):
         return None
 
 
-def _spark_field(name: str, kind: str) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+@lru_cache(maxsize=16)
+def _extended_arrow_schema(value: bytes, columns: _Named) -> bytes:
+    """Extend the Arrow schema, where other metadata differ from file to file."""
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
+    for name, kind in columns:
+        schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))
+    return base64.b64encode(schema.serialize().to_pybytes())
 
 
-def _avro_field(name: str, kind: str) -> dict[str, Any]:
-    return {"name": name, "type": ["null", kind], "default": None}
+def _spark_field(name: str, physical_type: int) -> dict[str, Any]:
+    return {"name": name, "type": _TYPE_NAMES[physical_type], "nullable": True, "metadata": {}}
+
+
+def _avro_field(name: str, physical_type: int) -> dict[str, Any]:
+    return {"name": name, "type": ["null", _TYPE_NAMES[physical_type]], "default": None}
