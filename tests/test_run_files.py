@@ -99,7 +99,7 @@ def test_any_range_of_scores_is_read(tmp_path_factory, rows, bounds, stride):
                 assert not inside.any()
                 continue
             with RunFile(run.path) as file:
-                first, end = file.read(own, below, above, out, 1)
+                first, end = file.read_rows(own, below, above, out, 1)
             assert first == np.count_nonzero(rows[:, 0] < below)
             assert out[1:end].view(np.float64).tolist() == rows[inside].tolist()
 
