@@ -210,7 +210,7 @@ def test_a_command_that_ends_early_waits_for_what_it_imports_meanwhile():
     code = """
 import time
 from pipeline.evaluate import report
-report._import_all = lambda: (time.sleep(0.2), print("imported"))
+report._import = lambda: (time.sleep(0.2), print("imported"))
 report.import_meanwhile()
 raise SystemExit(3)
 """
