@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -145,8 +144,7 @@ def _elsewhere(job: str, config: Mapping[str, Any] | str | Path, client: Client 
             config = file.name
         command = [sys.executable, "-m", "logcal", job, "--config", str(config), "--json"]
         command += [] if client is None else _settings(client)
-        environment = os.environ | ({} if client is None else _certificates(client))
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     found = json.loads(done.stdout or "{}")
     if done.returncode == 0:
         return _outcome(job, found)
@@ -161,25 +159,17 @@ _KINDS = {kind.exit_code: kind for kind in LogcalError.__subclasses__()}
 
 def _settings(client: Client) -> list[str]:
     """The section `cluster` of a client's scheduler."""
-    address = client.scheduler.address
+    address, security = client.scheduler.address, client.security
     if address.startswith("inproc:"):
         raise ConfigError(
             f"client: expected one of a scheduler that other processes reach, found {address}: start it with "
             "processes=True"
         )
-    return ["--set", f"cluster={json.dumps({'kind': 'address', 'address': address, 'arguments': {}})}"]
-
-
-def _certificates(client: Client) -> dict[str, str]:
-    """A client's certificates, as Dask takes them from the environment."""
-    own = client.security
-    found = (
-        {}
-        if own is None
-        else {
-            "CA_FILE": own.tls_ca_file,
-            "CLIENT__CERT": own.tls_client_cert,
-            "CLIENT__KEY": own.tls_client_key,
+    cluster = {"kind": "address", "address": address, "arguments": {}}
+    if security is not None and security.tls_ca_file:
+        cluster["security"] = {
+            "ca_file": security.tls_ca_file,
+            "cert_file": security.tls_client_cert,
+            "key_file": security.tls_client_key,
         }
-    )
-    return {f"DASK_DISTRIBUTED__COMM__TLS__{name}": path for name, path in found.items() if path}
+    return ["--set", f"cluster={json.dumps(cluster)}"]

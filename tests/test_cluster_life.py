@@ -106,20 +106,23 @@ def test_tls(place, dask_class, tmp_path_factory):
     dask = dask_class(tmp_path_factory.mktemp("tls"), *options)
     try:
         dask.await_file()
-        names = [
-            f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")
-        ]
+        keys = ("ca_file", "cert_file", "key_file")
+        given = [f"cluster.security.{k}={path}" for k, path in zip(keys, (cert, cert, key), strict=True)]
         before = place.tree()
-        place.job("fit", *dask.settings).expect(2, "expected certificates for tls://")
-        place.environment |= zip(names, map(str, (cert, other_cert, other_key)), strict=True)
-        place.job("fit", *dask.settings, "cluster.timeout=5").expect(
-            2, "expected certificates that the scheduler"
+        place.job("fit", *dask.settings).expect(2, "cluster.security: expected certificates for tls://")
+        wrong = [
+            f"cluster.security.{k}={path}"
+            for k, path in zip(keys, (cert, other_cert, other_key), strict=True)
+        ]
+        place.job("fit", *dask.settings, *wrong, "cluster.timeout=5").expect(
+            2, "cluster.security: expected certif"
         )
-        place.environment |= zip(names, map(str, (cert, cert, place.root / "nowhere")), strict=True)
-        place.job("fit", *dask.settings).expect(2, "expected certificates that the scheduler")
+        missing = [*given[:2], f"cluster.security.key_file={place.root}/nowhere"]
+        place.job("fit", *dask.settings, *missing).expect(2, "cluster.security.key_file: expected a file")
+        place.job("fit", *dask.settings, *given[:2]).expect(2, "cluster.security.key_file: REQUIRED")
+        place.job("fit", *given).expect(2, "cluster.security: only goes with")
         assert place.tree() == before
-        place.environment |= zip(names, map(str, (cert, cert, key)), strict=True)
-        place.job("fit", *dask.settings).expect(0)
+        place.job("fit", *dask.settings, *given).expect(0)
     finally:
         dask.stop()
 

@@ -316,31 +316,20 @@ def client_of(cluster: Any, config: ClusterConfig) -> Any:
 def connect(config: ClusterConfig) -> Any:
     """A client of a cluster that is running."""
     from distributed import Client
-    from distributed.security import Security
 
     address = str(config.address) if config.kind == ADDRESS else _address_in(config.scheduler_file or "")
-    security = Security()  # as Dask's own configuration has it
-    if address.startswith("tls://") and not (security.tls_ca_file and security.tls_client_cert):
-        raise ConfigError(
-            f"cluster.{config.kind}: expected certificates for {address}, found none: set Dask's own configuration "
-            "(distributed.comm.tls)"
-        )
+    security = _security(address, config)
     try:
-        return Client(address, timeout=config.timeout, security=security if security.tls_ca_file else None)
+        return Client(address, timeout=config.timeout, security=security)
     except ValueError as error:
         raise ConfigError(
             f"cluster.{config.kind}: expected an address such as tcp://10.0.0.5:8786, found {address} ({error})"
         ) from None
     except OSError as error:
-        if (
-            isinstance(error, FileNotFoundError)
-            or "SSL" in repr(error)
-            or "certificate" in str(error).lower()
-        ):
+        if "SSL" in repr(error) or "certificate" in str(error).lower():
             raise ConfigError(
-                f"cluster.{config.kind}: expected certificates that the scheduler at {address} takes, found that it "
-                f"does not, or that it is none with TLS: {error}: correct Dask's own configuration "
-                "(distributed.comm.tls)"
+                f"cluster.security: expected certificates that the scheduler at {address} takes, found that it does "
+                f"not, or that it is none with TLS: {error}"
             ) from None
         raise TemporaryError(
             f"no Dask scheduler answers at {address} within {config.timeout:g} s (cluster.timeout): {error}"
@@ -360,4 +349,37 @@ def _address_in(path: str) -> str:
     raise ConfigError(
         f"cluster.scheduler_file: expected the file of a running scheduler, found {found}: start "
         f"`dask scheduler --scheduler-file {path}` first"
+    )
+
+
+def _security(address: str, config: ClusterConfig) -> Any:
+    """Certificates for an address, of the configuration or of Dask's own; None where there are none.
+
+    Raises
+    ------
+    ConfigError
+        A tls address without certificates; a file that is not there.
+    """
+    from distributed.security import Security
+
+    security = config.security
+    if not security.given:
+        own = Security()
+        if address.startswith("tls://") and not (own.tls_ca_file and own.tls_client_cert):
+            raise ConfigError(
+                f"cluster.security: expected certificates for {address}, found none: set cluster.security.ca_file, "
+                "cert_file and key_file, or Dask's own configuration (distributed.comm.tls)"
+            )
+        return own if own.tls_ca_file else None
+    for key in ("ca_file", "cert_file", "key_file"):
+        path = Path(str(getattr(security, key))).expanduser()
+        if not os.access(path, os.R_OK):
+            raise ConfigError(
+                f"cluster.security.{key}: expected a file that can be read, found none at {path}"
+            )
+    return Security(
+        tls_ca_file=security.ca_file,
+        tls_client_cert=security.cert_file,
+        tls_client_key=security.key_file,
+        require_encryption=True,
     )

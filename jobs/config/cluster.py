@@ -65,6 +65,30 @@ def _check_kind(kind: str) -> str:
     )
 
 
+class SecurityConfig(Section):
+    """Certificates for a scheduler at a tls address."""
+
+    ca_file: Text | None = None
+    """The authority's, which signed the scheduler's. null: as Dask's own configuration has it."""
+    cert_file: Text | None = None
+    """This command's."""
+    key_file: Text | None = None
+    """The key of cert_file."""
+
+    @property
+    def given(self) -> bool:
+        """True if there are any."""
+        return self.ca_file is not None
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """All three go together."""
+        keys = ("ca_file", "cert_file", "key_file")
+        given = [key for key in keys if getattr(self, key) is not None]
+        for key in keys:
+            if given and key not in given:
+                yield key, f"REQUIRED with cluster.security.{given[0]}"
+
+
 class ClusterConfig(Section):
     """Place where the work runs."""
 
@@ -84,13 +108,13 @@ class ClusterConfig(Section):
     never gets more. Workers from elsewhere must have at least as much for each of their threads.
     """
     address: Text | None = None
-    """With kind address: the scheduler's, such as tcp://10.0.0.5:8786. Certificates for tls:// are those of Dask's own
-    configuration (distributed.comm.tls).
-    """
+    """With kind address: the scheduler's, such as tcp://10.0.0.5:8786."""
     scheduler_file: Text | None = None
     """With kind scheduler_file: the file that the scheduler wrote (dask scheduler --scheduler-file)."""
     arguments: dict[str, Any] = Field({})
     """With a class: its keyword arguments."""
+    security: SecurityConfig = Field(default_factory=SecurityConfig)
+    """With kind address or scheduler_file: certificates (TLS)."""
     timeout: float = Field(300.0, gt=0)
     """Seconds to wait for the cluster and its first worker, and later, where all workers have gone, for another."""
 
@@ -119,3 +143,8 @@ class ClusterConfig(Section):
                 yield key, f"only goes with cluster.kind={key}, found cluster.kind={self.kind}"
         if self.arguments and not self.by_class:
             yield "arguments", f"only go with a cluster class, found cluster.kind={self.kind}"
+        if self.security.given and self.kind not in (ADDRESS, SCHEDULER_FILE):
+            yield (
+                "security",
+                f"only goes with cluster.kind={ADDRESS} or {SCHEDULER_FILE}, found cluster.kind={self.kind}",
+            )
