@@ -447,8 +447,15 @@ def _choice_line(data: dict[str, Any]) -> str:
 
 
 _SHOWN = (
-    "table", "previous_version", "method", "monotone", "lookup_rows", "fingerprint", "run_id", "gate"
-)  # fmt: skip
+    "table",
+    "previous_version",
+    "method",
+    "monotone",
+    "lookup_rows",
+    "fingerprint",
+    "run_id",
+    "gate",
+)
 """Keys of the manifest in the outcome."""
 
 
