@@ -110,9 +110,13 @@ def write_lookup(path: Path, calibration_map: CalibrationMap, version: str = "00
     return str(path)
 
 
+def run_command(*arguments: Any, ends: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own. ends : the exit code that it must have; None: any."""
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, check=False, **options)
+    assert ends is None or done.returncode == ends, done.stderr[-3000:]
+    return done
+
+
 def python(code: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, which must end well."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    assert done.returncode == 0, done.stderr
-    return done
+    return run_command(sys.executable, "-c", code, *arguments, **options)

@@ -46,13 +46,7 @@ def scored(place, call, version):
 
 
 @pytest.mark.parametrize(
-    ("mine", "other"),
-    [
-        ("country", "plain"),
-        ("plain", "country"),
-        ("both", "country"),
-        ("country", "raw"),
-    ],
+    ("mine", "other"), [("country", "plain"), ("plain", "country"), ("both", "country"), ("country", "raw")]
 )
 def test_both_predict_as_score_does(place, call, versions, mine, other):
     found, new = versions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from common import over, wavy_rows
+from common import wavy_rows
 from scipy.special import logit
 from scipy.stats import binom
 
@@ -112,22 +112,6 @@ def test_one_positive_cannot_be_compared():
     assert auto.cross_validated_log_loss_ == {}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"candidates": []}, "candidates: expected some of platt"),
-        ({"candidates": ["platt", "platt"]}, "each once"),
-        ({"candidates": ["plat"]}, "found"),
-        ({"folds": 1}, "folds: expected a whole number >= 2, found 1"),
-        ({"seed": -1}, "seed"),
-        ({"max_error": 0}, "max_error"),
-    ],
-)
-def test_what_is_refused(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        Auto(**parameters).fit([0.1, 0.9], [0, 1])
-
-
 # Place by place
 
 
@@ -167,16 +151,6 @@ def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
             excess(made.fit(*normal(200_000, TRUTHS[name])), TRUTHS[name]) for made in (Smooth(), Isotonic())
         ]
         assert excess(auto, TRUTHS[name]) < 1.3 * min(both) + 1e-6
-
-
-def test_parts_do_not_matter_to_the_choice_place_by_place():
-    random = np.random.default_rng(0)
-    for weights in (None, random.integers(1, 4, 60_000), random.lognormal(0, 1, 60_000)):
-        points = collapse(*normal(60_000, TRUTHS["steps"]), weights)
-        whole = Auto(max_error=1e-5).fit_points(points)
-        cut = Auto(max_error=1e-5).fit_passes(over(points, *range(0, 60_000, 7000)))
-        assert np.array_equal(cut.predict(points.score), whole.predict(points.score))
-        assert cut.facts() == whole.facts()
 
 
 def test_shares_are_those_of_all_paths():

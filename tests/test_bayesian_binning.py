@@ -124,19 +124,3 @@ def test_whole_weights_and_log_gamma_agree(method):
     assert method().fit_points(points).predict(s) == pytest.approx(
         method().fit_points(nearly).predict(s), rel=1e-9
     )
-
-
-@pytest.mark.parametrize("method", [SBB, ABB])
-@pytest.mark.parametrize(
-    ("parameters", "named"),
-    [
-        ({"expected_cuts": 0}, "expected_cuts"),
-        ({"expected_cuts": np.inf}, "expected_cuts"),
-        ({"max_cuts": 0}, "max_cuts"),
-        ({"max_cuts": 2.0}, "max_cuts"),
-        ({"cuts": "positives"}, "cuts"),
-    ],
-)
-def test_bad_parameters_are_named(method, parameters, named):
-    with pytest.raises(ValueError, match=f"^{named}: expected"):
-        method(**parameters).fit([0.1, 0.2], [0, 1])

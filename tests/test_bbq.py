@@ -136,23 +136,6 @@ def test_too_many_edges_are_refused():
         BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e9))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "named"),
-    [
-        ({"C": 0.5}, "C"),
-        ({"C": "10"}, "C"),
-        ({"prior": "bin"}, "prior"),
-        ({"rho": -1}, "rho"),
-        ({"rho": float("nan")}, "rho"),
-        ({"reference": "code"}, "reference"),
-        ({"cuts": "rare"}, "cuts"),
-    ],
-)
-def test_bad_parameters_are_named(parameters, named):
-    with pytest.raises(ValueError, match=f"^{named}: expected"):
-        BBQ(**parameters).fit([0.1, 0.2], [0, 1])
-
-
 @pytest.mark.parametrize("reference", ["paper", "authors"])
 def test_threads_change_nothing(monkeypatch, reference):
     generator = np.random.default_rng(5)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from common import assert_same_map, over
 
 import calibrators.methods.beta
 import calibrators.methods.platt
@@ -61,13 +60,3 @@ def test_the_optimum_is_that_of_the_points(few, calibrator, kind):
     np.testing.assert_allclose(begun, plain, rtol=close, atol=close)
     if kind != "one class":
         assert calibrator.n_evaluations_ <= 3 < evaluations
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("calibrator", [Platt(), Platt("logit"), Beta()], ids=["score", "logit", "beta"])
-def test_where_the_points_are_cut_changes_nothing(few, calibrator, kind):
-    few(2)
-    points = points_like(kind)
-    whole = calibrator.fit_points(points).calibration_map_
-    cuts = np.sort(np.random.default_rng(1).choice(np.arange(1, points.score.size), 40, replace=False))
-    assert_same_map(calibrator.fit_passes(over(points, *cuts)).calibration_map_, whole)

@@ -14,6 +14,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods import beta, platt
 from calibrators.methods.acp import ACP
 from calibrators.methods.auto import Auto
 from calibrators.methods.bayesian_binning import ABB, SBB
@@ -136,6 +137,18 @@ def test_where_the_points_are_cut_changes_nothing(calibrator):
         assert_same(clone(calibrator).fit_points(points), fit_parts(calibrator, pieces, skip=skip))
 
 
+@over({name: MAPS[name] for name in ("platt", "platt-logit", "beta", "smooth", "auto")})
+@pytest.mark.parametrize("weighted", [False, True])
+def test_where_very_many_points_are_cut_changes_nothing(calibrator, weighted, monkeypatch):
+    """Such as are seen through cells, or whose optimum is looked for from that of bins."""
+    for module in (platt, beta):
+        monkeypatch.setattr(module, "FEWEST_POINTS", 2)
+    s, z, w = observations(40_000, decimals=5)
+    points = collapse(s, z, w if weighted else None)
+    cuts = np.sort(np.random.default_rng(2).choice(np.arange(1, points.score.size), 300, replace=False))
+    assert_same(clone(calibrator).fit_points(points), fit_parts(calibrator, split(points, cuts), skip=True))
+
+
 @over(EVERYTHING)
 def test_form_of_the_input_does_not_matter(calibrator):
     s, z, w = observations()
@@ -242,9 +255,7 @@ def test_negative_scores(calibrator):
 @over({**PROBABILITIES, **ACPS})
 def test_scores_outside_the_unit_interval_are_refused(calibrator):
     for bad in (-0.5, 1.5):
-        with pytest.raises(
-            ValueError, match=r"^scores: .*expected (numbers|probabilities) in \[0, 1\].* found"
-        ):
+        with pytest.raises(ValueError, match=r"^scores: .*expected (numbers|probabilities) in \[0, 1\]"):
             fit(calibrator, [0.2, bad, 0.4], [0, 1, 1])
 
 
@@ -332,9 +343,7 @@ def test_parameters_of_parameters():
     assert repr(grouped) == "Grouped(calibrator=Platt(input='logit'), group_size=7)"
     grouped.set_params(calibrator__input="score", group_size=3)
     assert (grouped.calibrator.input, grouped.group_size) == ("score", 3)
-    with pytest.raises(
-        ValueError, match="expected parameters of Grouped, calibrator, group_size, found size"
-    ):
+    with pytest.raises(ValueError, match="expected parameters of Grouped, calibrator, group_size, found"):
         grouped.set_params(size=3, group_size=9)
     assert grouped.group_size == 3
     assert get_tags(grouped).estimator_type is None
@@ -377,6 +386,37 @@ def test_bad_observations_are_named(calibrator):
     for scores, labels, weight, message in BAD.values():
         with pytest.raises(ValueError, match=message):
             fit(calibrator, scores, labels, weight)
+
+
+BAD_PARAMETERS = {
+    HistogramBinning: {"bins": [0, 2.5], "smoothing": [-1]},
+    Platt: {"input": ["margin"], "max_error": [0, "1e-9"]},
+    Beta: {"max_error": [0]},
+    Smooth: {"max_error": [0, 1, "x"]},
+    SBB: {"expected_cuts": [0, np.inf], "max_cuts": [0, 2.0], "cuts": ["positives"]},
+    ABB: {"expected_cuts": [0, np.inf], "max_cuts": [0, 2.0], "cuts": ["positives"]},
+    BBQ: {"C": [0.5, "10"], "prior": ["bin"], "rho": [-1, np.nan], "reference": ["code"], "cuts": ["rare"]},
+    Isotonic: {"ends": [-1, np.inf, np.nan, True, "1", None], "strict": ["yes"]},
+    NearIsotonic: {"lam": [-1, np.nan, "1", None, True]},
+    ENIR: {"criterion": ["BIC"], "reference": [1]},
+    DGG: {"group_size": [0, -1, 2.5, True, "100", None]},
+    Auto: {"candidates": [[], ["platt", "platt"], ["plat"]], "folds": [1], "seed": [-1], "max_error": [0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [(kind, name, value) for kind, own in BAD_PARAMETERS.items() for name in own for value in own[name]],
+)
+def test_bad_parameters_are_named(kind, name, value):
+    for calibrator in (kind(**{name: value}), Grouped(kind(**{name: value}))):
+        with pytest.raises(ValueError, match=rf"^{name}: expected"):
+            calibrator.fit([0.1, 0.2], [0, 1])
+
+
+def test_what_is_no_calibrator_is_named():
+    with pytest.raises(ValueError, match=r"^calibrator: expected a calibrator of this package, found 'isot"):
+        Grouped("isotonic").fit([0.1, 0.2], [0, 1])
 
 
 ROWS = st.lists(

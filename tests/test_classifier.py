@@ -151,9 +151,7 @@ def test_bad_parameters_are_named(parameters, message):
 
 def test_classifier_fitted_to_other_classes_is_refused():
     frozen = FrozenEstimator(GaussianNB().fit(X, Y))
-    with pytest.raises(
-        ValueError, match=r"estimator: expected it to be fitted to the classes \[1, 2\], found \[0, 1\]"
-    ):
+    with pytest.raises(ValueError, match=r"estimator: expected it to be fitted to the classes \[1, 2\]"):
         CalibratedClassifier(frozen).fit(X, Y + 1)
     order = np.argsort(Y)
     half = np.arange(600) % 2 == 0

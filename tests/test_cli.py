@@ -9,14 +9,12 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from jobs import interrupts
 from jobs.config.jobs import JOB_CONFIGS, DemoConfig
 from jobs.registry import JOBS, Job
 from jobs.run import Outcome, Plan, guarded, run_job
-from logcal.errors import CheckFailedError, NothingToDoError, TemporaryError
 
 COMMANDS = [
     (),
@@ -54,16 +52,6 @@ def test_help_of_a_job_says_what_it_needs(place, job):
         assert part in shown
     for option in ("--config FILE", "--set KEY.PATH=VALUE", "--dry-run", "--json"):
         assert option in shown
-
-
-@pytest.mark.system
-def test_version_and_module(place):
-    version = place.run("--version").expect(0).stdout
-    assert version.startswith("logcal, version ")
-    module = subprocess.run(
-        [sys.executable, "-m", "jobs", "--version"], capture_output=True, text=True, check=True
-    )
-    assert module.stdout == version
 
 
 # Usage
@@ -156,9 +144,7 @@ def test_a_stdout_that_is_full_costs_only_what_is_shown(place, how):
     place.write_log()
     full = ("bash", "-c", 'exec "$@" > /dev/full', "bash")
     result = place.job("fit", *how, within=full)
-    result.expect(
-        75, "logcal fit: stdout: expected a place to write to, found an error (No space left on device)"
-    )
+    result.expect(75, "logcal fit: stdout: expected a place to write to, found an error (No space left on")
     assert "Traceback" not in result.stderr
     if "--dry-run" not in how:
         assert len(place.versions) == 1
@@ -174,20 +160,6 @@ def test_a_closed_stdout_shows_nothing(place):
 # What becomes of errors
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(CheckFailedError, 4), (TemporaryError, 75), (NothingToDoError, 99)]
-)
-def test_errors_for_the_user_become_a_message_and_a_code(capsys, error, code):
-    def fail():
-        raise error("what was found, what to do")
-
-    assert guarded("logcal x", fail, as_json=False) == code
-    assert guarded("logcal x", fail, as_json=True) == code
-    shown = capsys.readouterr()
-    assert shown.err == 2 * "logcal x: what was found, what to do\n"
-    assert json.loads(shown.out) == {"error": "what was found, what to do", "exit_code": code}
-
-
 def test_a_bug_has_its_traceback_and_says_that_it_is_one(capsys):
     assert guarded("logcal x", lambda: {}["missing"], as_json=True) == 1
     shown = capsys.readouterr()
@@ -196,18 +168,6 @@ def test_a_bug_has_its_traceback_and_says_that_it_is_one(capsys):
         "logcal x: a bug in logcal, please report it with the lines above: KeyError: 'missing'" in shown.err
     )
     assert json.loads(shown.out)["exit_code"] == 1
-
-
-@pytest.mark.system
-def test_too_little_memory_is_temporary(capsys):
-    def allocate():
-        return np.empty(1 << 60, np.uint8)
-
-    assert guarded("logcal x", allocate, as_json=False) == 75
-    said = capsys.readouterr().err
-    assert "logcal x: out of memory (Unable to allocate" in said
-    assert "lower it, or cluster.workers" in said
-    assert "Traceback" not in said
 
 
 class Prepared:
@@ -278,17 +238,3 @@ def test_a_signal_after_publishing_ends_nothing(capsys, toy):
     assert run_job(toy(PublishedThenInterrupted), [], settings, dry_run=False, as_json=False) == 0
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("published\n", "")
-
-
-def test_a_job_is_an_entry_and_a_module(capsys, toy):
-    job = toy(Prepared)
-    inline = ["cluster.kind=inline"]
-    assert run_job(job, [], inline, dry_run=False, as_json=False) == 0
-    assert run_job(job, [], inline, dry_run=False, as_json=True) == 0
-    text, _, rest = capsys.readouterr().out.partition("\n")
-    assert text == "squares: [0, 1, 4]"
-    assert json.loads(rest) == {"squares": [0, 1, 4], "kind": "inline"}
-    assert run_job(job, [], [], dry_run=True, as_json=False) == 0
-    assert "count: 3 tasks" in capsys.readouterr().out
-    assert run_job(job, [], [], dry_run=True, as_json=True) == 0
-    assert json.loads(capsys.readouterr().out)["facts"] == {"rows": 3}

@@ -161,9 +161,7 @@ def test_local_workers_have_the_memory_that_is_set_and_no_more():
         assert worker["memory_limit"] == 400 * 1024**2
         assert worker["nthreads"] == 1
         assert executor.run("stage", np.sum, [([1, 2],), ([3],)]) == [3, 3]
-        with pytest.raises(
-            TemporaryError, match=r"died again and again.*give each worker more \(cluster.memory\)"
-        ):
+        with pytest.raises(TemporaryError, match=r"died again and again.*give each worker more"):
             executor.run("stage", np.ones, [(100_000_000,)])
         assert executor.run("stage", np.sum, [([1, 2],)]) == [3]
         before = threading.active_count()

@@ -93,16 +93,7 @@ def test_tls(place, dask_class, tmp_path_factory):
     place.write_log()
     cert, key = certificates(place.root / "ours")
     other_cert, other_key = certificates(place.root / "others")
-    options = (
-        "--protocol",
-        "tls",
-        "--tls-ca-file",
-        str(cert),
-        "--tls-cert",
-        str(cert),
-        "--tls-key",
-        str(key),
-    )
+    options = f"--protocol tls --tls-ca-file {cert} --tls-cert {cert} --tls-key {key}".split()
     dask = dask_class(tmp_path_factory.mktemp("tls"), *options)
     try:
         dask.await_file()

@@ -168,9 +168,7 @@ def test_what_does_not_go_is_said_before_anything_is_read(place):
     place.write_log()
     base = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
     place.run(*base, "--set", "compare.methods=[isotnic]").expect(2, "did you mean 'isotonic'?")
-    place.run(*base, "--set", "compare.methods=[dg]").expect(
-        2, "found dg, which is for logs that `logcal generate`"
-    )
+    place.run(*base, "--set", "compare.methods=[dg]").expect(2, "found dg, which is for logs that `logcal")
     place.run(*base, "--set", "compare.methods=[abb, abb]").expect(2, "expected each method once")
     place.run(*base, "--set", "compare.params={platt: {}}", "--set", "compare.methods=[abb]").expect(
         2, "expected names of compare.methods, found platt"
@@ -339,9 +337,7 @@ def test_what_cannot_be_compared_is_said():
         logcal.compare(frame, score="p")
     with pytest.raises(ConfigError, match="methods: no method is left"):
         logcal.compare(frame, methods={"beta": logcal.Beta()})
-    with pytest.raises(
-        InputRejectedError, match="expected at least twice as many observations of each label"
-    ):
+    with pytest.raises(InputRejectedError, match="expected at least twice as many observations of each"):
         logcal.compare({name: values[:10] for name, values in frame.items()})
     with pytest.raises(InputRejectedError, match="the rows do not suit the comparison"):
         logcal.compare(frame | {"label": ["a", "b"] * 20})

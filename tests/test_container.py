@@ -76,16 +76,8 @@ def folder():
     shutil.rmtree(made)
 
 
-JOBS = (
-    "fit, quarantine",
-    "fit, window with segments",
-    "score",
-    "evaluate",
-    "monitor",
-    "generate",
-    "follow",
-    "tables rollback",
-)
+FITS = ("fit, quarantine", "fit, window with segments")
+JOBS = (*FITS, "score", "evaluate", "monitor", "generate", "follow", "tables rollback")
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from common import run_command
 
 pytestmark = pytest.mark.system
 
@@ -44,9 +45,7 @@ def machine(tmp_path):
             "SLURM_TMPDIR": "/scratch/1",
             **{f"EXIT_{job}": str(code) for job, code in codes.items()},
         }
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        done = run_command(*command, ends=None, cwd=tmp_path, env=environment)
         return done.returncode, (tmp_path / "asked").read_text().splitlines()
 
     run.folder = tmp_path

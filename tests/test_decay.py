@@ -77,11 +77,7 @@ def test_factors_have_sixteen_bits_and_are_next_to_exact(age, half_life):
 def test_it_only_goes_with_a_window():
     with pytest.raises(ValueError, match="only goes with"):
         FitConfig.model_validate(
-            {
-                "log": {"path": "log"},
-                "store": {"path": "store", "table": "t"},
-                "window": {"half_life": "7d"},
-            }
+            {"log": {"path": "log"}, "store": {"path": "store", "table": "t"}, "window": {"half_life": "7d"}}
         )
 
 

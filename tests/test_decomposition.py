@@ -59,22 +59,6 @@ def test_parts_of_losses_equal_those_of_scikit_learns_isotonic_regression(digits
         assert parts.uncertainty == pytest.approx(unknown, abs=1e-12)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 12), st.booleans(), st.integers(1, 3)), min_size=1, max_size=30),
-    st.lists(st.integers(1, 29), max_size=4),
-    st.booleans(),
-)
-def test_nothing_depends_on_the_parts(rows, cuts, mapped):
-    s, z, w = (np.array(column, float) for column in zip(*sorted(rows), strict=True))
-    points = Points(s / 12, w, w * z)
-    predict = _coarse if mapped else None
-    assert parts_of(points, cuts, predict) == parts_of(points, (), predict)
-
-
-def _coarse(scores):
-    return np.floor(scores * 4) / 4
-
-
 @pytest.mark.system
 def test_chance_shows_what_right_probabilities_show():
     rng = np.random.default_rng(2)

@@ -75,9 +75,7 @@ def test_the_band_is_that_of_drawn_labels(predictions):
 
 
 def test_scores_that_are_no_probabilities_are_refused():
-    with pytest.raises(
-        ValueError, match=r"expected numbers in \[0, 1\], found 1 others, the first 1.5 at index 1"
-    ):
+    with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\], found 1 others, the first 1.5 at"):
         logcal.ReliabilityDisplay.from_predictions([0, 1], [0.2, 1.5])
 
 

@@ -188,11 +188,3 @@ def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     fitted = ENIR(reference="authors", shrink=0).fit_points(points)
     assert np.isfinite(fitted.predict(points.score)).all()
     assert fitted.models_.weight.tolist() == [1.0]
-
-
-@pytest.mark.parametrize(
-    ("params", "words"), [({"criterion": "BIC"}, "bic, aic, aicc"), ({"reference": 1}, "paper, authors")]
-)
-def test_parameters_are_checked(params, words):
-    with pytest.raises(ValueError, match=f"{next(iter(params))}: expected one of {words}, found"):
-        ENIR(**params, shrink=0).fit([0.1, 0.2], [0, 1])

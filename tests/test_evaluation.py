@@ -138,9 +138,7 @@ def test_a_change_is_better_or_worse_beyond_its_error():
     score = 1 / (1 + np.exp(-1.3 * x - 0.2))
     points = collapse(score, label)
     found = evaluate(
-        over(points),
-        lambda p: 1 / (1 + np.exp(-(np.log(p / (1 - p)) - 0.2) / 1.3)),
-        rows=x.size,
+        over(points), lambda p: 1 / (1 + np.exp(-(np.log(p / (1 - p)) - 0.2) / 1.3)), rows=x.size
     )
     errors = change_errors(found)
     a = 1 / (1 + np.exp(-x))

@@ -3,11 +3,11 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from common import run_command
 
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
@@ -35,15 +35,8 @@ def test_a_notebook_runs_and_shows_something(path, tmp_path):
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "IPYTHONDIR": str(tmp_path / "ipython"),
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", EXECUTE, str(path), "done.ipynb"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    kernel = (sys.executable, "-W", "ignore", "-c", EXECUTE)
+    run_command(*kernel, path, "done.ipynb", cwd=tmp_path, env=environment)
     cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
     shown = [output for cell in cells for output in cell.get("outputs", ())]
     assert sum("image/png" in output.get("data", {}) for output in shown) == 2

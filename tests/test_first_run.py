@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from common import run_command
 
 from jobs.config.rendering import conf_files
-from jobs.registry import JOBS
 from pipeline.log.column_facts import find_roles, log_facts
 
 pytestmark = pytest.mark.system
@@ -131,13 +131,7 @@ def test_init_daily_writes_a_day_that_runs_as_it_is(place):
         place.write_log(columns, files=1, name=f"log/date=2026-01-{number:02}")
 
     def run(*settings):
-        done = subprocess.run(
-            [place.root / "ads/day.sh", *settings],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=place.environment,
-        )
+        done = run_command(place.root / "ads/day.sh", *settings, ends=None, env=place.environment)
         return done.returncode, done.stderr
 
     place.write_log({"pctr": [0.1, 0.9], "clicked": [0, 1]}, name="undated")
@@ -238,9 +232,7 @@ def complete(place, *words):
         "COMP_WORDS": " ".join(["logcal", *words]),
         "COMP_CWORD": str(len(words)),
     }
-    done = subprocess.run(
-        [Path(sys.executable).parent / "logcal"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_command(Path(sys.executable).parent / "logcal", env=environment)
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
@@ -261,13 +253,6 @@ def test_completion_scripts(place, shell):
     if shell == "bash":
         assert "nospace" in script
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-
-
-def test_every_job_has_keys_to_complete():
-    from jobs.config.loading import known_keys
-
-    for job in JOBS.values():
-        assert "cluster.kind" in known_keys(job.config_class())
 
 
 def test_a_window_without_its_unit_says_how_to_write_it(place):

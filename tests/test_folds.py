@@ -5,15 +5,7 @@ import pytest
 
 from calibrators.arithmetic.hashing import mixed
 from logcal.errors import InputRejectedError
-from pipeline.generate.folds import (
-    SCORED,
-    TRAINED,
-    UNUSED,
-    Folds,
-    RowKeys,
-    random_bits,
-    random_state,
-)
+from pipeline.generate.folds import SCORED, TRAINED, UNUSED, Folds, RowKeys, random_bits, random_state
 
 FIXED = [14097339780118938473, 9687179699600753859, 8179920691821847228]
 FIXED_STATE = 2024839729

@@ -105,9 +105,7 @@ def test_a_large_change_is_warned_of_and_refused_where_that_is_wanted(place, gat
         columns, label=(np.random.default_rng(3).random(4000) < columns["score"] ** 12).astype(np.int8)
     )
     moved = place.write_log(other, name="moved")
-    gated("gate.max_change=0.3", log__path=moved).expect(
-        4, "gate.max_change: expected 0.3 at most, found that"
-    )
+    gated("gate.max_change=0.3", log__path=moved).expect(4, "gate.max_change: expected 0.3 at most, found")
     done = gated(log__path=moved).expect(0)
     (warning,) = done.json["gate"]["warnings"]
     assert warning.startswith("the probability changes by")

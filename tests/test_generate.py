@@ -344,9 +344,7 @@ def test_a_part_with_one_class_stops_the_run_or_is_skipped(tmp_path):
     data = write(rare(), tmp_path / "data")
     settings = ["generate.repeats=null", "generate.target_rows=600", "generate.seed=1"]
     settings += CASES["logistic regression"][0]
-    with pytest.raises(
-        InputRejectedError, match=r"repeat \d+ \(seed 1\): all \d+ rows trained on have label 0"
-    ) as stop:
+    with pytest.raises(InputRejectedError, match=r"repeat \d+ \(seed 1\): all \d+ rows trained on") as stop:
         run(data, tmp_path / "out", *settings)
     assert "generate.stratified=true" in str(stop.value)
     log, summary = run(data, tmp_path / "out", *settings, "generate.on_failure=skip")
@@ -383,18 +381,14 @@ def test_failing_repeats_are_replaced_until_the_target_is_reached(tmp_path, monk
 def test_scores_that_tell_nothing_are_refused(tmp_path):
     settings = ["estimator.class=sklearn.dummy.DummyClassifier", "estimator.params={strategy: prior}"]
     data = write(people(), tmp_path / "data")
-    with pytest.raises(
-        InputRejectedError, match=r"expected different scores, found \d+ that are all 0\.\d+: sklearn.dummy"
-    ):
+    with pytest.raises(InputRejectedError, match=r"expected different scores, found \d+ that are all"):
         run(data, tmp_path / "out", *settings, "generate.repeats=1")
     assert not (tmp_path / "out").exists()
 
 
 def test_scored_rows_of_one_class_are_refused(tmp_path):
     data = write(rare(), tmp_path / "data")
-    with pytest.raises(
-        InputRejectedError, match=r"found \d+ that all have label 0: set generate.stratified=true"
-    ):
+    with pytest.raises(InputRejectedError, match=r"found \d+ that all have label 0: set"):
         run(data, tmp_path / "out", "generate.repeats=1", "generate.train_fraction=0.9")
 
 

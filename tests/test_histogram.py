@@ -50,12 +50,3 @@ def test_counts_stay_exact_beside_a_huge_weight():
     fitted = HistogramBinning(bins=3).fit(scores, [1, 0, 1, 0, 1, 0], weight).calibration_map_
     assert fitted.weight == pytest.approx([1e12, 1e12 + 4e-9, 1e12 + 2e-9])
     assert fitted.positives == pytest.approx([1e12, 3e-9, 2e-9], rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "named"),
-    [({"bins": 0}, "bins"), ({"bins": 2.5}, "bins"), ({"smoothing": -1}, "smoothing")],
-)
-def test_bad_parameters_are_named(parameters, named):
-    with pytest.raises(ValueError, match=f"^{named}: expected"):
-        HistogramBinning(**parameters).fit([0.1, 0.2], [0, 1])

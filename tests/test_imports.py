@@ -73,18 +73,7 @@ def loaded(code, *arguments):
 
 
 COMMAND = "from jobs.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit as end: assert not end.code"
-LIBRARIES = {
-    "numpy",
-    "pydantic",
-    "dask",
-    "distributed",
-    "pyarrow",
-    "pandas",
-    "yaml",
-    "rich",
-    "numba",
-    "sklearn",
-}
+LIBRARIES = {"numpy", "pydantic", "dask", "distributed", "pyarrow", "pandas", "rich", "numba", "sklearn"}
 
 
 @pytest.mark.system

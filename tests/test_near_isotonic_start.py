@@ -38,12 +38,7 @@ def cut_points(draw):
     if draw(st.booleans()):
         score = np.round(score * draw(st.integers(2, n))) / n
     shape = draw(st.sampled_from(["noise", "rising", "waves", "falling"]))
-    p = {
-        "noise": np.full(n, 0.3),
-        "rising": score,
-        "waves": wave(score),
-        "falling": 0.9 - 0.8 * score,
-    }[shape]
+    p = {"noise": np.full(n, 0.3), "rising": score, "waves": wave(score), "falling": 0.9 - 0.8 * score}[shape]
     weights = draw(st.sampled_from(["none", "whole", "real"]))
     weight = {
         "none": None,

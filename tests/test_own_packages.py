@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from common import run_command
 
 import logcal
 from logcal import own_packages
@@ -36,17 +36,7 @@ def command(place):
 
 
 def run(place, command, *arguments, **environment):
-    done = subprocess.run(
-        [*command, *arguments],
-        cwd=place.root,
-        env=place.environment | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+    return run_command(*command, *arguments, cwd=place.root, env=place.environment | environment, timeout=240)
 
 
 @pytest.mark.parametrize("kind", ["inline", "threads", "{kind: local, workers: 2}"])

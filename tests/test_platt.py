@@ -105,15 +105,6 @@ def test_logit_needs_probabilities():
     assert np.isfinite(Platt("logit").fit([0.0, 0.5, 1.0], [0, 1, 1]).predict([0.0, 1.0])).all()
 
 
-@pytest.mark.parametrize(
-    ("parameters", "named"),
-    [({"input": "margin"}, "input"), ({"max_error": 0}, "max_error"), ({"max_error": "1e-9"}, "max_error")],
-)
-def test_bad_parameters_are_named(parameters, named):
-    with pytest.raises(ValueError, match=f"^{named}: expected"):
-        Platt(**parameters).fit([0.1, 0.2], [0, 1])
-
-
 def test_small_probabilities_are_right_to_four_digits():
     rng = np.random.default_rng(0)
     s = rng.normal(-6, 4, 20_000)

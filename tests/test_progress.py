@@ -101,12 +101,7 @@ def test_stages_one_after_the_other_and_one_of_no_tasks_which_is_not_said(lines,
         clock.now += 2
         if total:
             report(stage, total, total)
-    assert lines() == [
-        "read: 1 task",
-        "read: done, 2.0 s",
-        "read: 1 task",
-        "read: done, 2.0 s",
-    ]
+    assert lines() == ["read: 1 task", "read: done, 2.0 s", "read: 1 task", "read: done, 2.0 s"]
 
 
 def test_a_report_ends_an_interrupted_run(lines):

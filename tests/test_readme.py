@@ -1,7 +1,6 @@
 """The commands and the code in README.md and docs/ run as they are printed."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from common import run_command
 
 import logcal
 from jobs.config.loading import known_keys
@@ -28,15 +28,9 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def shell(commands: str, folder: Path) -> subprocess.CompletedProcess:
+def shell(commands: str, folder: Path):
     environment = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)}
-    return subprocess.run(  # noqa: PLW1510 - the callers look at the code
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    return run_command("bash", "-euo", "pipefail", "-c", commands, cwd=folder, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +43,7 @@ def demo(tmp_path_factory):
             # The pages repeat README's demo, which would find all that it makes.
             if f"\n{block}" in ran:
                 continue
-            done = shell(block, folder)
-            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            shell(block, folder)
             ran += f"\n{block}"
     return folder
 
@@ -83,14 +76,12 @@ def test_every_block_of_a_page_runs(demo, monkeypatch, page):
         if language == "python":
             exec(compile(block, page, "exec"), names)
             continue
-        done = shell(block, demo)
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        shell(block, demo)
 
 
 def test_what_was_followed_is_what_score_writes(demo):
     settings = "--set log.path=demo-output/log/held-out --set store.path=tables --set store.table=income"
-    done = shell(f"logcal follow --once {settings} --set output.path=followed-again", demo)
-    assert done.returncode == 0, done.stderr
+    shell(f"logcal follow --once {settings} --set output.path=followed-again", demo)
     followed = pq.read_table(demo / "followed-again")
     assert followed["probability"].equals(pq.read_table(demo / "scored")["probability"])
 
@@ -134,16 +125,13 @@ def test_pages_about_python(demo, monkeypatch):
 def test_commands_for_few_labels(tmp_path):
     (tmp_path / "jobs").symlink_to(ROOT / "jobs")
     (commands,) = blocks("docs/generate.md", "sh")
-    done = shell(
-        re.sub(r"^logcal \w+", r"\g<0> --set cluster.kind=inline", commands, flags=re.MULTILINE), tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+    inline = r"\g<0> --set cluster.kind=inline"
+    shell(re.sub(r"^logcal \w+", inline, commands, flags=re.MULTILINE), tmp_path)
     assert pq.read_table(tmp_path / "decided").num_rows == 748
 
 
 @pytest.mark.parametrize(
-    ("document", "number"),
-    [(d, i) for d in ("docs/recipes.md",) for i in range(len(blocks(d, "sql")))],
+    ("document", "number"), [(d, i) for d in ("docs/recipes.md",) for i in range(len(blocks(d, "sql")))]
 )
 def test_sql_gives_what_logcal_gives(demo, document, number, monkeypatch):
     duckdb = pytest.importorskip("duckdb")

@@ -281,6 +281,4 @@ def test_events_to_a_server(fitted, call):
 
 def test_a_server_that_is_not_there_only_warns(fitted, call):
     pytest.importorskip("openlineage.client")
-    call("evaluate", "record.openlineage=http://127.0.0.1:9").expect(
-        0, "WARNING record.openlineage: cannot write to"
-    )
+    call("evaluate", "record.openlineage=http://127.0.0.1:9").expect(0, "WARNING record.openlineage: cannot")

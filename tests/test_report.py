@@ -1,14 +1,12 @@
 """The report as its reader gets it: one page, complete, the same every time; and the figures' geometry."""
 
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from common import evaluate, over
+from common import evaluate, over, python
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
@@ -214,5 +212,5 @@ report._import = lambda: (time.sleep(0.2), print("imported"))
 report.import_meanwhile()
 raise SystemExit(3)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "imported\n", "")
+    done = python(code, ends=3)
+    assert (done.stdout, done.stderr) == ("imported\n", "")

@@ -1,13 +1,13 @@
 """The papers' experiments: their quick form, cut further, and the numbers that were typed in."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from common import run_command
 
 from benchmarks.reproduction import data as sets
 from benchmarks.reproduction.experiments import EXPERIMENTS, SCHEMA
@@ -19,10 +19,8 @@ SETS = ROOT / "benchmarks" / "reproduction" / "sets"
 
 
 def reproduce(output: Path, data: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.reproduction", str(output), "--quick", "--data", str(data)]
-    done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    command = (sys.executable, "-m", "benchmarks.reproduction", output, "--quick", "--data", data)
+    return run_command(*command, *arguments, cwd=ROOT).stderr
 
 
 def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
@@ -36,18 +34,8 @@ def test_a_run_is_reported_resumed_and_repeated(tmp_path):
     data.mkdir()
     for name in ("heart", "balance", "blood_transfusion"):
         shutil.copy(SETS / f"{name}.parquet", data)
-    asked = (
-        "--max-rows",
-        "150",
-        "--runs",
-        "1",
-        "--folds",
-        "2",
-        "--experiments",
-        "real",
-        "generated",
-        "binning",
-    )
+    small = ("--max-rows", "150", "--runs", "1", "--folds", "2")
+    asked = (*small, "--experiments", "real", "generated", "binning")
     # 2 sets with 3 classifiers; one set of generated data 10 times; 2 simulated sets 21 times.
     assert reproduce(output, data, *asked).startswith("58 experiments, 0 of them done before")
     text = (output / "reproduction.md").read_text()

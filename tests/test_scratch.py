@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.files import folders, locks
 from pipeline.files.blobs import Blob, Receipts, fetch, read_blob, receipts_in, write_blob
-from pipeline.files.folders import Folder, check_free, check_writable, remove, size
+from pipeline.files.folders import Folder, check_free, check_writable, remove
 from pipeline.files.locks import hold, make, remove_dead
 from pipeline.files.scratch import check_space, scratch_folder
 
@@ -101,23 +101,10 @@ def test_file_operations_that_fail_in_scratch(tmp_path, number, kind, message):
         raise OSError("not a file's")
 
 
-@pytest.mark.parametrize(
-    "check", [lambda path: check_space(path, 0), lambda path: scratch_folder(path).__enter__()]
-)
-def test_places_where_no_scratch_can_be(tmp_path, check):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="scratch: expected a folder that can be written to"):
-        check(str(tmp_path / "file" / "deep"))
-    with pytest.raises(ConfigError, match="scratch: cannot open nowhere://x"):
-        check("nowhere://x")
-
-
 def test_too_little_space(tmp_path, monkeypatch):
     free = shutil.disk_usage(tmp_path).free
     check_space(str(tmp_path / "new"), free // 2)
-    with pytest.raises(
-        TemporaryError, match=r"scratch: expected about .* GB of free space, found .* choose a place"
-    ):
+    with pytest.raises(TemporaryError, match=r"scratch: expected about .* GB of free space, found .* choose"):
         check_space(str(tmp_path / "new"), 2 * free)
     # A file system that knows no sizes.
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(0, 0, 0))
@@ -129,16 +116,6 @@ def test_a_folder_without_permission(tmp_path, monkeypatch):
     monkeypatch.setattr(folders.os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match=f"x: .*found no permission in {tmp_path}"):
         check_writable(tmp_path / "a" / "b", "x")
-
-
-def test_sizes():
-    assert [size(n) for n in (0, 999, 1500, 2_000_000, 3e9)] == [
-        "0 bytes",
-        "999 bytes",
-        "1.5 kB",
-        "2.0 MB",
-        "3.0 GB",
-    ]
 
 
 def test_a_held_folder_is_not_removed_as_dead(tmp_path):

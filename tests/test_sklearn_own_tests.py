@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from common import run_command
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -27,28 +27,11 @@ DIFFERENCES = {
 
 def test_they_pass_but_for_known_differences(tmp_path):
     wanted = " and ".join(f"not {word}" for word in LEFT_OUT)
-    done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-rf",
-                "--tb=no",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:xdist",
-            ),
-            *("-p", "calibrated_classifier_shim", "--pyargs", "sklearn.tests.test_calibration", "-k", wanted),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SHIMS), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ("-q", "-rf", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", wanted)
+    theirs = ("-p", "calibrated_classifier_shim", "--pyargs", "sklearn.tests.test_calibration")
+    own = {**os.environ, "PYTHONPATH": str(SHIMS), "OMP_NUM_THREADS": "1"}
+    pytest = (sys.executable, "-m", "pytest")
+    done = run_command(*pytest, *options, *theirs, ends=None, cwd=tmp_path, env=own)
     failed = re.findall(r"^FAILED \S*::(\w+)", done.stdout, flags=re.MULTILINE)
     assert {name: failed.count(name) for name in set(failed)} == DIFFERENCES, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)

@@ -11,7 +11,7 @@ from calibrators import Beta, Smooth
 from calibrators._kernels import curve as kernel
 from calibrators.arithmetic import curve, fine_cells
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.passes import collapse
 
 
 def observations(n, seed=0, decimals=None, truth=lambda z: 0.6 * z - 0.5):
@@ -20,13 +20,6 @@ def observations(n, seed=0, decimals=None, truth=lambda z: 0.6 * z - 0.5):
     s = special.expit(z)
     y = rng.random(n) < special.expit(truth(z))
     return (s if decimals is None else np.round(s, decimals)), y
-
-
-def parts_of(points, count, seed=0):
-    cuts = np.sort(
-        np.random.default_rng(seed).choice(np.arange(1, points.score.size), count - 1, replace=False)
-    )
-    return [Points(*own) for own in zip(*(np.split(column, cuts) for column in points), strict=True)]
 
 
 def in_parts(parts):
@@ -40,17 +33,6 @@ def assert_same(one, other):
 
 
 # Cells
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("decimals", [None, 4])
-def test_cells_do_not_depend_on_parts(weighted, decimals):
-    s, y = observations(40_000, decimals=decimals)
-    w = np.random.default_rng(1).lognormal(0, 1, s.size) if weighted else None
-    points = collapse(s, y, w)
-    expected = in_parts([points])
-    for count in (2, 700):
-        assert_same(expected, in_parts(parts_of(points, count)))
 
 
 @pytest.mark.parametrize("decimals", [None, 4, 2])
@@ -252,9 +234,3 @@ def test_atoms_at_zero_and_one():
     )
     p = Smooth().fit(s, y).predict([0.0, 1.0])
     assert p == pytest.approx([y[:300].mean(), y[300:600].mean()], abs=0.04)
-
-
-@pytest.mark.parametrize("max_error", [0, 1, "x"])
-def test_parameters_are_checked(max_error):
-    with pytest.raises(ValueError, match="max_error: expected"):
-        Smooth(max_error=max_error).fit([0.1, 0.9], [0, 1])

@@ -59,9 +59,7 @@ def test_a_damaged_version_is_not_gone_back_to(store):
 def test_a_current_that_names_nothing(store):
     publish(store)
     store.filesystem.pipe_file(f"{store.root}/CURRENT", b"000007-gone\n")
-    with pytest.raises(
-        InputRejectedError, match="names version '000007-gone', which is not there; found 000001-"
-    ):
+    with pytest.raises(InputRejectedError, match="names version '000007-gone', which is not there; found"):
         store.current()
     assert store.rollback(store.names()[0])[1].name == store.names()[0]
     assert store.current().name == store.names()[0]
@@ -79,9 +77,7 @@ def test_a_line_of_the_journal_that_a_crash_cut_off_is_passed_over_and_a_damaged
         assert [entry.version for entry in store.journal.entries()][:1] == [first.name]
         assert store.rollback()[1].name == first.name
     journal.write_bytes(lines[0].replace(b"0", b"1", 1) + lines[1])
-    with pytest.raises(
-        InputRejectedError, match=r"found line 1 of journal\.jsonl damaged .* restore it from"
-    ):
+    with pytest.raises(InputRejectedError, match=r"found line 1 of journal\.jsonl damaged .* restore it"):
         store.rollback()
 
 

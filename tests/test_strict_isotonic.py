@@ -88,8 +88,3 @@ def test_scores_whose_sums_overflow():
 def test_one_pass_unless_strict():
     assert Isotonic().single_pass
     assert not Isotonic(strict=True).single_pass
-
-
-def test_strict_must_be_a_bool():
-    with pytest.raises(ValueError, match=r"^strict: expected True or False, found 'yes'"):
-        Isotonic(strict="yes").fit([0.1, 0.2], [0, 1])

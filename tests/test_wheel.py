@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import run_command
 
 from calibrators._kernels.compilation_cache import places
 
@@ -25,7 +25,7 @@ PACKAGES = tuple(
 def tracked() -> list[str]:
     """The files of the packages that git knows, or that it will know once they are added."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *PACKAGES]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = run_command(*command, cwd=ROOT).stdout.split("\n")
     return [name for name in listed if name and (ROOT / name).is_file()]
 
 
@@ -37,30 +37,11 @@ def wheel(tmp_path_factory):
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, folder / "source" / name)
     build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", build, str(folder)],
-        cwd=folder / "source",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_command(sys.executable, "-W", "ignore", "-c", build, folder, cwd=folder / "source")
     (made,) = folder.glob("*.whl")
-    pip = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "pip",
-        "install",
-        "--no-index",
-        "--no-deps",
-        "--no-compile",
-        "--quiet",
-    ]
-    pip += ["--disable-pip-version-check", "--target", str(folder / "installed"), str(made)]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    options = ["--no-index", "--no-deps", "--no-compile", "--quiet", "--disable-pip-version-check"]
+    pip = [sys.executable, "-W", "ignore", "-m", "pip", "install", *options]
+    run_command(*pip, "--target", folder / "installed", made)
     lend_compiled_code(folder / "installed")
     with zipfile.ZipFile(made) as archive:
         return folder / "installed", set(archive.namelist())
@@ -123,27 +104,12 @@ def test_the_first_minutes_need_nothing_but_the_wheel(wheel, tmp_path):
         "tables diff --store store --table t 000001 000002 --report diff.html",
         "doctor",
     ]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", FIRST_MINUTES],
-        input="\n".join(commands),
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    there = {"cwd": tmp_path, "env": environment}
+    done = run_command(sys.executable, "-P", "-c", FIRST_MINUTES, input="\n".join(commands), **there)
     assert all(path.startswith(str(installed)) for path in done.stdout.split())
     assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
     assert "<svg" in (tmp_path / "diff.html").read_text()
     # The command itself, as pip leaves it, and as a module.
     for command in ([str(installed / "bin" / "logcal")], ["-m", "jobs"]):
-        said = subprocess.run(
-            [sys.executable, "-P", *command, "--version"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        said = run_command(sys.executable, "-P", *command, "--version", **there)
         assert said.stdout.startswith("logcal, version")

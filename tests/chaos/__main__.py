@@ -32,18 +32,7 @@ from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import possible, traced
 from chaos.trials import AT_RANDOM, AT_WRITES, Trial
 
-_IMPORTED = (
-    "cli",
-    "run",
-    "fit",
-    "score",
-    "evaluate",
-    "generate",
-    "monitor",
-    "compare",
-    "follow",
-    "tables",
-)
+_IMPORTED = ("cli", "run", "fit", "score", "evaluate", "generate", "monitor", "compare", "follow", "tables")
 _KINDS = (*AT_WRITES, *AT_RANDOM)
 _ROUNDS = 4
 """How often a command with few calls has each disturbed in one way."""

@@ -15,14 +15,7 @@ from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import forked
 from chaos.trials import TEMPORARY, Trial, judged
 
-COMMANDS = (
-    "follow",
-    "follow, a ledger made anew",
-    "follow, a file tried again",
-    "follow, a refit",
-    "monitor",
-    "score",
-)
+COMMANDS = (*(name for name in SCENARIOS if name.startswith("follow")), "monitor", "score")
 _BLOCK = 4096
 
 

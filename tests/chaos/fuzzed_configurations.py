@@ -21,23 +21,8 @@ TEXTS = [
     "é" * 130, "../../../../../etc/passwd", "-", "--help", "a=b", "%00", "${HOME}", "$(x)", "`x`", "'", '"', "\n", "\t",
     "1GiB", "0B", "1e400GiB", "9" * 400 + "GiB", "dask.x", "os.system", "jobs.run.show", "isotonic", "platt", "inline",
 ]  # fmt: skip
-NUMBERS = [
-    0,
-    -1,
-    1,
-    2**31,
-    2**63,
-    2**64,
-    10**400,
-    0.5,
-    -0.0,
-    1e308,
-    5e-324,
-    float("nan"),
-    float("inf"),
-    True,
-    False,
-]
+WHOLE = [0, -1, 1, 2**31, 2**63, 2**64, 10**400, True, False]
+NUMBERS = [*WHOLE, 0.5, -0.0, 1e308, 5e-324, float("nan"), float("inf")]
 
 
 def keys_of(model: Any, prefix: str = "") -> list[str]:

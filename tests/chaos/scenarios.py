@@ -322,12 +322,7 @@ SCENARIOS = {
     for one in (
         Scenario("fit", _log, _FIT),
         Scenario("fit, a second version", _after(_PLATT), job("fit", "score_table.keep=true")),
-        Scenario(
-            "fit, quarantine",
-            _bad_log,
-            job("fit", *_QUARANTINE),
-            whole=("bad",),
-        ),
+        Scenario("fit, quarantine", _bad_log, job("fit", *_QUARANTINE), whole=("bad",)),
         Scenario(
             "fit, weights, threads",
             _log,
