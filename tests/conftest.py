@@ -383,6 +383,14 @@ def call(place: Place) -> Callable[..., Result]:
     return place.job
 
 
+@pytest.fixture
+def fitted(place: Place, call: Callable[..., Result]) -> Place:
+    """A place with an ordinary log and its published table."""
+    place.write_log()
+    call("fit").expect(0)
+    return place
+
+
 class Dask:
     """A scheduler with one worker, each a process of its own, as on a cluster."""
 

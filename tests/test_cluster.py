@@ -30,9 +30,7 @@ pytestmark = pytest.mark.system
 QUICK = "cluster.timeout=1"
 
 
-def test_a_running_cluster_by_file_and_by_address(place, dask):
-    place.write_log()
-    place.job("fit").expect(0)
+def test_a_running_cluster_by_file_and_by_address(fitted, place, dask):
     before = place.lookup()
     result = place.job("fit", *dask.settings, store__path=place.root / "by-file").expect(0)
     assert "dashboard: http://127.0.0.1" in result.stderr
@@ -168,9 +166,7 @@ def test_local_workers_have_the_memory_that_is_set_and_no_more():
     assert threading.active_count() < before
 
 
-def test_a_temporary_folder_with_a_name_too_long_for_sockets(place):
-    place.write_log()
-    place.job("fit").expect(0)
+def test_a_temporary_folder_with_a_name_too_long_for_sockets(fitted, place):
     folder = place.root / ("long" * 30)
     folder.mkdir()
     place.environment["TMPDIR"] = str(folder)

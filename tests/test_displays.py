@@ -110,9 +110,7 @@ def test_reliability_from_an_estimator_with_any_labels():
         logcal.ReliabilityDisplay.from_estimator(three, X, y)
 
 
-def test_displays_of_a_published_table(place):
-    place.write_log()
-    place.job("fit").expect(0)
+def test_displays_of_a_published_table(fitted, place):
     table = logcal.load(str(place.store), "ads")
     columns = place.predictions(seed=4)
     display = logcal.ReliabilityDisplay.from_table(table, columns["score"], columns["label"])

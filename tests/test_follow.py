@@ -755,9 +755,7 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     ]
 
 
-def test_scores_that_the_table_has_not_seen_are_counted(place, call):
-    place.write_log()
-    call("fit").expect(0)
+def test_scores_that_the_table_has_not_seen_are_counted(fitted, place, call):
     percent = place.root / "arriving"
     percent.mkdir()
     pq.write_table(pa.table({"score": [0.5, 50.0, 99.0, -1.0]}), percent / "a.parquet")
@@ -770,9 +768,7 @@ def test_scores_that_the_table_has_not_seen_are_counted(place, call):
     assert (status["rows"], status["rows_below_range"], status["rows_above_range"]) == (6, 1, 2)
 
 
-def test_once_takes_all_that_was_there_however_many_batches_it_needs(place, call):
-    place.write_log()
-    call("fit").expect(0)
+def test_once_takes_all_that_was_there_however_many_batches_it_needs(fitted, place, call):
     arriving = place.root / "arriving"
     arriving.mkdir()
     paths = {"log__path": arriving, "output__path": place.output}

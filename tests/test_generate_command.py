@@ -289,9 +289,7 @@ def test_no_such_path(place):
     generate(place, flags=["--dry-run"]).expect(3, "data.path names no log that can be used")
 
 
-def test_the_classifier_must_be_there(place):
-    place.write_log()
-    place.job("fit").expect(0)
+def test_the_classifier_must_be_there(fitted, place):
     place.job("score", classifier__path=place.root / "nowhere").expect(2, "classifier.path: expected a")
 
 

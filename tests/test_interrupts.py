@@ -109,16 +109,6 @@ def test_signals_while_the_cluster_starts_and_while_it_stops(place, start):
     assert_ended(place, running, 130, before)
 
 
-def test_a_signal_while_files_are_scored(place, start):
-    place.write_long_log(files=20)
-    place.job("fit", log__path=place.log / "part-0.parquet").expect(0)
-    before = without_stderr(place.tree())
-    running = start(place, "score", LOCAL, "cluster.workers=2")
-    running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/part-*")), "a scored file")
-    running.signal_group(signal.SIGINT)
-    assert_ended(place, running, 130, before)
-
-
 def test_a_run_after_one_that_was_killed_reads_its_receipts(place, start):
     place.write_long_log(files=20)
     running = start(place, "fit", "cluster.kind=threads", "cluster.workers=1")

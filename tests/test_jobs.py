@@ -4,7 +4,6 @@ import os
 import shutil
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -132,25 +131,6 @@ def test_places_as_urls(place, run):
     assert list(place.scratch.iterdir()) == []
 
 
-def test_everything_in_a_bucket(place, run):
-    place.write_log()
-    bucket = f"memory://{place.root.name}"
-    filesystem, root = fsspec.core.url_to_fs(bucket)
-    filesystem.put(str(place.log), f"{root}/log", recursive=True)
-    paths = {"log__path": f"{bucket}/log", "store__path": f"{bucket}/store"}
-    try:
-        assert run("fit", **paths).code == 0
-        assert run("fit", **paths).code == 99
-        assert run("score", **paths, output__path=f"{bucket}/scored").code == 0
-        assert run("score", **paths, output__path=f"{bucket}/scored").code == 99
-        assert run("evaluate", **paths, output__path=f"{bucket}/report").code == 0
-        assert run("score", store__path=f"{bucket}/store").code == 0
-        for name in ("part-0.parquet", "part-2.parquet"):
-            assert filesystem.cat_file(f"{root}/scored/{name}") == (place.output / name).read_bytes()
-    finally:
-        filesystem.rm(root, recursive=True)
-
-
 def test_a_log_of_several_places(place, run):
     place.write_log(name="log/day=1")
     place.write_log(place.predictions(seed=1), name="log/day=2")
@@ -166,29 +146,6 @@ def test_a_log_of_several_places(place, run):
 
 
 # Kept score tables
-
-
-@pytest.mark.parametrize(("method", "weighted"), [("isotonic", True), ("histogram", False)])
-def test_a_kept_score_table_measures_as_its_log_does(place, run, method, weighted):
-    random = np.random.default_rng(4)
-    score = random.random(3000).round(3)
-    columns = {"score": score, "label": random.random(3000) < 0.5 + 0.4 * np.sin(9 * score)}
-    if weighted:
-        columns["weight"] = random.lognormal(0, 1, 3000)
-    place.write_log(columns)
-    settings = ["log.weight=weight"] if weighted else []
-    kept = run("fit", f"calibrator.method={method}", "score_table.keep=true", *settings, as_json=True)
-    assert kept.code == 0
-    whole = run("evaluate", *settings, as_json=True).json
-    folder = Path(kept.json["lookup_path"]).parent / "score_table"
-    dry = run("evaluate", log__path=folder, output__path=place.root / "again", dry_run=True)
-    assert dry.code == 0
-    assert "sort" in dry.stdout
-    done = run("evaluate", log__path=folder, output__path=place.root / "again", as_json=True)
-    assert done.code == 0
-    for key in ("before", "after", "headline", "rows_used", "rows_positive", "weight"):
-        assert done.json[key] == whole[key]
-    assert list(place.scratch.iterdir()) == []
 
 
 def test_a_kept_score_table_that_is_not_whole(place, run):

@@ -75,9 +75,7 @@ def test_names_that_are_long_or_no_text(place, call, name):
 
 
 @pytest.mark.parametrize("command", ["fit", "score", "evaluate"])
-def test_a_column_whose_name_is_no_text_is_the_files_fault(place, call, command):
-    place.write_log()
-    call("fit").expect(0)
+def test_a_column_whose_name_is_no_text_is_the_files_fault(fitted, place, call, command):
     pq.write_table(pa.table({**place.predictions(10), "quaint": np.zeros(10)}), place.log / "part-0.parquet")
     path = place.log / "part-0.parquet"
     path.write_bytes(path.read_bytes().replace(b"quaint", b"qu\xe1int"))

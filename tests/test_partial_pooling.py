@@ -6,7 +6,6 @@ from scipy import integrate, optimize
 from scipy.special import expit, logit
 
 from calibrators._kernels import partial_pooling as kernel
-from calibrators.segments import adjusting
 from calibrators.segments.adjusting import VARIANCES, Cells, adjust, curve_of
 
 
@@ -57,22 +56,6 @@ def test_the_evidence_is_that_of_its_formula(scale):
     found = np.empty_like(expected)
     kernel.evidence(theta, derivatives, VARIANCES, found)
     np.testing.assert_allclose(found, expected, rtol=1e-7)
-
-
-@pytest.mark.parametrize("mean", [False, True])
-def test_pieces_change_nothing_at_all(monkeypatch, mean):
-    cells = cells_of(np.random.default_rng(6), groups=200)
-    starts = np.insert(cells.starts, 5, cells.starts[5])  # one without rows
-    cells = cells._replace(starts=starts, centre=np.insert(cells.centre, 5, 0.3))
-    expected = adjust(cells, mean=mean)
-    assert expected.variances > (0, 0)
-    for piece, most in ((1, 500), (5, 64), (1, 3)):
-        monkeypatch.setattr(adjusting, "_PIECE", piece)
-        monkeypatch.setattr(adjusting, "_MOST_PIECES", most)
-        found = adjust(cells, mean=mean)
-        assert found.variances == expected.variances
-        np.testing.assert_array_equal(found.shift, expected.shift)
-        np.testing.assert_array_equal(found.slope, expected.slope)
 
 
 def test_groups_of_one_class_and_without_rows():

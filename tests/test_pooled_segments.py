@@ -16,6 +16,7 @@ from sklearn.isotonic import IsotonicRegression
 
 import logcal
 from calibrators.methods.auto import Auto
+from calibrators.segments import adjusting
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.partial_pooling import OWN_STRENGTH
 from jobs import evaluate, tables
@@ -332,6 +333,8 @@ def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(segment_tasks, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
+        monkeypatch.setattr(adjusting, "_PIECE", int(rng.choice([1, 5, 1 << 16])))
+        monkeypatch.setattr(adjusting, "_MOST_PIECES", int(rng.choice([3, 64, 500])))
         # Cells in memory, or read where they are looked at.
         monkeypatch.setattr(pooled_cells, "MOST_HELD", int(rng.choice([0, 1 << 22])))
         (tmp_path / str(layout)).mkdir()

@@ -11,13 +11,6 @@ import pytest
 from jobs import lineage, prometheus
 
 
-@pytest.fixture
-def fitted(place, call):
-    place.write_log()
-    call("fit").expect(0)
-    return place
-
-
 def records(place):
     found = [json.loads(path.read_text()) for path in (place.store / place.table / "runs").iterdir()]
     return sorted(found, key=lambda record: record["start"])
@@ -77,9 +70,7 @@ def test_a_configuration_that_cannot_be_used_is_recorded_where_it_says(fitted, c
     assert len(records(fitted)) == 4
 
 
-def test_changes_of_a_table_by_hand_are_recorded(place, call):
-    place.write_log()
-    call("fit").expect(0)
+def test_changes_of_a_table_by_hand_are_recorded(fitted, place, call):
     call("fit", "calibrator.method=platt").expect(0)
 
     def tables(*arguments, store=place.store):

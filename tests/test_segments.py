@@ -550,18 +550,16 @@ def test_evaluate_with_segments(place):
 @given(
     st.lists(
         st.tuples(
-            st.lists(
-                st.one_of(st.none(), st.text(max_size=3), st.sampled_from(["", "a", "ab"])), max_size=20
-            ),
+            st.lists(st.none() | st.text("ab\0é", max_size=19) | st.sampled_from(["", "a"]), max_size=40),
             st.sampled_from(["text", "large", "dictionary", "sliced"]),
         ),
         min_size=1,
         max_size=5,
     )
 )
-def test_texts_get_codes_in_the_order_of_their_appearance(batches):
-    encoder = segment_values.Encoder(("a",))
-    known = {}
+def test_texts_get_codes_in_the_order_of_their_appearance_and_are_found(batches):
+    """Of every size, before and after other texts, from amid an array."""
+    encoder, known, columns = segment_values.Encoder(("a",)), {}, []
     for texts, kind in batches:
         column = pa.array(texts, pa.large_string() if kind == "large" else pa.string())
         if kind == "dictionary":
@@ -571,8 +569,17 @@ def test_texts_get_codes_in_the_order_of_their_appearance(batches):
         codes = encoder.encode(pa.RecordBatch.from_arrays([column], ["a"]))
         for text, code in zip(texts, codes.tolist(), strict=True):
             assert known.setdefault(text, code) == code
-        assert encoder.keys == [(text,) for text, _ in sorted(known.items(), key=lambda item: item[1])]
+        assert encoder.keys == [(text,) for text in sorted(known, key=known.get)]
+        columns += [column] if kind != "dictionary" else []
     assert sorted(known.values()) == list(range(len(known)))
+    distinct = [text for text in known if text is not None]
+    assert [known[text] for text in distinct] == sorted(known[text] for text in distinct)
+    found = names.Texts()
+    found.encode(pa.array(distinct[::2], pa.string()))
+    for column in columns:
+        wanted = [text for text in column.to_pylist() if text is not None]
+        place = [distinct[::2].index(text) if text in distinct[::2] else -1 for text in wanted]
+        assert found.find(column.drop_null()).tolist() == place
 
 
 def test_very_many_texts_get_codes():
@@ -586,29 +593,6 @@ def test_very_many_texts_get_codes():
     codes = encoder.encode(pa.RecordBatch.from_arrays([pa.array(more, pa.string())], ["a"]))
     place = {text: i for i, text in enumerate(dict.fromkeys([*texts, *more[-5:]]))}
     assert codes.tolist() == [place[text] for text in more]
-
-
-@given(
-    st.lists(st.text("ab\0é", max_size=19), min_size=1, max_size=60),
-    st.integers(0, 5),
-    st.sampled_from([pa.string(), pa.large_string()]),
-)
-def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
-    """Eight bytes at a time: with a rest of every size, before and after other texts, from amid an array."""
-    wanted = texts[offset:]
-    values = pa.array(texts, kind).slice(offset)
-    encoder = segment_values.Encoder(("a",))
-    codes = encoder.encode(pa.RecordBatch.from_arrays([values], ["a"]))
-    distinct = list(dict.fromkeys(wanted))
-    assert encoder.keys == [(text,) for text in distinct]
-    assert [distinct[code] for code in codes.tolist()] == wanted
-    if not distinct:
-        return
-    known = names.Texts()
-    known.encode(pa.array(distinct[::2]))
-    assert known.find(values).tolist() == [
-        distinct.index(text) // 2 if distinct.index(text) % 2 == 0 else -1 for text in wanted
-    ]
 
 
 @given(
@@ -664,19 +648,23 @@ def test_columns_whose_writer_gave_the_dictionary_up_are_read_as_text(tmp_path, 
 # Kept score tables
 
 
+SEGMENTED = ("log.segment=[model, country]", "segments.min_rows=100", "segments.min_positives=10")
+
+
+@pytest.mark.parametrize("segments", [SEGMENTED, ()])
 @pytest.mark.parametrize(("weighted", "method"), [(False, "histogram"), (True, "isotonic")])
-def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted, method):
+def test_kept_score_tables_are_measured_as_their_log(place, segments, weighted, method):
     table = some_log(3000, 11, ties=weighted)
     if weighted:
         table = table.set_column(2, "w", pa.array(np.random.default_rng(1).integers(1, 5, 3000) / 4))
     place.write_log(table)
     own = (f"calibrator.method={method}", *(["log.weight=w"] if weighted else []))
-    rows = ("segments.min_rows=100", "segments.min_positives=10")
-    fit = ("log.segment=[model, country]", "score_table.keep=true", *own, *rows, "--json")
-    kept = Path(place.job("fit", *fit).expect(0).json["lookup_path"]).parent / "score_table"
-    assert pq.read_table(kept).schema.names == ["model", "country", "score", "weight", "positives"]
+    fitted = place.job("fit", *segments, "score_table.keep=true", *own, "--json").expect(0).json
+    kept = Path(fitted["lookup_path"]).parent / "score_table"
+    columns = ["model", "country"] if segments else []
+    assert pq.read_table(kept).schema.names == [*columns, "score", "weight", "positives"]
 
-    def measured(facts, folder, **store):
+    def measured(folder, *facts, **store):
         """These facts of the log, and of the kept table."""
         found = []
         for name, weights, where in (("log", own[1:], {}), ("kept", (), {"log__path": kept})):
@@ -685,14 +673,16 @@ def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted
             found.append([done[fact] for fact in facts])
         return found
 
-    one, other = measured(("before", "after", "segments"), "with")
+    one, other = measured("own", "before", "after", "headline", *(["segments"] if segments else []))
     assert one == other
-    tables = [pq.read_table(place.root / "with" / name / SEGMENTS_FILE) for name in ("log", "kept")]
-    assert tables[0].equals(tables[1])
-    # A table without segments is measured on all of them together.
-    place.job("fit", *own, store__path=place.root / "plain").expect(0)
-    one, other = measured(("before", "after", "distinct_scores"), "without", store__path=place.root / "plain")
-    assert one == other
+    if segments:
+        tables = [pq.read_table(place.root / "own" / name / SEGMENTS_FILE) for name in ("log", "kept")]
+        assert tables[0].equals(tables[1])
+        # A table without segments is measured on all of them together.
+        plain = {"store__path": place.root / "plain"}
+        place.job("fit", *own, **plain).expect(0)
+        one, other = measured("without", "before", "after", "distinct_scores", **plain)
+        assert one == other
 
 
 # A score that very many rows have

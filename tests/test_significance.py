@@ -70,12 +70,10 @@ def test_requirements():
 
 
 @pytest.fixture
-def fitted(place, call):
+def fitted(fitted):
     """A table, and a log of the day after."""
-    place.write_log()
-    call("fit").expect(0)
-    place.write_log(place.predictions(seed=1), name="new")
-    return place
+    fitted.write_log(fitted.predictions(seed=1), name="new")
+    return fitted
 
 
 def document(folder):

@@ -146,9 +146,7 @@ def test_which_of_two_versions_is_better_is_said_beyond_its_error(place, call):
         assert said.endswith(": beyond chance.")
 
 
-def test_versions_whose_scores_differ_are_not_compared(place, call):
-    place.write_log()
-    call("fit").expect(0)
+def test_versions_whose_scores_differ_are_not_compared(fitted, place, call):
     call("fit", "log.score_transform=sigmoid").expect(0)
     found = tables.diff(str(place.store), "ads", "000001", "000002", None)
     assert found.summary["change"] is None
@@ -239,9 +237,7 @@ def test_before_the_first_table_there_is_nothing_to_watch_and_no_way_back(place,
 @pytest.mark.parametrize(
     ("path", "value"), [("files", None), ("", [1]), ("previous_version", 5), ("created", 5)]
 )
-def test_a_damaged_manifest_is_refused_by_every_command(place, call, path, value):
-    place.write_log()
-    call("fit").expect(0)
+def test_a_damaged_manifest_is_refused_by_every_command(fitted, place, call, path, value):
     call("fit", "calibrator.method=histogram").expect(0)
     first, now = place.versions
     written = place.store / "ads" / "versions" / now / "manifest.json"
