@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.pava import first_not_below
 from calibrators._kernels.sums import two_product
 
 
@@ -45,3 +46,50 @@ def starts(weight, positives):
             out[runs] = i
             runs += 1
     return out[:runs].copy()
+
+
+@kernel
+def of_classes(negatives, positives):
+    """The runs of rows without weights, without the points in between.
+
+    negatives, positives : float64 arrays, the scores of either class, ascending; from 1 to 2**26 - 1 together
+
+    Returns
+    -------
+    first, last, weight, hits : float64 arrays, shape (runs,): scores, rows, and those with label 1
+    both : int: how many scores both classes have. O(rows).
+    """
+    i = j = r = both = 0
+    n, p = negatives.size, positives.size
+    # As many runs as rows at most; memory that is not written to is none.
+    first, last, weight, hits = np.empty(n + p), np.empty(n + p), np.empty(n + p), np.empty(n + p)
+    while i < n or j < p:
+        start = i
+        i = first_not_below(negatives, i, n, positives[j] if j < p else np.inf)
+        if i > start:
+            first[r], last[r], weight[r], hits[r] = negatives[start], negatives[i - 1], i - start, 0.0
+            r += 1
+        s = negatives[i] if i < n else np.inf
+        start = j
+        j = first_not_below(positives, j, p, s)
+        if j > start:
+            first[r], last[r], weight[r], hits[r] = positives[start], positives[j - 1], j - start, j - start
+            r += 1
+        elif i < n and j < p:
+            # A score of both.
+            w = -float(i)
+            while i < n and negatives[i] == s:
+                i += 1
+            while j < p and positives[j] == s:
+                j += 1
+            both += 1
+            k = float(j - start)
+            w += i + k
+            if r > 0 and same_level(weight[r - 1], hits[r - 1], w, k):
+                last[r - 1] = s
+                weight[r - 1] += w
+                hits[r - 1] += k
+            else:
+                first[r], last[r], weight[r], hits[r] = s, s, w, k
+                r += 1
+    return first[:r], last[:r], weight[:r], hits[:r], both

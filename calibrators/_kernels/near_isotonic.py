@@ -24,11 +24,6 @@ level is continuous and moves towards i by at most 1 / w_h, because blocks only 
 A sweep takes the times of all gaps, A from left to right and B from right to left, and merges what it may. The first
 gap to close always may be (every bound is at least its time, by induction from the ends), so each sweep makes progress.
 When a sweep achieves little, a heap does the rest.
-
-Blocks whose bounds are all their own need no knowledge of the rest: in a stretch of the runs whose ends are *open*,
-because more runs follow that are not known, the bounds at the ends are below every lambda, and what sweeps merge
-there up to a limit does merge by then. So parts of the runs may be merged apart from one another, up to some lambda,
-and the path be continued from the blocks that this leaves.
 """
 
 from typing import Any, NamedTuple
@@ -42,7 +37,6 @@ from calibrators._kernels.sums import add_pairs, divide_pairs, two_product
 _EXACT = 2.0**53  # whole numbers below this are doubles
 _SAME = 2.0**-40  # relative difference below which levels count as equal, unless all is whole
 _DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of a few doubles
-_NEVER_SURE = -1.0  # a bound below every lambda: of a block next to what is not known
 
 
 class Merging(NamedTuple):
@@ -52,9 +46,8 @@ class Merging(NamedTuple):
     ids : integer array, shape (r, 2): its node and its last run
     falls : bool array, shape (r,): whether the gap after each run falls
     death : float64 array, shape (r - 1,): the lambda at which each gap closed
-    child, total : of each closed gap the nodes that it joined and the sums of the block; empty where nobody wants them
+    child, total : of each closed gap the nodes that it joined and the sums of the block
     whole : whether all sums are whole numbers below 2**53 (there are no low parts then)
-    open_ends : whether unknown blocks lie beyond both ends. The first and the last block then stay as they are.
     """
 
     block: Any
@@ -64,7 +57,6 @@ class Merging(NamedTuple):
     child: Any
     total: Any
     whole: bool
-    open_ends: bool
 
 
 @kernel(inline=True)
@@ -171,10 +163,7 @@ def _earliest(t, change, free, other, moves, path):
 
 @kernel
 def _join(i, j, t, path):
-    """Put the union of the neighbouring blocks i and j, formed at t, in the place of i.
-
-    child, total : empty where nobody wants the tree.
-    """
+    """Put the union of the neighbouring blocks i and j, formed at t, in the place of i."""
     block, gap = path.block, path.ids[i, 1]
     path.death[gap] = t
     if path.whole:
@@ -187,11 +176,10 @@ def _join(i, j, t, path):
         path.block[i, 1], path.block[i, 3] = add_pairs(
             path.block[i, 1], path.block[i, 3], path.block[j, 1], path.block[j, 3]
         )
-    if path.child.shape[0] > 0:
-        path.child[gap, 0] = path.ids[i, 0]
-        path.child[gap, 1] = path.ids[j, 0]
-        path.total[gap, 0] = path.block[i, 0]
-        path.total[gap, 1] = path.block[i, 1]
+    path.child[gap, 0] = path.ids[i, 0]
+    path.child[gap, 1] = path.ids[j, 0]
+    path.total[gap, 0] = path.block[i, 0]
+    path.total[gap, 1] = path.block[i, 1]
     path.ids[i, 0] = gap
     path.ids[i, 1] = path.ids[j, 1]
 
@@ -212,17 +200,14 @@ def _bounds(m, path):
     A block merges across its left gap not before A, and across its right gap not before B, while it does not change.
     """
     times, left, right = np.empty(m), np.empty(m), np.empty(m)
-    # Whether a block moves towards its neighbours: unknown ones may do anything.
-    left[0] = right[m - 1] = _NEVER_SURE if path.open_ends else np.inf
+    left[0] = right[m - 1] = np.inf
     for i in range(1, m):
         before, gap, after = i > 1 and _falls(i - 2, path), _falls(i - 1, path), _falls(i, path)
         times[i] = _meet(i - 1, i, before, path)
-        known = not path.open_ends or i > 1
-        left[i] = _earliest(times[i], left[i - 1], i - 1, i, (known and before != gap, after != gap), path)
+        left[i] = _earliest(times[i], left[i - 1], i - 1, i, (before != gap, after != gap), path)
     for i in range(m - 1, 0, -1):
         before, gap, after = i > 1 and _falls(i - 2, path), _falls(i - 1, path), _falls(i, path)
-        known = not path.open_ends or i < m - 1
-        right[i - 1] = _earliest(times[i], right[i], i, i - 1, (known and after != gap, before != gap), path)
+        right[i - 1] = _earliest(times[i], right[i], i, i - 1, (after != gap, before != gap), path)
     return times, left, right
 
 
@@ -408,40 +393,7 @@ def build(sums, falls, whole, limit, few, index):
     death = np.full(r - 1, np.inf)
     child = np.empty((r - 1, 2), index.dtype)
     total = np.zeros((r - 1, 2))  # callers scale all of it: what happens to lie in memory could overflow
-    path = Merging(block, ids, falls, death, child, total, whole, False)
+    path = Merging(block, ids, falls, death, child, total, whole)
     m = merge_sure(r, limit, few, path)
     m = _merge_in_order(m, limit, path)
     return death, child, total, ids[:m].copy()
-
-
-@kernel
-def bounds_at(lam, m, path):
-    """Bound the solution at lambda, from the blocks of a range with open ends.
-
-    Every one of the m blocks lies in one block of the solution.
-
-    Returns
-    -------
-    blocks : int: so many of them, at least, are blocks of the solution
-    log_likelihood : float: of the solution on this stretch, at most
-    """
-    _, sure_left, sure_right = _bounds(m, path)
-    blocks = 0
-    likelihood = 0.0
-    for i in range(m):
-        w = path.block[i, 0]
-        k = path.block[i, 1]
-        p = k / w
-        if 0 < i < m - 1 and sure_left[i] > lam and sure_right[i] > lam:
-            blocks += 1
-            left = _falls(i - 1, path)
-            right = _falls(i, path)
-            if left != right:
-                p = (k + lam) / w if left else (k - lam) / w
-        # Otherwise no constant level is likelier than the frequency.
-        p = min(max(p, 0.0), 1.0)
-        if k > 0.0 and p > 0.0:
-            likelihood += k * np.log(p)
-        if w > k and p < 1.0:
-            likelihood += (w - k) * np.log1p(-p)
-    return blocks, likelihood

@@ -25,20 +25,20 @@ def level_difference(one, other):
     k2, k2_low, w2, w2_low = other
     a = k1 * w2
     b = k2 * w1
-    if abs(a - b) > _CLEAR * (a + b):
+    if abs(a - b) > _CLEAR * (abs(a) + abs(b)):
         return 1.0 if a > b else -1.0
     ah, al = two_product(k1, w2)
     al += k1 * w2_low + k1_low * w2
     bh, bl = two_product(k2, w1)
     bl += k2 * w1_low + k2_low * w1
     d = (ah - bh) + (al - bl)
-    if abs(d) <= _EQUAL * (a + b):
+    if abs(d) <= _EQUAL * (abs(a) + abs(b)):
         return 0.0
     return 1.0 if d > 0.0 else -1.0
 
 
 @kernel(inline=True)
-def _sum(ah, al, bh, bl):
+def add_sums(ah, al, bh, bl):
     """Do `add_pairs` in a fourth of the time where nothing is rounded, as with counts."""
     s = ah + bh
     if al == 0.0 and bl == 0.0 and s - ah == bh and s - bh == ah:
@@ -104,8 +104,8 @@ def pool_groups(columns, starts, pooled):
             b = last[i]
             # The block comes first, as where blocks of parts are joined.
             while True:
-                w, wl = _sum(w, wl, wi, wil)
-                k, kl = _sum(k, kl, ki, kil)
+                w, wl = add_sums(w, wl, wi, wil)
+                k, kl = add_sums(k, kl, ki, kil)
                 if n == base:
                     break
                 t = stack[n - 1]

@@ -12,6 +12,7 @@ from calibrators._kernels import label_runs as kernel
 from calibrators._kernels import sums
 from calibrators.arithmetic.double_double import two_product
 from calibrators.arithmetic.passes import Pass, Points
+from calibrators.arithmetic.pooling import distinct
 
 Array = npt.NDArray[np.float64]
 
@@ -79,6 +80,19 @@ def part_runs(points: Points, moments: bool = False) -> PartRuns:
 
     none = [] if moments else [np.empty(0)]
     return PartRuns(Runs(score[start], score[end - 1], *totals, *none), border(0), border(-1))
+
+
+def class_runs(negatives: Array, positives: Array) -> tuple[PartRuns, int]:
+    """The runs of a part of rows without weights, and the number of distinct scores; see `Pass.classes`."""
+    first, last, weight, hits, both = kernel.of_classes(negatives, positives)
+    none = np.empty(0)
+
+    def border(run: int) -> Border:
+        expansions = (sums.expansion_of(x) for x in (weight[[run]], hits[[run]], none))
+        return Border(float(weight[run]), float(hits[run]), *expansions)
+
+    runs = Runs(first, last, weight, hits, none)
+    return PartRuns(runs, border(0), border(-1)), distinct(negatives, positives, both)
 
 
 def join_runs(parts: list[PartRuns]) -> Runs:

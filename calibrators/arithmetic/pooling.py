@@ -35,15 +35,15 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
     negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
     """
     blocks, both = pava.pool_classes(negatives, positives)
-    distinct = sum(map(_distinct, (negatives, positives))) - both
     first, last, weight, hits = np.ascontiguousarray(blocks.T)
     zero = np.zeros(first.size)
-    return Blocks(first, last, weight, zero, hits, zero), int(distinct)
+    return Blocks(first, last, weight, zero, hits, zero), distinct(negatives, positives, both)
 
 
-def _distinct(values: Array) -> int:
-    """Count the different values of an ascending array."""
-    return min(1, values.size) + int(np.count_nonzero(values[1:] != values[:-1]))
+def distinct(negatives: Array, positives: Array, both: int) -> int:
+    """Count the different values of two ascending arrays that have `both` in common."""
+    counts = (min(1, x.size) + int(np.count_nonzero(x[1:] != x[:-1])) for x in (negatives, positives))
+    return sum(counts) - int(both)
 
 
 def _pool_piece(points: Points) -> Blocks:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ import numpy.typing as npt
 from calibrators._kernels import label_runs as run_kernel
 from calibrators._kernels import near_isotonic as kernel
 from calibrators._kernels import near_isotonic_tree as tree
-from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, join_runs, part_runs
+from calibrators._kernels import pava
+from calibrators._kernels.taut_string import settled
+from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, class_runs, join_runs, part_runs
 from calibrators.arithmetic.passes import Pass, Passes, Points
 from calibrators.methods.base import Calibrator
 from calibrators.methods.shrinking import check_shrink, floor_of, shrunk_map
@@ -70,7 +72,7 @@ class NearIsotonic(Calibrator):
 
     def _passes(self) -> Passes:
         lam = check_lam(self.lam)
-        blocks = yield blocks_pass(lam)
+        blocks = yield blocks_pass(limit=lam)
         fitted = path_from(blocks, limit=lam).solution(lam).calibration_map()
         return shrunk_map(fitted, floor_of(float(self.shrink), float(fitted.weight.sum())))
 
@@ -82,7 +84,8 @@ Array = npt.NDArray[np.float64]
 KEEP = 1 << 13
 """Blocks a part to begin the path with, at most, where merging gets there."""
 
-_FINAL = 64  # blocks of a part below which bounds are of no use
+_EXACT = 2.0**53  # whole numbers below this are doubles
+_FINAL = 8  # blocks of a part below which bounds are of no use
 _IDLE = 4  # steps of lambda without progress after which a part is left as it is
 
 
@@ -131,12 +134,17 @@ class Blocks(NamedTuple):
     bounds: list[tuple[float, list[Bound]]]
 
 
-def blocks_pass(lam: float | None = None, keep: int = KEEP) -> Pass:
+def blocks_pass(limit: float = np.inf, keep: int | None = None) -> Pass:
     """The pass that gathers `Blocks`: 49 bytes each.
 
-    lam : merge up to this lambda; None: until at most `keep` blocks a part are left, with bounds of what is below.
+    limit : merge up to this lambda
+    keep : merge until at most so many blocks a part are left, with bounds of what is below.
     """
-    return Pass(chunk=partial(part_blocks, lam=lam, keep=keep), combine=join_blocks)
+    return Pass(
+        chunk=partial(part_blocks, limit=limit, keep=keep),
+        combine=join_blocks,
+        classes=partial(class_blocks, limit=limit, keep=keep),
+    )
 
 
 def path_from(blocks: Blocks, limit: float = np.inf) -> NearIsotonicPath:
@@ -144,77 +152,78 @@ def path_from(blocks: Blocks, limit: float = np.inf) -> NearIsotonicPath:
     return NearIsotonicPath.of_blocks(blocks.runs, blocks.low, blocks.falls, blocks.start, limit)
 
 
-def part_blocks(points: Points, lam: float | None = None, keep: int = KEEP) -> PartBlocks:
-    """The blocks of a part. Close to O(points) time; O(runs) memory, under 60 bytes each, on the way."""
-    runs, head, tail = part_runs(points)
+def part_blocks(points: Points, limit: float = np.inf, keep: int | None = None) -> PartBlocks:
+    """The blocks of a part. O(points) time; O(runs) memory, under 100 bytes each, on the way."""
+    return _blocks_of(part_runs(points), limit, keep)
+
+
+def class_blocks(
+    negatives: Array, positives: Array, limit: float = np.inf, keep: int | None = None
+) -> tuple[PartBlocks, int]:
+    """The same of a part of rows without weights, and the number of distinct scores; see `Pass.classes`."""
+    runs, distinct = class_runs(negatives, positives)
+    return _blocks_of(runs, limit, keep), distinct
+
+
+def _blocks_of(part: PartRuns, limit: float, keep: int | None) -> PartBlocks:
+    runs, head, tail = part
     weight, positives, unit = scaled(runs)
     falls = kernel.falling(weight, positives)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        saturated = tree.log_likelihood(positives / weight, weight, positives)
-    untouched = PartBlocks(runs, np.zeros((weight.size, 2)), falls, head, tail, 0.0, saturated, [])
+    saturated = tree.log_likelihood(positives / weight, weight, positives)
+    blocks, low = runs, np.zeros((weight.size, 2))
+    start, bounds = 0.0, list[Bound]()
     # Weights that need a unit of their own are rare, and too extreme for sums of several parts.
-    if unit != 1.0 or (weight.size <= 4 * keep if lam is None else lam == 0.0) or weight.size < 3:
-        return untouched
-    merging = _Merging(weight, positives, falls)
-    if lam is None:
-        start, last, block, bounds = _in_steps(merging, float(weight.mean()), keep)
-    else:
-        merging.merge(min(lam, float(np.finfo(np.float64).max)))
-        start, last, block, bounds = lam, *merging.blocks(), []
-    first = np.concatenate([[0], last[:-1] + 1])
-    low = block[:, 2:].copy() if block.shape[1] == 4 else np.zeros((last.size, 2))
-    blocks = Runs(runs.first[first], runs.last[last], block[:, 0].copy(), block[:, 1].copy(), np.empty(0))
-    return PartBlocks(blocks, low, falls[last], head, tail, start, saturated, bounds)
-
-
-class _Merging:
-    """A part's blocks, merged up to ascending lambda."""
-
-    def __init__(self, weight: Array, positives: Array, falls: npt.NDArray[np.bool_]) -> None:
-        whole, self.size = are_whole(weight, positives), weight.size
-        index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
-        block, ids = kernel.begin(weight, positives, np.empty((0, 2)), whole, index)
-        death, child, total = (
-            np.full(weight.size - 1, np.inf),
-            np.empty((0, 2), index.dtype),
-            np.empty((0, 2)),
-        )
-        self.path = kernel.Merging(block, ids, falls, death, child, total, whole, True)
-
-    def merge(self, lam: float) -> None:
-        """Merge what is sure to have merged by lambda."""
-        self.size = kernel.merge_sure(self.size, lam, 2, self.path)
-
-    def bound(self, step: int, lam: float) -> Bound:
-        """Bounds at lambda."""
-        return Bound(step, *kernel.bounds_at(lam, self.size, self.path))
-
-    def blocks(self) -> tuple[npt.NDArray[np.int64], Array]:
-        """The last run of each block, and the sums."""
-        return self.path.ids[: self.size, 1].astype(np.int64), self.path.block[: self.size].copy()
+    if unit == 1.0 and limit > 0.0 and weight.size > (2 if keep is None else max(2, 4 * keep)):
+        columns, falls, start, bounds = _in_steps(runs, falls, limit, keep)
+        blocks, low = Runs(columns[0], columns[1], columns[2], columns[4], np.empty(0)), columns[3::2].T
+    return PartBlocks(blocks, low, falls, head, tail, start, saturated, bounds)
 
 
 def _in_steps(
-    merging: _Merging, typical: float, keep: int
-) -> tuple[float, npt.NDArray[np.int64], Array, list[Bound]]:
+    runs: Runs, falls: npt.NDArray[np.bool_], limit: float, keep: int | None
+) -> tuple[Any, npt.NDArray[np.bool_], float, list[Bound]]:
     """Merge in steps of lambda by a factor of 2; the blocks of the first step that leaves at most `keep`."""
+    weight, positives = runs.weight, runs.positives
+    whole, none = are_whole(weight, positives), np.empty(0)
+    columns: Any = (runs.first, runs.last, weight, none, positives, none)
     bounds: list[Bound] = []
-    kept: tuple[float, npt.NDArray[np.int64], Array] | None = None
-    # Runs of single points meet from lambda = weight / 2 on.
-    step = int(np.floor(np.log2(typical))) - 1
-    idle = 0
-    while True:
-        before = merging.size
-        lam = 2.0**step
-        merging.merge(lam)
-        bounds.append(merging.bound(step, lam))
-        idle = idle + 1 if merging.size > 0.99 * before else 0
-        stop = merging.size <= _FINAL or idle == _IDLE
-        if kept is None and (merging.size <= keep or stop):
-            kept = lam, *merging.blocks()
-        if stop and kept is not None:
-            return *kept, bounds
+    kept = None
+    # Runs of the rarer label meet from lambda = weight / 2 on, most single points by 1.
+    typical = 2.0 * min(float(positives.sum()), float((weight - positives).sum())) / weight.size
+    step = int(np.floor(np.log2(max(typical, 2.0 if whole else 0.0)))) - 1
+    start, idle = 0.0, 0
+    while start == 0.0 or (start < limit and falls.size > _FINAL and idle < _IDLE):
+        before, start = falls.size, min(2.0**step, limit)
+        exact = _EXACT if whole and start < _EXACT and start.is_integer() else 0.0
+        columns, falls, sure = _merged(columns, falls, start, exact)
+        idle = idle + 1 if falls.size > 0.99 * before else 0
+        if keep is not None:
+            bounds.append(Bound(step, sure.stop - sure.start, _likelihood(columns, falls, start, sure)))
+            if kept is None and falls.size <= keep:
+                kept = columns, falls, start
         step += 1
+    return *(kept or (columns, falls, start)), bounds
+
+
+def _merged(
+    columns: Any, falls: npt.NDArray[np.bool_], lam: float, exact: float
+) -> tuple[Array, npt.NDArray[np.bool_], slice]:
+    """Merge what is sure to have merged by lambda; which of the blocks are then those of the solution."""
+    ends = settled(tuple(columns[2:]), falls, lam, exact)
+    head = np.arange(ends[0] + 1 if ends.size else falls.size)
+    tail = np.arange(ends[-1] + 1 if ends.size else falls.size, falls.size + 1)
+    starts = np.concatenate([head, ends[:-1] + 1, tail])
+    columns = pava.pool_groups(tuple(columns), starts, np.zeros(starts.size - 1, np.bool_))[0]
+    return columns, falls[starts[1:] - 1], slice(head.size, head.size + max(ends.size - 1, 0))
+
+
+def _likelihood(columns: Array, falls: npt.NDArray[np.bool_], lam: float, sure: slice) -> float:
+    """The most that the solution's log likelihood can be: no constant level is likelier than the frequency."""
+    weight, positives = columns[2], columns[4]
+    level = positives.copy()
+    left, right = falls[sure.start - 1 : sure.stop - 1], falls[sure]
+    level[sure] += lam * (left.astype(np.float64) - right)
+    return float(tree.log_likelihood(np.clip(level / weight, 0.0, 1.0), weight, positives))
 
 
 def join_blocks(parts: list[PartBlocks]) -> Blocks:
