@@ -48,13 +48,13 @@ def _raised(one, lam, exact):
 
 @kernel(inline=True)
 def _without(total, one, exact):
-    """What is left of a stretch behind its first part."""
+    """The rest of a stretch, without its first part."""
     return _add(total, (-one[0], -one[1], -one[2], -one[3]), exact)
 
 
 @kernel
 def _bends(sums, falls, tube, start, other):
-    """Where the string bends, by the number of the block before; up to the first bend that `other` has too.
+    """The bends of the string, by the number of the block before; up to the first that `other` has too.
 
     tube : lambda, and the `exact` of `settled`. start : how far below the top it begins.
     """
@@ -136,7 +136,7 @@ def _bends(sums, falls, tube, start, other):
 
 @kernel
 def settled(sums, falls, lam, exact):
-    """Where blocks of the solution at lambda end, whatever lies beyond both ends. O(m).
+    """The ends of blocks of the solution at lambda that do not depend on what lies beyond both ends. O(m).
 
     Parameters
     ----------
