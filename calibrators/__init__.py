@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from calibrators.methods.enir import ENIR as ENIR
     from calibrators.methods.histogram import HistogramBinning as HistogramBinning
     from calibrators.methods.isotonic import Isotonic as Isotonic
-    from calibrators.methods.monotone import project_isotonic as project_isotonic
+    from calibrators.methods.isotonic import project_isotonic as project_isotonic
     from calibrators.methods.near_isotonic_regression import NearIsotonic as NearIsotonic
     from calibrators.methods.platt import Platt as Platt
     from calibrators.methods.smooth import Smooth as Smooth
@@ -58,7 +58,7 @@ _MODULES = {
     "Smooth": "calibrators.methods.smooth",
     "collapse": "calibrators.arithmetic.passes",
     "near_isotonic_path": "calibrators.methods.solution_path",
-    "project_isotonic": "calibrators.methods.monotone",
+    "project_isotonic": "calibrators.methods.isotonic",
 }
 
 __all__ = sorted(_MODULES)  # noqa: PLE0605

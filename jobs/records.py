@@ -112,14 +112,14 @@ class Attempt:
 
             self._trying("record.path", lambda where: write_record(where, record), folder)
         if settings.prometheus is not None:
-            from jobs.prometheus import update
+            from jobs.exports import update
 
             self._trying("record.prometheus", lambda where: update(Path(where), record), settings.prometheus)
         if settings.openlineage is not None:
             self._trying("record.openlineage", lambda where: self._emit(where, record), settings.openlineage)
 
     def _emit(self, where: str, record: dict[str, Any] | None) -> None:
-        from jobs.lineage import emit
+        from jobs.exports import emit
 
         emit(
             where,

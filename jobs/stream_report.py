@@ -203,7 +203,7 @@ class Telling:
                 self._failed.add(setting)
 
     def _metrics(self, path: Path) -> None:
-        from jobs.prometheus import update_stream
+        from jobs.exports import update_stream
 
         totals, last = self.totals, self.refits.last()
         batch_at, batch = totals.reports[-1] if totals.reports else (None, None)

@@ -10,8 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 from calibrators import CalibrationMap, Isotonic, collapse
 from calibrators._kernels import pava
 from calibrators.arithmetic.pooling import pool_classes, pool_points
-from calibrators.segments.isotonic_groups import fit_groups
-from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within
+from calibrators.segments.partial_pooling import BlockRanges, fit_groups, pool_ranks_within
 
 
 def sample(n, seed, digits=None, weighted=False):

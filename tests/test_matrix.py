@@ -34,8 +34,8 @@ from pipeline.execution import InlineExecutor, ThreadExecutor
 from pipeline.files.folders import Folder
 from pipeline.fit.calibration import METHODS, make_calibrator
 from pipeline.log import segment_values
-from pipeline.log.score_grid import round_scores
 from pipeline.sort import run_merging
+from pipeline.sort.runs import round_scores
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_maps import SegmentRules
 

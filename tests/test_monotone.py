@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ENIR, CalibrationMap, HistogramBinning, Isotonic, Platt, project_isotonic
-from calibrators.methods.monotone import largest_fall
+from calibrators.methods.isotonic import largest_fall
 from logcal.errors import CheckFailedError
 from pipeline.fit.calibration import keep_monotone
 

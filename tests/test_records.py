@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from jobs import lineage, prometheus
+from jobs import exports
 
 
 def records(place):
@@ -171,7 +171,7 @@ def test_infinity_is_written_as_prometheus_has_it(tmp_path):
         "job": "evaluate", "table": "ads", "exit_code": 0, "end": "2026-01-02T03:04:05+00:00", "seconds": 1.5,
         "rows": {}, "measures": {"log_loss": "Infinity", "auc": None},
     }  # fmt: skip
-    prometheus.update(tmp_path / "x.prom", record)
+    exports.update(tmp_path / "x.prom", record)
     assert 'measure="log_loss"} +Inf' in (tmp_path / "x.prom").read_text()
     assert "auc" not in (tmp_path / "x.prom").read_text()
 
@@ -239,7 +239,7 @@ def test_datasets_have_the_names_that_openlineage_gives_them():
         "file:///data/log": naming.LocalFileSystem("/data/log"),
         "log/": naming.LocalFileSystem(str(Path("log").absolute())),
     }.items():
-        assert lineage._dataset(path) == (name.get_namespace(), name.get_name())
+        assert exports._dataset(path) == (name.get_namespace(), name.get_name())
 
 
 class Receiver(BaseHTTPRequestHandler):

@@ -23,8 +23,8 @@ from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
-from pipeline.log.score_grid import round_scores
 from pipeline.sort import day_tables
+from pipeline.sort.runs import round_scores
 from pipeline.table.store import TableStore
 from tests.test_segments import Shuffled
 

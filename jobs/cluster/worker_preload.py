@@ -1,10 +1,10 @@
 """Imports of the process that workers are forked from."""
 
-from jobs.cluster import process_memory
+from jobs.cluster import worker_process
 from jobs.interrupts import ignore_interrupts, while_command_lives
 
 ignore_interrupts()
-process_memory.begin()
+worker_process.keep_heaps()
 with while_command_lives():
     import distributed.worker  # noqa: F401
     import numpy as np

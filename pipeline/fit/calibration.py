@@ -26,8 +26,7 @@ from calibrators.methods.intervals import (
     lightened,
     venn_abers_pass,
 )
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.monotone import largest_fall, project_isotonic
+from calibrators.methods.isotonic import Isotonic, largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows

@@ -18,11 +18,11 @@ from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, Cells, logit_of
 from calibrators.segments.bends import bent
-from calibrators.segments.isotonic_groups import maps_of_blocks
 from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
     WithinBlockRanges,
+    maps_of_blocks,
     own_maps,
     pool_within,
 )

@@ -24,7 +24,7 @@ from calibrators.arithmetic.passes import Pass, in_memory, run_passes
 from calibrators.methods.base import Calibrator, Line
 from calibrators.methods.intervals import NONE, POSTERIOR, divided, interval_passes
 from calibrators.methods.isotonic import Isotonic
-from calibrators.segments.isotonic_groups import fit_groups
+from calibrators.segments.partial_pooling import fit_groups
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (

@@ -28,7 +28,6 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import each, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS, locking
-from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort.day_files import (
     FACTS,
@@ -40,7 +39,7 @@ from pipeline.sort.day_files import (
     read_day,
 )
 from pipeline.sort.run_files import row_width
-from pipeline.sort.runs import RunReceipt
+from pipeline.sort.runs import RunReceipt, steps_per_unit
 from pipeline.sort.score_table import SortPlan
 from pipeline.sort.window_runs import add_days, add_up_day
 from pipeline.table.published import PublishedTable

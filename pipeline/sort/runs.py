@@ -5,8 +5,10 @@ A run holds some millions of rows (`pipeline.sort.run_files`), or as many as one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ import pyarrow as pa
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.sampling import WeightSums
 from calibrators.arithmetic.ties import expand_ties
-from pipeline.log import quarantine, score_grid
+from pipeline.log import quarantine
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import Columns, Rows, pieces_ahead, read_rows
@@ -23,6 +25,12 @@ from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.buffers import Buffer, CodedBuffer, WeightedBuffer
 from pipeline.sort.run_files import Run, Sections, write_run
+
+NO_GRID = "none"
+_EXACT = 2.0**52
+"""From here on every double is a whole number."""
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_STEP = re.compile(r"1e-([1-9])")
 
 
 class Reading(NamedTuple):
@@ -33,7 +41,7 @@ class Reading(NamedTuple):
     transform : 'none' or 'sigmoid', applied to the score column.
     lookup : path of a lookup table without segments applied after it: the score is then a calibrated probability; or
         None.
-    grid : what scores are rounded to last; see `pipeline.log.score_grid`.
+    grid : what scores are rounded to last; see `round_scores`.
     spilled : labels that were joined before; None: they are in the log, or its tasks join them.
     """
 
@@ -41,7 +49,7 @@ class Reading(NamedTuple):
     columns: Columns
     transform: str = "none"
     lookup: str | None = None
-    grid: str = score_grid.NONE
+    grid: str = NO_GRID
     spilled: Any = None
 
 
@@ -157,7 +165,7 @@ class Intake:
 
     def rounded(self, rows: Rows) -> tuple[Rows, float]:
         """Rows with their scores on the grid, and how far the score has moved that moved the most."""
-        score, move = score_grid.round_scores(rows.score, self.reading.grid)
+        score, move = round_scores(rows.score, self.reading.grid)
         return rows._replace(score=score), move
 
     def buffer(self, capacity: int, folder: str, index: int) -> Buffer:
@@ -194,3 +202,42 @@ def write_points_run(score: Array, weight: Array, positives: Array, folder: str,
     entries = Points(*expand_ties(score[order], weight[order], positives[order]))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(entries=entries))
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
+
+
+def steps_per_unit(grid: str) -> float | None:
+    """Return 10 ** k of a power of ten 1e-k; None for the other grids."""
+    match = _STEP.fullmatch(grid)
+    return None if match is None else 10.0 ** int(match[1])
+
+
+def round_scores(score: Array, grid: str) -> tuple[Array, float]:
+    """Scores on a grid, and how far the one that moved the most has moved.
+
+    Parameters
+    ----------
+    score : float64 array, shape (n,); infinities and NaN stay
+    grid : 'none'; 'float32': the nearest float32; '1e-k': the nearest multiple of 10 ** -k. Halves go to the even
+        one; a double is half-way only where it is so exactly, as 0.5 is. Scores too large for the grid (float32's
+        range, 2 ** 52 steps) stay.
+    """
+    if grid == NO_GRID:
+        return score, 0.0
+    per_unit = steps_per_unit(grid)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if per_unit is None:
+            rounded = score.astype(np.float32).astype(np.float64)
+            small = np.abs(score) <= _LARGEST_FLOAT32
+        else:
+            # The double next to a whole number of steps, halves to the even one.
+            steps = score * per_unit
+            whole = np.rint(steps)
+            halves = np.flatnonzero(np.abs(steps - whole) == 0.5)
+            if halves.size:
+                # Of the exact product: 0.05 is above half a tenth.
+                values, place = np.unique(score[halves], return_inverse=True)
+                exact = [round(Fraction(value) * int(per_unit)) for value in values.tolist()]
+                whole[halves] = np.array(exact, np.float64)[place]
+            rounded = whole / per_unit
+            small = np.abs(steps) < _EXACT
+        out = np.where(small, rounded, score)
+        return out, float(np.max(np.abs(out - score), initial=0.0, where=small))

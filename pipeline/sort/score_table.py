@@ -22,7 +22,7 @@ from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
-from pipeline.log import quarantine, score_grid
+from pipeline.log import quarantine
 from pipeline.log.label_counts import LabelCounts, all_counted, sum_labels
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
@@ -73,7 +73,7 @@ class SortPlan:
     scratch: str
     transform: str = "none"
     lookup: str | None = None
-    grid: str = score_grid.NONE
+    grid: str = runs.NO_GRID
     rules: RowRules = field(default_factory=RowRules)
     write: str | None = None
     run_rows: int = RUN_ROWS
@@ -414,7 +414,7 @@ def _table(
         lowest=float(total.lowest),
         highest=float(total.highest),
         bad=total.bad,
-        largest_move=None if grid == score_grid.NONE else total.largest_move,
+        largest_move=None if grid == runs.NO_GRID else total.largest_move,
         weight_scale=total.scale,
         heaviest=total.heaviest,
         held_out=total.held_out,

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline._kernels import distinct
+from pipeline._kernels import packing
 from pipeline.log import thrift
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
 
@@ -302,7 +302,7 @@ class _DoublePages:
             self.highest = max(self.highest, float(present.max()))
         if self._held is not None:
             codes = np.empty(present.size, np.uint16)
-            used = distinct.encode(
+            used = packing.encode(
                 present.view(np.uint64),
                 self._slots,
                 np.uint64(64 - self._slot_bits),
@@ -399,5 +399,5 @@ def _bit_packed(codes: npt.NDArray[np.uint16], width: int) -> bytes:
     """Codes as one bit-packed run, padded with zeros to a multiple of eight."""
     groups = -(-codes.size // 8)
     out = np.zeros(-(-groups * width // 4), "<u4")
-    distinct.pack(codes, width, out)
+    packing.pack_codes(codes, width, out)
     return thrift.varint(groups << 1 | 1) + out.tobytes()[: groups * width]
