@@ -72,12 +72,12 @@ def run_job(
 def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Attempt | None) -> JobConfig:
     """The job's configuration, in a process that is made ready for it. attempt : to be recorded, if there is one."""
     with _no_garbage():
-        from jobs.cluster import worker_process
+        from jobs.cluster.starting import process_memory
         from jobs.config.loading import load_values, read_values
         from jobs.progress import announce_compiling
 
-    worker_process.check_address_space()
-    worker_process.keep_heaps()
+    process_memory.check_address_space()
+    process_memory.begin()
     values = read_values(files, settings)
     given = copy.deepcopy(values.values)
     try:

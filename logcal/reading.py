@@ -20,9 +20,8 @@ from logcal import schema, storage
 from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
-from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
-from logcal.manifest import read_manifest
+from logcal.manifest import fingerprint, read_manifest, segmented_fingerprint
 from logcal.schema import TRANSFORMS
 from logcal.segment_index import SegmentIndex
 from logcal.storage import parse_json

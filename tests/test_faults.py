@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from jobs import tables
-from jobs.cluster import worker_process
+from jobs.cluster import process_memory
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
 from pipeline.files import folders
 from pipeline.files.faults import as_fault
@@ -236,11 +236,11 @@ def test_too_few_addresses_are_said_before_anything_starts(place):
 
 def test_what_is_mapped_already_counts(monkeypatch):
     """A limit that a forked process has reached: threads would not start, and their starters wait for ever."""
-    limit = worker_process._mapped_bytes() + (1 << 29)
-    assert limit > worker_process.FEWEST_BYTES
-    monkeypatch.setattr(worker_process.resource, "getrlimit", lambda _: (limit, limit))
+    limit = process_memory._mapped_bytes() + (1 << 29)
+    assert limit > process_memory.FEWEST_BYTES
+    monkeypatch.setattr(process_memory.resource, "getrlimit", lambda _: (limit, limit))
     with pytest.raises(TemporaryError, match=r"ulimit -v.* of them in use: raise the limit"):
-        worker_process.check_address_space()
+        process_memory.check_address_space()
 
 
 NO_MORE = """

@@ -12,7 +12,7 @@ import pytest
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal import reading, schema, storage
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
-from logcal.fingerprints import fingerprint
+from logcal.manifest import fingerprint
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.table.lookup_table import (
     cached_lookup_table,

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.system
 ALLOCATED = """
 import ctypes, threading
 from pathlib import Path
-from jobs.cluster import worker_process
+from jobs.cluster import process_memory
 
-worker_process.keep_heaps()
+process_memory.begin()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 places = []

@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize, special
 
 from calibrators import Beta, Smooth
-from calibrators._kernels import curve as kernel
+from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic import curve, fine_cells
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass
 from calibrators.arithmetic.passes import collapse

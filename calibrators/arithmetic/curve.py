@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators._kernels import curve as kernel
+from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic.fine_cells import FineCells
 from calibrators.arithmetic.log_odds import exp_of_negative, log_of, logistic
 from calibrators.arithmetic.log_odds import log_odds as log_odds_within

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import curve as kernel
+from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic.curve import (
     LEAST,
     Cells,

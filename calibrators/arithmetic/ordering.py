@@ -42,13 +42,13 @@ _measuring = threading.Lock()
 
 @functools.cache
 def _measured() -> bool:
-    from calibrators._kernels import radix
+    from calibrators._kernels import sorting
 
     sample = np.random.default_rng(0).random(_SAMPLE)
     spare = np.empty(_SAMPLE, np.uint64)
 
     def by_radix() -> None:
-        radix.sort_numbers(sample.copy().view(np.uint64), spare, True)
+        sorting.sort_numbers(sample.copy().view(np.uint64), spare, True)
 
     by_radix()  # compiled, or its code loaded
     return _seconds(by_radix) < _seconds(lambda: sample.copy().sort())
@@ -74,9 +74,9 @@ def ordinals(values: Array) -> Words:
 def sort_scores(values: Array) -> None:
     """Sort finite doubles without -0.0 in place. values : float64 array, shape (n,), contiguous."""
     if radix_for(values.size):
-        from calibrators._kernels import radix
+        from calibrators._kernels import sorting
 
-        radix.sort_numbers(values.view(np.uint64), np.empty(values.size, np.uint64), True)
+        sorting.sort_numbers(values.view(np.uint64), np.empty(values.size, np.uint64), True)
     else:
         values.sort()
 
@@ -84,10 +84,10 @@ def sort_scores(values: Array) -> None:
 def sort_pieces(numbers: Words, ends: npt.NDArray[np.int64], bits: int) -> Words:
     """Whole numbers of so many bits, each piece sorted; `numbers` is used up. ends : int64 array, of the pieces."""
     if radix_for(numbers.size):
-        from calibrators._kernels import radix
+        from calibrators._kernels import sorting
 
         found = np.empty_like(numbers)
-        radix.sort_pieces(numbers, ends, found, np.uint64((1 << bits) - 1))
+        sorting.sort_pieces(numbers, ends, found, np.uint64((1 << bits) - 1))
         return found
     start = 0
     for stop in ends.tolist():
@@ -123,7 +123,7 @@ def ascending(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _by_radix(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    from calibrators._kernels import radix
+    from calibrators._kernels import sorting
 
     rows = np.empty((values.size, 2), np.uint64)
     doubles = values.dtype.kind == "f"
@@ -132,7 +132,7 @@ def _by_radix(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     else:
         rows[:, 0] = values
     rows[:, 1] = np.arange(values.size)
-    radix.sort_numbers(rows, np.empty_like(rows), doubles)
+    sorting.sort_numbers(rows, np.empty_like(rows), doubles)
     return rows[:, 1].astype(np.int64)
 
 
@@ -167,10 +167,10 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
     pairs[:, 0] += 0.0  # -0.0 is 0.0
     rows = pairs
     if radix_for(pairs.shape[0]):
-        from calibrators._kernels import radix
+        from calibrators._kernels import sorting
 
         # In place: pairs are the most that a task holds.
-        radix.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
+        sorting.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
     else:
         rows = np.take(pairs, ascending(pairs[:, 0]), axis=0)
     first, second = np.ascontiguousarray(rows.T)

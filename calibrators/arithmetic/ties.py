@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import ties as kernels
+from calibrators._kernels import sorting as kernels
 from calibrators._kernels.sums import adds_exactly
 
 Array = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import log_loss as kernel
+from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, blocks_of

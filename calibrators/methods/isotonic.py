@@ -1,4 +1,4 @@
-"""Isotonic regression of the labels on the scores."""
+"""Isotonic regression of the labels on the scores; the isotonic projection of any map."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import log_loss as kernel
+from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic.cumulative import Layout
 from calibrators.arithmetic.passes import Pass, Points, blocks_of, run_in_memory
 

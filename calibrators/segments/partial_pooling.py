@@ -1,4 +1,4 @@
-"""Partial pooling: segments' rows in the block ranges of their parents' maps, and maps of their own.
+"""Many groups of rows: isotonic maps of them, and partial pooling in the block ranges of their parents' maps.
 
 Adjusting a parent's map (`calibrators.segments.adjusting`) and pooling with it need only a segment's counts in the
 block ranges within which that map is constant.

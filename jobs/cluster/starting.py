@@ -12,7 +12,7 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from jobs.cluster import worker_process
+from jobs.cluster import process_memory, worker_process
 from jobs.cluster.kinds import (
     ClusterJobs,
     Refusals,
@@ -85,7 +85,7 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
             if config.kind == INLINE:
                 return InlineExecutor(stack.enter_context(reporting()))
             if config.kind == THREADS or (config.kind == AUTO and threads):
-                worker_process.keep()
+                process_memory.keep()
                 return ThreadExecutor(local_workers(config), stack.enter_context(reporting()))
             up = begun or start()
             client, watch = up.result()

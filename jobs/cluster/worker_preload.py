@@ -1,10 +1,10 @@
 """Imports of the process that workers are forked from."""
 
-from jobs.cluster import worker_process
+from jobs.cluster import process_memory
 from jobs.interrupts import ignore_interrupts, while_command_lives
 
 ignore_interrupts()
-worker_process.keep_heaps()
+process_memory.begin()
 with while_command_lives():
     import distributed.worker  # noqa: F401
     import numpy as np

@@ -5,6 +5,8 @@ doubles are written as steps between their bit patterns as integers; others as t
 (frame of reference), with a sign bit if both signs occur (Lemire and Boytsov 2015, "Decoding billions of integers per
 second through vectorization"). Nothing is rounded. Two million sorted scores take 4 to 5 bytes each, weights with all
 their bits some 7; counts, and doubles that were floats before, take less.
+
+For Parquet: a dictionary of a column's values, given up early where it does not pay, and codes side by side.
 """
 
 import numpy as np

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.methods.intervals import ALPHA, NONE
 from logcal import schema
-from logcal.fingerprints import fingerprint
+from logcal.manifest import fingerprint
 from logcal.reading import SEGMENTS_FILE
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob

@@ -25,8 +25,8 @@ from calibrators.arithmetic.passes import Array
 from calibrators.methods.intervals import NONE
 from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy, column_of
-from logcal.fingerprints import as_json, fingerprint, segmented_fingerprint
 from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.manifest import as_json, fingerprint, segmented_fingerprint
 from logcal.reading import cached_table, plain, read_table, segmented
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Integers
