@@ -254,7 +254,7 @@ class Prepared(Startable):
             self.measurement.lookup.map,
             facts,
             title=f"Calibration of {self.config.store.table}",
-            segments=None if segments is None else segments.facts(),
+            segments=None if segments is None else segments.facts,
             segment_maps=self._segment_maps(measured),
             interval=self._interval,
             notes=[
@@ -274,7 +274,7 @@ class Prepared(Startable):
             document["evaluation"]["comparison"] = comparison_facts(measured)
         contents = {REPORT: page.encode(), RELIABILITY_FILE: as_parquet(reliability_table(evaluation))}
         if segments is not None:
-            document["segments"] = segments.facts()
+            document["segments"] = segments.facts
             contents[SEGMENTS_FILE] = as_parquet(segments.table(self._same_segments(measured)))
         contents[RUN] = to_json(document).encode()
         facts = {

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jobs.config.jobs import GenerateConfig
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import label_lines, outcomes_of, settings_of
 from logcal.errors import InputRejectedError, counted
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
@@ -80,7 +80,7 @@ def _check_memory(config: GenerateConfig, training: Training, facts: DataFacts |
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Startable):
     """A generation that can start."""
 
     config: GenerateConfig
@@ -88,10 +88,8 @@ class Prepared:
     output: Output
     identity: str
 
-    @property
-    def threads(self) -> bool:
-        """Classifiers are trained, which are held to one thread by settings of the whole process."""
-        return False
+    threads = False
+    """Classifiers are trained, which are held to one thread by settings of the whole process."""
 
     @property
     def plan(self) -> Plan:

@@ -84,7 +84,7 @@ def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
     if evaluation.comparison is not None:
         summary["comparison"] = jsonable(comparison_facts(measured))
     if measured.segments is not None:
-        summary["segments"] = jsonable(measured.segments.facts())
+        summary["segments"] = jsonable(measured.segments.facts)
     return summary
 
 
@@ -109,7 +109,7 @@ def lines_of(measured: Measured, seen: InSample, version: Version) -> list[str]:
         "",
     ]
     if measured.segments is not None:
-        lines += [*_segment_lines(measured.segments.facts()), ""]
+        lines += [*_segment_lines(measured.segments.facts), ""]
     return lines
 
 

@@ -124,8 +124,7 @@ class _Stage:
 class LogLines:
     """A line when a stage starts and ends, and every `INTERVAL` seconds."""
 
-    def __init__(self, interval: float = INTERVAL) -> None:
-        self.interval = interval
+    def __init__(self) -> None:
         self.stages: dict[str, _Stage] = {}
         self.said: dict[str, float] = {}
 
@@ -141,7 +140,7 @@ class LogLines:
         if done == total:
             del self.stages[stage]
             log.info("%s: done, %.1f s", stage, seconds)
-        elif now - self.said[stage] >= self.interval:
+        elif now - self.said[stage] >= INTERVAL:
             self.said[stage] = now
             left = known.seconds_left(total, now)
             estimate = "" if left is None else f", about {left:.0f} s left"

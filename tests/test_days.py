@@ -23,7 +23,7 @@ from pipeline.table.day_decisions import DECISIONS, read_decisions
 def day(number, kind=None, **more):
     score, label, known = simulated_day(number, kind, **more)
     profile = Profile.of(score[known], np.ones(known.sum()), label[known].astype(float))
-    return DayFacts(number, score.size, int((~known).sum()), 0, profile)
+    return DayFacts(number, score.size, int((~known).sum()), profile)
 
 
 def found(days, **more):

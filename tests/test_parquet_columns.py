@@ -309,7 +309,7 @@ def test_booleans_with_nulls_read_back(codec, nulls, rows):
             pages = (
                 (values[i : min(i + 400, high)], null[i : min(i + 400, high)]) for i in range(low, high, 400)
             )
-            chunks.append(writer.write_booleans(pages, high - low, codec))
+            chunks.append(writer.write_booleans(pages, codec))
         return [NewColumn("decision", BOOLEAN, chunks)]
 
     target = io.BytesIO()

@@ -26,14 +26,13 @@ def render_comparison(
     comparison: CrossValidation,
     facts: Mapping[str, Any],
     *,
-    title: str = "Methods compared",
     notes: Sequence[str] = (),
 ) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
     return render_page(
         TEMPLATE,
         {"method": label_of},
-        title=title,
+        title="Methods compared",
         headline=comparison_headline(comparison),
         size=_size(comparison),
         notes=notes,

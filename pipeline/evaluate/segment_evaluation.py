@@ -239,12 +239,9 @@ class SegmentedEvaluation:
         keys = [column.take(at) for column in segment_values.arrays(level.keys, level.types)]
         return keys, self.fitted_on.take(at).to_pylist()
 
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """Numbers of segments by kind, and the worst of them."""
-        return dict(self._facts)
-
-    @cached_property
-    def _facts(self) -> dict[str, Any]:
         level = self.before.rows.level
         coded = self.fitted_on.dictionary_encode()
         codes, kinds = as_numpy(coded.indices), coded.dictionary.to_pylist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,51 +54,38 @@ def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
         return Verdict("The predictions are not probabilities.", "", "unknown", False)
     predicted, observed = bars.expected / after.weight, bars.observed / after.weight
     z = bars.ratio_z
-    groups = _in_groups(after)
+    in_groups, beyond = _in_groups(after)
     if z is None:
         differs = not math.isclose(predicted, observed, rel_tol=1e-12)
-        return Verdict(
-            f"The table predicts {_percent(predicted)}; {_percent(observed)} were observed.",
-            "",
-            "off" if differs else "right",
-            differs,
-        )
+        said = f"The table predicts {_percent(predicted)}; {_percent(observed)} were observed."
+        return Verdict(said, "", "off" if differs else "right", differs)
     if abs(z) < UNSURE:
         share = f"{_percent(predicted)} predicted, {_percent(observed)} observed"
         large = f"The table is right on average: {share} (within chance, {_z(z)})."
-        return Verdict(large, groups.sentence, "off" if groups.beyond else "right", groups.beyond)
+        return Verdict(large, in_groups, "off" if beyond else "right", beyond)
     way = "low" if z > 0 else "high"
     size = (
         f"The table predicts {points(abs(observed - predicted))} points too {way}: {_percent(predicted)} against "
         f"{_percent(observed)} observed"
     )
     if abs(z) < SURE:
-        return Verdict(
-            f"{size} (chance rarely explains this, {_z(z)}).",
-            groups.sentence,
-            "off" if groups.beyond else "right",
-            groups.beyond,
-        )
-    return Verdict(f"{size} (beyond chance, {_z(z)}).", groups.sentence, way, True)
+        said = f"{size} (chance rarely explains this, {_z(z)})."
+        return Verdict(said, in_groups, "off" if beyond else "right", beyond)
+    return Verdict(f"{size} (beyond chance, {_z(z)}).", in_groups, way, True)
 
 
-@dataclass(frozen=True)
-class _Groups:
-    sentence: str
-    beyond: bool
-
-
-def _in_groups(after: Assessment) -> _Groups:
+def _in_groups(after: Assessment) -> tuple[str, bool]:
+    """Describe the error in groups, and tell whether it is beyond chance."""
     error = after.measures.ece_frequency
     if error is None:
-        return _Groups("", False)
+        return "", False
     chance = chance_error(after.by_frequency)
     text = (
         f"In groups of similar predictions its error is {points(error)} points on average; chance alone gives "
         f"about {points(chance)}"
     )
     beyond = excess_error(after.by_frequency) > 0
-    return _Groups(f"{text}{': beyond chance' if beyond else ''}.", beyond)
+    return f"{text}{': beyond chance' if beyond else ''}.", beyond
 
 
 def excess_error(groups: Sequence[ReliabilityBin]) -> float:
@@ -156,18 +143,16 @@ def required_values(after: Assessment, bars: ErrorBars | None) -> dict[str, floa
 
 def failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> list[str]:
     """List the unmet requirements in words."""
-    return list(_failed(required, found))
-
-
-def _failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> Iterator[str]:
+    said = []
     for name, limit in required.items():
         value = found[name]
         least = name in LOWER_LIMITS
         wanted = f"{name}: expected at {'least' if least else 'most'} {limit:g}"
         if value is None:
-            yield f"{wanted}, found none"
+            said.append(f"{wanted}, found none")
         elif math.isnan(value) or (value < limit if least else abs(value) > limit):
-            yield f"{wanted}, found {value:.6g}"
+            said.append(f"{wanted}, found {value:.6g}")
+    return said
 
 
 def significance_facts(after: Assessment, bars: ErrorBars | None) -> dict[str, Any]:

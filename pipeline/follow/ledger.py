@@ -306,9 +306,8 @@ class Ledger:
         if not self._states:
             return
         # Another partition's newest state may be older: it holds all that is known of that partition.
-        dropped = [n for n in self._numbers("done") if n <= self.last]
         # What waits, and the last facts, are known from the last done alone.
-        dropped = [n for n in dropped if n != self.last]
+        dropped = [n for n in self._numbers("done") if n < self.last]
         self._remove([*old, *(self._path("done", n) for n in dropped)])
         self._remove(self._path("plan", n) for n in self._numbers("plan") if n <= self.last)
 

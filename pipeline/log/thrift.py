@@ -84,12 +84,8 @@ def skip(data: bytes, at: int, kind: int) -> int:
 def _skip_list(data: bytes, at: int) -> int:
     kind, count, at = _list_header(data, at)
     _check_room(data, at, count)
-    if kind == STRUCT:
-        for _ in range(count):
-            at = _skip_struct(data, at)
-        return at
     for _ in range(count):
-        at = _skip_element(data, at, kind)
+        at = _skip_struct(data, at) if kind == STRUCT else _skip_element(data, at, kind)
     return at
 
 

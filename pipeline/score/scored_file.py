@@ -300,7 +300,7 @@ class _File:
         count = 2 if self.interval is None else 4
         chunks = writer.write_doubles(self._classified(index, decisions), rows, codec, count)
         self.null_rows += chunks[1].nulls
-        decided = writer.write_booleans(decisions, rows, codec)
+        decided = writer.write_booleans(decisions, codec)
         return [*chunks, decided, writer.write_constant(self._version, rows, codec)]
 
     @property
@@ -355,14 +355,6 @@ class _SegmentedFile(_File):
         self.seen = lookup.index.nothing_seen()
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
-        for scores, place, known in self._placed(row_group):
-            self.range.add(scores)
-            self.unseen_rows += known.size - int(np.count_nonzero(known))
-            ends = () if self.interval is None else self.lookup.intervals(scores, place)
-            yield self.lookup.apply(scores, place), *ends
-
-    def _placed(self, row_group: int) -> Iterator[tuple[Array, npt.NDArray[np.int32], npt.NDArray[np.bool_]]]:
-        """Scores, what each goes through, and whether its segment is known."""
         segments = self.scoring.segments
         there = self.parquet.schema_arrow.names
         names = [self.scoring.score, *(name for name in segments if name in there)]
@@ -370,4 +362,7 @@ class _SegmentedFile(_File):
             keys = with_values(batch, self.path, segments)
             place, known = self.lookup.index.find([keys.column(name) for name in segments], self.seen)
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
-            yield scores, place, known
+            self.range.add(scores)
+            self.unseen_rows += known.size - int(np.count_nonzero(known))
+            ends = () if self.interval is None else self.lookup.intervals(scores, place)
+            yield self.lookup.apply(scores, place), *ends

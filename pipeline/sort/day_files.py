@@ -38,6 +38,8 @@ from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import add_up
 
 FACTS, SAMPLES, SEGMENTS = "day.json", "samples.npy", "segments.parquet"
+_NUMBERS = ("rows", "used", "used_positive", "lowest", "highest", "largest_move")
+"""Fields of a receipt that stand in the facts as they are."""
 
 FileId = tuple[str, int, str]
 """Path, size and stamp of a log's file: a changed file is another one."""
@@ -70,12 +72,7 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], run_by
         stored.replace(SEGMENTS, segments)
     facts = {
         "files": files,
-        "rows": receipt.rows,
-        "used": receipt.used,
-        "used_positive": receipt.used_positive,
-        "lowest": float(receipt.lowest),
-        "highest": float(receipt.highest),
-        "largest_move": receipt.largest_move,
+        **{name: getattr(receipt, name) for name in _NUMBERS},
         "sums": None if receipt.sums is None else [column.tolist() for column in receipt.sums],
         "labels": None if receipt.labels is None else receipt.labels.kept(),
         "bad": receipt.bad.counts,
@@ -167,12 +164,7 @@ def read_day(folder: str) -> Kept | None:
         sizes = stored.sizes()
         numbers = np.load(io.BytesIO(stored.read(SAMPLES) or b""))
         receipt = RunReceipt(
-            rows=facts["rows"],
-            used=facts["used"],
-            used_positive=facts["used_positive"],
-            lowest=facts["lowest"],
-            highest=facts["highest"],
-            largest_move=facts["largest_move"],
+            **{name: facts[name] for name in _NUMBERS},
             sums=None if (sums := facts.get("sums")) is None else WeightSums(*map(np.array, sums)),
             labels=None if (labels := facts.get("labels")) is None else LabelCounts.of(labels),
             bad=BadRows(

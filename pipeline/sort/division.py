@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.arithmetic.hashing import mixed
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.ties import Coded, sum_coded
 from logcal.lookup_table import one_array
@@ -94,10 +95,7 @@ def _some(*points: Array) -> tuple[Points, npt.NDArray[np.bool_]]:
 
 def _uniform(score: Array, salt: Salts | np.uint64) -> Array:
     """Numbers in [0, 1) that look random and are always the same: the finaliser of SplitMix64."""
-    bits: npt.NDArray[np.uint64] = (score + 0.0).view(np.uint64) + salt  # -0.0 is 0.0
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    bits ^= bits >> np.uint64(31)
+    bits = mixed((score + 0.0).view(np.uint64) + salt)  # -0.0 is 0.0
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

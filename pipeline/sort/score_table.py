@@ -280,7 +280,7 @@ def add_merge(
     # What combines stays here.
     first = None if request is None else replace(request, combine=list)
     tasks = [
-        (entry, _part_path(plan.write, i), first, cutting, i)
+        (entry, plan.write and f"{plan.write}/part-{i:05d}.parquet", first, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
@@ -352,10 +352,6 @@ def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[Places, float, fl
     edges = np.concatenate([[-math.inf], inner, [math.inf]])
     where = buckets.places(total.runs, edges, bucket_bytes)
     return [(where[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
-
-
-def _part_path(folder: str | None, index: int) -> str | None:
-    return None if folder is None else f"{folder}/part-{index:05d}.parquet"
 
 
 def _merge_bucket(

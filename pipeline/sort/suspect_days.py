@@ -68,7 +68,6 @@ class DayFacts:
     day: int
     rows: int
     waiting: int
-    unusable: int
     profile: Profile
     weighted: bool = False
     usual_share: float = 1.0
@@ -182,8 +181,7 @@ def suspect_days(
 def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
     """Find faults of a day that chance never explains."""
     profile, reasons = own.profile, []
-    counts = np.concatenate([profile.negatives, profile.positives])
-    filled = counts[counts > 0]
+    filled = _filled(own)
     if not own.weighted and filled.size >= _COPIES and _even(filled):
         alike = [other for other in others if other.profile.cell.size and _even(_filled(other))]
         if len(alike) < max(1, len(others)):
@@ -467,7 +465,6 @@ def suspects(
     days = []
     for day, parts in by_day.items():
         rows = sum(table.receipt.rows for table, _ in parts)
-        unusable = sum(table.receipt.bad.total for table, _ in parts)
         waiting = sum(table.receipt.waiting for table, _ in parts)
         if rule.by_age:
             waiting -= sum(table.receipt.labels.waiting for table, _ in parts if table.receipt.labels)
@@ -477,7 +474,7 @@ def suspects(
         ):  # weights say little of how much rows vary by chance: all together count as the rows there are
             total = total.scaled(sum(table.receipt.used for table, _ in parts))
         usual = rule.shares.get(max(by_day) - day, 1.0)
-        days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted, usual))
+        days.append(DayFacts(day, rows, waiting, total, rule.weighted, usual))
     included = frozenset(rule.decided(tables, INCLUDE))
     known = [
         Finding(day, rule.remembered[name][1], never=True)

@@ -16,15 +16,8 @@ from calibrators.methods.base import Line
 from calibrators.methods.intervals import NONE
 from pipeline.log.segment_values import Key
 
-MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NO_BEND, NOT_SUITED = (
-    "min_rows",
-    "min_positives",
-    "min_negatives",
-    "one_class",
-    "one_score",
-    "no_bend",
-    "not_suited",
-)
+MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES = "min_rows", "min_positives", "min_negatives"
+ONE_CLASS, ONE_SCORE, NO_BEND, NOT_SUITED = "one_class", "one_score", "no_bend", "not_suited"
 """Why a segment has no map of its own; no_bend: none of its column differs from its adjusted parent's map by more than
 chance. not_suited: the calibrator refuses its scores."""
 

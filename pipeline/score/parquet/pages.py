@@ -118,6 +118,7 @@ class ChunkWriter:
 
     target: BinaryIO
     position: int = 0
+    _codec: int = field(default=0, init=False)
     _chunk_start: int = field(default=0, init=False)
     _uncompressed: int = field(default=0, init=False)
     _pages: list[tuple[int, int, int]] = field(default_factory=list, init=False)
@@ -145,7 +146,7 @@ class ChunkWriter:
             for batch in batches:
                 for pages, values in zip(columns, batch, strict=True):
                     pages.add(values)
-            chunks = [pages.finish(rows) for pages in columns]
+            chunks = [pages.finish() for pages in columns]
             return [chunks[0], *map(self._append, writers[1:], chunks[1:])]
 
     def _append(self, other: ChunkWriter, chunk: Chunk) -> Chunk:
@@ -161,10 +162,10 @@ class ChunkWriter:
         )
 
     def write_booleans(
-        self, batches: Iterable[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]], rows: int, codec: int
+        self, batches: Iterable[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]], codec: int
     ) -> Chunk:
-        """Write a chunk of booleans, each batch a page of values and of where they are null; `rows` in all."""
-        self._start_chunk()
+        """Write a chunk of booleans, each batch a page of values and of where they are null."""
+        self._start_chunk(codec)
         first = self.position
         nulls, seen = 0, set[bool]()
         for values, null in batches:
@@ -173,49 +174,43 @@ class ChunkWriter:
             nulls += hidden
             seen.update(np.unique(present).tolist())
             bits = np.packbits(present, bitorder="little").tobytes()
-            self.write_page(levels + bits, values.size, _PLAIN, codec)
+            self.write_page(levels + bits, values.size, _PLAIN)
         if first == self.position:
-            self.write_page(_all_present(0), 0, _PLAIN, codec)
-        return Chunk(
-            BOOLEAN,
-            codec,
-            rows,
-            nulls,
-            bytes([min(seen, default=False)]),
-            bytes([max(seen, default=False)]),
-            self._uncompressed,
-            self.position - self._chunk_start,
-            first,
-            None,
-            tuple(self._pages),
-        )
+            self.write_page(_all_present(0), 0, _PLAIN)
+        bounds = bytes([min(seen, default=False)]), bytes([max(seen, default=False)])
+        return self._chunk(BOOLEAN, nulls, bounds, first)
 
     def write_constant(self, value: bytes, rows: int, codec: int) -> Chunk:
         """Write a chunk of a string that is the same in every row: a few bytes whatever the rows."""
-        self._start_chunk()
+        self._start_chunk(codec)
         dictionary_offset = self.position
-        self.write_dictionary(len(value).to_bytes(4, "little") + value, 1, codec)
+        self.write_dictionary(len(value).to_bytes(4, "little") + value, 1)
         first = self.position
         # The codes' width of one bit, then one run of code 0.
-        self.write_page(_all_present(rows) + b"\x01" + _run(rows, 0), rows, _RLE_DICTIONARY, codec)
+        self.write_page(_all_present(rows) + b"\x01" + _run(rows, 0), rows, _RLE_DICTIONARY)
+        return self._chunk(BYTE_ARRAY, 0, (value, value), first, dictionary_offset)
+
+    def _start_chunk(self, codec: int) -> None:
+        self._codec, self._chunk_start = codec, self.position
+        self._uncompressed = 0
+        self._pages, self._rows = [], 0
+
+    def _chunk(
+        self, kind: int, nulls: int, bounds: tuple[bytes, bytes], first: int, dictionary: int | None = None
+    ) -> Chunk:
+        """Facts about the chunk that ends here. first, dictionary : offsets of pages."""
         return Chunk(
-            BYTE_ARRAY,
-            codec,
-            rows,
-            0,
-            value,
-            value,
+            kind,
+            self._codec,
+            self._rows,
+            nulls,
+            *bounds,
             self._uncompressed,
             self.position - self._chunk_start,
             first,
-            dictionary_offset,
+            dictionary,
             tuple(self._pages),
         )
-
-    def _start_chunk(self) -> None:
-        self._chunk_start = self.position
-        self._uncompressed = 0
-        self._pages, self._rows = [], 0
 
     def write_offset_index(self, chunk: Chunk) -> tuple[int, int]:
         """Write a chunk's offset index; return its offset and its bytes."""
@@ -224,20 +219,20 @@ class ChunkWriter:
         self.position += len(index)
         return offset, len(index)
 
-    def write_page(self, body: bytes, rows: int, encoding: int, codec: int) -> None:
+    def write_page(self, body: bytes, rows: int, encoding: int) -> None:
         """Write a data page whose body is levels and values."""
         start = self.position
-        self._write(_DATA_PAGE, body, rows, encoding, codec)
+        self._write(_DATA_PAGE, body, rows, encoding)
         self._pages.append((start, self.position - start, self._rows))
         self._rows += rows
 
-    def write_dictionary(self, body: bytes, entries: int, codec: int) -> None:
+    def write_dictionary(self, body: bytes, entries: int) -> None:
         """Write a dictionary page."""
-        self._write(_DICTIONARY_PAGE, body, entries, _PLAIN, codec)
+        self._write(_DICTIONARY_PAGE, body, entries, _PLAIN)
 
-    def _write(self, kind: int, body: bytes, values: int, encoding: int, codec: int) -> None:
+    def _write(self, kind: int, body: bytes, values: int, encoding: int) -> None:
         encode = _encoded_again if len(body) <= _KEPT_BYTES else _encoded
-        head, packed = encode(kind, body, values, encoding, codec)
+        head, packed = encode(kind, body, values, encoding, self._codec)
         self.target.write(head)
         self.target.write(packed)
         self.position += len(head) + len(packed)
@@ -279,9 +274,8 @@ class _DoublePages:
     """Pages of one chunk of doubles: codes into a dictionary, until it grows too long to pay."""
 
     def __init__(self, writer: ChunkWriter, codec: int, limit: int) -> None:
-        writer._start_chunk()
+        writer._start_chunk(codec)
         self.writer = writer
-        self.codec = codec
         self.nulls = 0
         self.lowest, self.highest = np.inf, -np.inf
         self.first_data_page = writer.position
@@ -318,25 +312,14 @@ class _DoublePages:
             self._give_up()
         self._write_plain(levels, values.size, present)
 
-    def finish(self, rows: int) -> Chunk:
-        """Write what is held; return the chunk, which has so many rows."""
+    def finish(self) -> Chunk:
+        """Write what is held; return the chunk."""
         dictionary_offset = self._write_held()
         # The sign of a zero is not part of the order of doubles: bounds must cover both.
         lowest = -0.0 if self.lowest == 0.0 else self.lowest
         highest = 0.0 if self.highest == 0.0 else self.highest
-        return Chunk(
-            DOUBLE,
-            self.codec,
-            rows,
-            self.nulls,
-            np.array([lowest], "<f8").tobytes(),
-            np.array([highest], "<f8").tobytes(),
-            self.writer._uncompressed,
-            self.writer.position - self.writer._chunk_start,
-            self.first_data_page,
-            dictionary_offset,
-            tuple(self.writer._pages),
-        )
+        bounds = np.array([lowest], "<f8").tobytes(), np.array([highest], "<f8").tobytes()
+        return self.writer._chunk(DOUBLE, self.nulls, bounds, self.first_data_page, dictionary_offset)
 
     def _write_held(self) -> int | None:
         """Write what is held; return the dictionary page's offset, if there is one."""
@@ -346,12 +329,12 @@ class _DoublePages:
                 self._write_plain(_all_present(0), 0, np.empty(0))
             return None
         offset = self.writer.position
-        self.writer.write_dictionary(self._dictionary[: self._used].tobytes(), self._used, self.codec)
+        self.writer.write_dictionary(self._dictionary[: self._used].tobytes(), self._used)
         self.first_data_page = self.writer.position
         width = max(1, (self._used - 1).bit_length())
         for levels, rows, codes in self._held:
             body = levels + bytes([width]) + _bit_packed(codes, width)
-            self.writer.write_page(body, rows, _RLE_DICTIONARY, self.codec)
+            self.writer.write_page(body, rows, _RLE_DICTIONARY)
         return offset
 
     def _levels(self, values: Array) -> tuple[bytes, Array]:
@@ -368,7 +351,7 @@ class _DoublePages:
 
     def _write_plain(self, levels: bytes, rows: int, present: Array) -> None:
         body = b"".join([levels, present.astype("<f8", copy=False).tobytes()])
-        self.writer.write_page(body, rows, _PLAIN, self.codec)
+        self.writer.write_page(body, rows, _PLAIN)
         self._written += 1
 
 
