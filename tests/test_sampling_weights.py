@@ -63,7 +63,7 @@ def test_a_score_table_is_that_of_scaled_sums(tmp_path_factory, rows, cut, run_r
     plan = SortPlan(folder, write=folder / "table", run_rows=run_rows, bucket_bytes=bucket_bytes)
     table, _ = build_score_table(log, plan, InlineExecutor())
     plain = collapse(score, label, weight)
-    scale = table.weight_scale
+    scale = table.scale
     assert scale == pytest.approx(weight.sum() / (weight**2).sum())
     assert_same(points_of(table), (plain.score, plain.weight * scale, plain.positives * scale))
     assert table.weight == pytest.approx(weight.sum() ** 2 / (weight**2).sum())

@@ -162,9 +162,6 @@ def own_maps(
     )
 
 
-Integers = npt.NDArray[np.int64]
-
-
 class GroupMaps(NamedTuple):
     """Maps of groups, one after the other.
 

@@ -327,7 +327,7 @@ def refuse_table(table: ScoreTable) -> None:
 def check_table(table: ScoreTable) -> None:
     """The same, with a warning of weights that nobody meant."""
     refuse_table(table)
-    if table.weight_scale == 1.0 and table.weight * _FAR_BELOW < table.used:
+    if table.scale == 1.0 and table.weight * _FAR_BELOW < table.used:
         _logger.warning(
             "the weights of %s rows add up to %.6g: every method counts a weight of 2 as the row twice, so these are "
             "taken for so few observations; set log.weights to sampling if rows were drawn with different "

@@ -104,6 +104,7 @@ class Report(Counts):
     seconds: float = 0.0
 
 
+@dataclass
 class Follower:
     """A stream being followed.
 
@@ -122,26 +123,16 @@ class Follower:
     pending : files that have been found and not been scored
     """
 
-    def __init__(
-        self,
-        places: Places,
-        ledger: Ledger,
-        rules: Rules,
-        scoring: Callable[[str], Scoring],
-        current: Callable[[], str | None],
-        executor: Executor,
-        lease_owner: LeaseOwner,
-    ) -> None:
-        self.places = places
-        self.ledger = ledger
-        self.rules = rules
-        self.scoring = scoring
-        self.current = current
-        self.executor = executor
-        self.lease_owner = lease_owner
-        self.pending = 0
-        self._listed_whole: float | None = None
-        self._retry: dict[str, tuple[Source, float, float]] = {}
+    places: Places
+    ledger: Ledger
+    rules: Rules
+    scoring: Callable[[str], Scoring]
+    current: Callable[[], str | None]
+    executor: Executor
+    lease_owner: LeaseOwner
+    pending: int = 0
+    _listed_whole: float | None = None
+    _retry: dict[str, tuple[Source, float, float]] = field(default_factory=dict)
 
     def start(self) -> Report | None:
         """Read the ledger; carry out what a follower before has planned and not done, and have back what is lost."""

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples
-from logcal.lookup_table import LookupFacts, SegmentedLookup
+from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
@@ -231,10 +231,8 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
 def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> _File:
     codecs = _codecs(path, parquet, footer, scoring)
     if scoring.segments:
-        segmented = cached_segmented_lookup(scoring.lookup)
-        return _SegmentedFile(path, parquet, codecs, segmented, scoring)
-    lookup = cached_lookup_table(scoring.lookup)
-    return _File(path, parquet, codecs, lookup.facts, scoring, lookup.map, lookup.interval)
+        return _SegmentedFile(path, parquet, codecs, cached_segmented_lookup(scoring.lookup), scoring)
+    return _File(path, parquet, codecs, cached_lookup_table(scoring.lookup), scoring)
 
 
 def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
@@ -250,29 +248,22 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
     return InputRejectedError(f"{path}: cannot be scored ({reason(error)}): write the file again")
 
 
+@dataclass
 class _File:
-    """The new columns of one file."""
+    """The new columns of one file. lookup : the table, a `SegmentedLookup` where segments have maps."""
 
-    def __init__(
-        self,
-        path: str,
-        parquet: pq.ParquetFile,
-        codecs: Sequence[int],
-        facts: LookupFacts,
-        scoring: Scoring,
-        calibration_map: CalibrationMap | None,
-        interval: Interval | None = None,
-    ) -> None:
-        self.path = path
-        self.parquet = parquet
-        self.codecs = codecs
-        self.facts = facts
-        self.map = calibration_map
-        self.interval = interval if scoring.interval else None
-        self.scoring = scoring
-        self.null_rows = 0
-        self.unseen_rows = 0
-        self.range = RangeCount(range_of(facts))
+    path: str
+    parquet: pq.ParquetFile
+    codecs: Sequence[int]
+    lookup: Any
+    scoring: Scoring
+    null_rows: int = 0
+    unseen_rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.facts: LookupFacts = self.lookup.facts
+        self.interval: Interval | None = self.lookup.interval if self.scoring.interval else None
+        self.range = RangeCount(range_of(self.facts))
 
     def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
         """Write the chunks of all row groups."""
@@ -321,10 +312,10 @@ class _File:
 
     def _calibrated(self, scores: Array) -> tuple[Array, ...]:
         """The same of scores that are transformed already."""
-        assert self.map is not None
+        found: CalibrationMap = self.lookup.map
         self.range.add(scores)
-        ends = () if self.interval is None else self.interval.at(self.map.score_hi, scores)
-        return (self.map.predict(scores), *ends)
+        ends = () if self.interval is None else self.interval.at(found.score_hi, scores)
+        return (found.predict(scores), *ends)
 
     def _classified(
         self, row_group: int, decisions: list[tuple[Booleans, Booleans]]
@@ -342,17 +333,9 @@ class _File:
 class _SegmentedFile(_File):
     """The new columns where each segment has its own map."""
 
-    def __init__(
-        self,
-        path: str,
-        parquet: pq.ParquetFile,
-        codecs: Sequence[int],
-        lookup: SegmentedLookup,
-        scoring: Scoring,
-    ) -> None:
-        super().__init__(path, parquet, codecs, lookup.facts, scoring, None, lookup.interval)
-        self.lookup = lookup
-        self.seen = lookup.index.nothing_seen()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.seen = self.lookup.index.nothing_seen()
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
         segments = self.scoring.segments

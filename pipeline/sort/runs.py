@@ -85,7 +85,7 @@ class RunReceipt:
     @property
     def waiting(self) -> int:
         """Rows whose label is not known yet."""
-        return self.rows - self.used - self.bad.total
+        return int(self.rows - self.used - self.bad.total - self.held_out.get("rows_held_out", 0))
 
     @property
     def scale(self) -> float:

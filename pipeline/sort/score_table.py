@@ -23,9 +23,9 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
-from pipeline.log.label_counts import LabelCounts, all_counted, sum_labels
+from pipeline.log.label_counts import all_counted, sum_labels
 from pipeline.log.logs import Log, cut
-from pipeline.log.quarantine import BadRows, RowRules
+from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
 from pipeline.sort.label_join import add_labels
@@ -93,39 +93,23 @@ class SortPlan:
         return replace(self, bucket_bytes=bucket, run_rows=run_rows, label_bytes=labels)
 
 
-@dataclass(frozen=True)
-class ScoreTable:
-    """A score table in parts of ascending scores.
+@dataclass(kw_only=True)
+class ScoreTable(RunReceipt):
+    """A score table in parts of ascending scores, with the receipt of its rows, but for their runs.
 
     Attributes
     ----------
-    rows, used : rows read, and rows in the table; the others are in `bad`.
     points : distinct scores. weight, positives : totals, correctly rounded.
-    lowest, highest : the extreme scores.
-    largest_move : of a score that was rounded to a grid; None without one.
-    weight_scale : what sampling weights were multiplied by, so that they add up to Kish's effective size; otherwise 1.
-    heaviest : the largest sampling weight, once multiplied; otherwise 1.
-    held_out : the manifest's facts about rows that were held out of the table; see `RunReceipt`
     shuffled : of each level that was asked for, what the ranges of scores left of each segment, in their order.
-    labels : of rows whose labels were joined; otherwise None.
+    rounded : whether scores were rounded to a grid
     """
 
     parts: tuple[Part, ...]
-    rows: int
-    used: int
-    used_positive: int
     points: int
     weight: float
     positives: float
-    lowest: float
-    highest: float
-    bad: BadRows
-    largest_move: float | None = None
-    weight_scale: float = 1.0
-    heaviest: float = 1.0
-    held_out: dict[str, float] = field(default_factory=dict)
     shuffled: tuple[tuple[ShuffleFile, ...], ...] = ()
-    labels: LabelCounts | None = None
+    rounded: bool = False
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
@@ -137,22 +121,15 @@ class ScoreTable:
         known = all(part.weight.size for part in self.parts)
         return [(part.first, part.weight) for part in self.parts] if known else []
 
-    @property
-    def waiting(self) -> int:
-        """Rows whose label is null: not known yet."""
-        return int(self.rows - self.used - self.bad.total - self.held_out.get("rows_held_out", 0))
-
     def label_facts(self) -> dict[str, Any]:
         """Facts for the manifest about joined labels, beside `facts`: they are no part of the table."""
         return {} if self.labels is None else {"labels": self.labels.facts()}
 
     def facts(self) -> dict[str, Any]:
         """Facts of the table for the manifest."""
-        optional: dict[str, Any] = (
-            {} if self.largest_move is None else {"largest_score_move": self.largest_move}
-        )
-        if self.weight_scale != 1.0:
-            optional = {"weight_scale": self.weight_scale, **optional}
+        optional: dict[str, Any] = {"largest_score_move": self.largest_move} if self.rounded else {}
+        if self.scale != 1.0:
+            optional = {"weight_scale": self.scale, **optional}
         if self.waiting:
             optional = {"rows_waiting": self.waiting, **optional}
         optional = {**self.held_out, **optional}
@@ -393,27 +370,14 @@ def _combined(
     parts = tuple(part for part, *_ in filled)
     result = None if combine is None else combine([state for _, state, _ in filled])
     shuffled = tuple(zip(*(files for *_, files in filled), strict=True))
-    return _table(parts, total, grid, shuffled), result
-
-
-def _table(
-    parts: tuple[Part, ...], total: RunReceipt, grid: str, shuffled: tuple[tuple[ShuffleFile, ...], ...]
-) -> ScoreTable:
-    return ScoreTable(
+    of_rows = {**vars(total), "runs": [], "lowest": float(total.lowest), "highest": float(total.highest)}
+    table = ScoreTable(
+        **of_rows,
         parts=parts,
-        rows=total.rows,
-        used=total.used,
-        used_positive=total.used_positive,
         points=sum(part.points for part in parts),
         weight=float(exact_sum(np.concatenate([part.weight for part in parts]))),
         positives=float(exact_sum(np.concatenate([part.positives for part in parts]))),
-        lowest=float(total.lowest),
-        highest=float(total.highest),
-        bad=total.bad,
-        largest_move=None if grid == runs.NO_GRID else total.largest_move,
-        weight_scale=total.scale,
-        heaviest=total.heaviest,
-        held_out=total.held_out,
         shuffled=shuffled,
-        labels=total.labels,
+        rounded=grid != runs.NO_GRID,
     )
+    return table, result
