@@ -62,9 +62,9 @@ from pipeline.files.scratch import scratch_folder
 from pipeline.files.storage import without_secrets
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.windows import window_days
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
-from pipeline.sort.source import window_days
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import DataConfig, JobConfig
 from jobs.config.sections import LogConfig, WindowConfig, parse_duration, whole_days
@@ -17,8 +17,9 @@ from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.outcomes import LabelSource, Outcomes
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window, choose_window, day_of, open_window
-from pipeline.sort.label_join import spill_bytes
-from pipeline.sort.score_table import SortPlan
+
+if TYPE_CHECKING:
+    from pipeline.sort.score_table import SortPlan
 
 DAY = "{day}"
 """Placeholder in the path of an output: the last day of the window."""
@@ -268,6 +269,8 @@ def plan_of(
     config: Any, log: Log, scratch: str = UNMADE, transform: str = "none", *, keep: bool = False
 ) -> SortPlan:
     """Plan the sort of a log by a configuration. keep : whether rows that cannot be used are left in scratch."""
+    from pipeline.sort.score_table import SortPlan
+
     rules = RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction, keep)
     grid = config.score_table.grid if hasattr(config, "score_table") else "none"
     plan = SortPlan(scratch, transform, grid=grid, rules=rules)
@@ -284,6 +287,8 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
     ConfigError, TemporaryError
         As `check_space`; or scratch space would become part of the log or its outcomes.
     """
+    from pipeline.sort.label_join import spill_bytes
+
     needed += sorts * spill_bytes(log, plan_of(config, log).label_bytes)
     check_space(config.scratch, needed)
     if config.scratch is not None:

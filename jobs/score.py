@@ -17,10 +17,9 @@ from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
-from pipeline.log.windows import Window
+from pipeline.log.windows import Window, window_days
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
-from pipeline.sort.source import window_days
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
 

@@ -10,10 +10,6 @@ from jobs.config.jobs import EvaluateConfig
 from jobs.config.sections import LogConfig, ScoreSection
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_facts as read_lookup_facts
-from pipeline.evaluate.evaluation import Evaluation
-from pipeline.evaluate.kept_table import InSample
-from pipeline.evaluate.measurement import Against
-from pipeline.evaluate.significance import failed, required_values
 from pipeline.files.output import Output
 from pipeline.score.scored import ScoredLog
 from pipeline.table.lookup_table import Predictor
@@ -21,6 +17,9 @@ from pipeline.table.published import PublishedTable, Version, segments_of
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
+    from pipeline.evaluate.evaluation import Evaluation
+    from pipeline.evaluate.kept_table import InSample
+    from pipeline.evaluate.measurement import Against
 
 log = logging.getLogger("logcal")
 
@@ -139,6 +138,8 @@ def find_against(config: EvaluateConfig, store: PublishedTable, version: Version
     name = config.evaluate.against
     if name is None:
         return None
+    from pipeline.evaluate.measurement import Against
+
     if name == RAW:
         return Against("the raw score", Predictor())
     if name == PREVIOUS:
@@ -208,6 +209,8 @@ def check_earlier(output: Output, identity: str) -> None:
 
 def unmet(required: Mapping[str, float], evaluation: Evaluation) -> list[str]:
     """List the unmet requirements of evaluate.require."""
+    from pipeline.evaluate.significance import failed, required_values
+
     return failed(required, required_values(evaluation.after, evaluation.bars_after))
 
 

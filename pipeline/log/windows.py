@@ -383,3 +383,12 @@ def _parsed(column: pa.Array) -> npt.NDArray[np.int32]:
 def shown(days: Sequence[int]) -> list[str]:
     """Days as text."""
     return [day_of(day).isoformat() for day in days]
+
+
+def window_days(window: Window) -> dict[str, Any]:
+    """Summarise a window: the column, its first and its last day."""
+    return {
+        "column": window.column,
+        "first": day_of(window.first).isoformat(),
+        "last": day_of(window.last).isoformat(),
+    }

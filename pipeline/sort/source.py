@@ -13,7 +13,7 @@ from pipeline.log import quarantine
 from pipeline.log.label_counts import all_counted, sum_labels
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
-from pipeline.log.windows import Window, day_of
+from pipeline.log.windows import Window, day_of, window_days
 from pipeline.sort.day_profiles import Profile, profile_day
 from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days, itself
 from pipeline.sort.decay import weigh_day, with_weights
@@ -143,15 +143,6 @@ class Source:
             "days_to_sort": sum(bool(cover.missing) for cover in covers.values()),
             "days_without_files": len(self.window.days) - len(covers),
         }
-
-
-def window_days(window: Window) -> dict[str, Any]:
-    """Summarise a window: the column, its first and its last day."""
-    return {
-        "column": window.column,
-        "first": day_of(window.first).isoformat(),
-        "last": day_of(window.last).isoformat(),
-    }
 
 
 def window_facts(source: Source, days: Days) -> dict[str, Any]:
