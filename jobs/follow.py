@@ -129,9 +129,8 @@ class Prepared:
 
     def _follow(self, executor: Executor, lease_owner: LeaseOwner) -> Outcome:
         config = self.config
-        if not config.refit.wanted:
-            # Before the ledger is begun: the name of another table is soon mistyped.
-            self._await_table(time.monotonic() + parse_duration(config.follow.lifetime))
+        # Before the ledger is begun: the name of another table is soon mistyped.
+        current = self._current() if config.refit.wanted else self._awaited()
         if config.follow.rebuild and self.ledger.stream() is None:
             known = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{known:,}")
@@ -144,10 +143,10 @@ class Prepared:
         totals = Totals(config.store.table, self.places.target_root)
         told = Telling(config, self.places, self.ledger, self.store, totals, refits)
         totals.add(follower.start())
-        self._say()
+        self._say(current)
         if config.follow.retry is not None:
             follower.retry(config.follow.retry)
-        if self._current() is None and refits.due():
+        if current is None and refits.due():
             refits.run(executor)
         try:
             if config.follow.once:
@@ -165,7 +164,7 @@ class Prepared:
             told.tell(last=True)
         return totals.outcome(refits.count)
 
-    def _say(self) -> None:
+    def _say(self, current: str | None) -> None:
         """Describe the stream that is watched, its table, and its end."""
         follow = self.config.follow
         until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
@@ -174,7 +173,7 @@ class Prepared:
             without_secrets(self.places.root),
             until,
             self.config.store.table,
-            self._current() or "no version yet",
+            current or "no version yet",
             without_secrets(self.places.target_root),
             counted(len(self.ledger.files), "file"),
         )
@@ -194,18 +193,19 @@ class Prepared:
                 self.store.table,
             )
 
-    def _await_table(self, end: float) -> None:
-        """Wait for the table's first version; with --once there must be one."""
+    def _awaited(self) -> str | None:
+        """Wait for the table's first version and return the current one; with --once there must be one."""
         if self.config.follow.once:
-            self.store.version(self.config.store.version)
-        told = False
-        while self._current() is None and time.monotonic() < end:
+            return self.store.version(self.config.store.version).name
+        end, told = time.monotonic() + parse_duration(self.config.follow.lifetime), False
+        while (current := self._current()) is None and time.monotonic() < end:
             if not told:
                 log.warning(
                     "table '%s' has no version yet: files wait for the first", self.config.store.table
                 )
             told = True
             _wait(time.monotonic() + max(parse_duration(self.config.follow.poll), 1.0))
+        return current
 
     def _once(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
         change = follower.listing(whole=True)

@@ -21,7 +21,7 @@ from pipeline.log.windows import Window, window_days
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
+from pipeline.table.published import LOOKUP, PublishedTable, Version, check_segment_types, run_id, segments_of
 
 if TYPE_CHECKING:
     from jobs.config.jobs import FollowConfig
@@ -31,8 +31,8 @@ def prepare(config: ScoreConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)
-    store.verify(version)
-    check_transform(config.log.score_transform, read_lookup_facts(version.lookup_path).score_transform)
+    facts = read_lookup_facts(version.lookup_path, store.verify(version).get(LOOKUP))
+    check_transform(config.log.score_transform, facts.score_transform)
     scoring = scoring_of(config, version)
     classifying = scoring.classifying
     if classifying is None:

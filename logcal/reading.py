@@ -91,8 +91,8 @@ def _interval(path: str, table: pa.Table) -> Interval:
     return Interval(lower, upper)
 
 
-def read_facts(path: str) -> LookupFacts:
-    """Read a lookup table's metadata alone.
+def read_facts(path: str, content: bytes | None = None) -> LookupFacts:
+    """Read a lookup table's metadata alone. content : of the file, if it has been read.
 
     Raises
     ------
@@ -101,18 +101,18 @@ def read_facts(path: str) -> LookupFacts:
     TemporaryError, ConfigError
         As `read_table`.
     """
-    return _checked_facts(
-        path, _parquet(path, _content(path, "lookup table", "publish one with `logcal fit`"))
-    )
+    content = content or _content(path, "lookup table", "publish one with `logcal fit`")
+    return _checked_facts(path, _parquet(path, content))
 
 
 def cached_table(path: str) -> LookupTable | SegmentedLookup:
     """A lookup table, read once by each process while the file stays as it is. Errors: as `read_table`."""
-    try:
-        stamp = _stamp_of_second(path, int(time.monotonic())) if storage.is_url(path) else storage.stamp(path)
-    except OSError:
-        return read_table(path)  # which says what is wrong
     with _READING:
+        try:
+            url = storage.is_url(path)
+            stamp = _stamp_of_second(path, int(time.monotonic())) if url else storage.stamp(path)
+        except OSError:
+            return read_table(path)  # which says what is wrong
         return _read_cached(path, stamp)
 
 

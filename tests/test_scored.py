@@ -3,6 +3,8 @@
 import json
 import tracemalloc
 import uuid
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +22,10 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.schema import apply_transform
 from pipeline.execution import InlineExecutor
+from pipeline.files.requests import SmallFiles
+from pipeline.follow.batch import SCORED, Places, score_arrivals
+from pipeline.follow.ledger import Source
+from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
 from pipeline.score.scored import check_output, score_log, scored_output
@@ -352,31 +358,62 @@ def test_a_file_that_is_held_gets_the_bytes_of_one_that_is_read_in_pieces(
     assert pq.read_table(tmp_path / f"{size}.parquet").num_rows == 3000
 
 
-def test_a_small_file_is_read_once(tmp_path, scoring):
-    """What a file of a store costs are its requests."""
-    asked = []
+class Counting(MemoryFileSystem):
+    """A store that notes what it is asked for, and has a file replaced once it was read."""
 
-    class Counting(MemoryFileSystem):
-        cachable = False
+    cachable = False
 
-        def cat_file(self, path, start=None, end=None, **options):
-            asked.append("GET")
-            return super().cat_file(path, start, end, **options)
+    def __init__(self, replaced=None):
+        super().__init__()
+        self.asked, self.replaced = Counter(), replaced
 
-        def info(self, path, **options):
-            asked.append("HEAD")
-            return super().info(path, **options)
+    def cat_file(self, path, start=None, end=None, **options):
+        self.asked["GET"] += 1
+        data = super().cat_file(path, start, end, **options)
+        if path == self.replaced:
+            self.replaced = None
+            fsspec.filesystem("memory").pipe_file(path, data)
+        return data
 
-        def open(self, *arguments, **options):
-            raise AssertionError("a small file is read whole")
+    def info(self, path, **options):
+        self.asked["HEAD"] += 1
+        return super().info(path, **options)
 
-    write_log(tmp_path / "log", {"a.parquet": rich_table(3000)})
-    fsspec.filesystem("memory").pipe_file("/once/a.parquet", (tmp_path / "log" / "a.parquet").read_bytes())
-    log = open_log("memory:///once/a.parquet", Columns("score"))
-    for expected in (["HEAD"], ["GET", "HEAD"]):  # at first, what its footer was read from is still there
-        score_file(Counting(), log.files[0], LocalFileSystem(), str(tmp_path / "scored"), scoring)
-        assert sorted(asked) == expected
-        asked.clear()
+    def ls(self, path, **options):
+        self.asked["LIST"] += 1
+        return super().ls(path, **options)
+
+    def open(self, *arguments, **options):
+        raise AssertionError("a small file is read whole")
+
+
+def test_a_small_file_of_a_store_is_one_request(tmp_path, scoring, monkeypatch):
+    """A folder of several is listed once more in the end, and then a file that was replaced is found out."""
+    names = [f"{'many' if i else 'one'}/{i}.parquet" for i in range(13)]
+    write_log(tmp_path / "log", {name: rich_table(30, i) for i, name in enumerate(names)})
+    memory = fsspec.filesystem("memory")
+    for name in names:
+        memory.pipe_file(f"/once/{name}", (tmp_path / "log" / name).read_bytes())
+    log = replace(open_log("memory:///once", Columns("score")), filesystem=Counting())
+    stamps = [Source(file.relative, file.size, file.stamp) for file in log.files]
+    assert run(log, scoring, tmp_path / "scored").counts.rows == 390
+    # At first, what the footers were read from is still there.
+    assert log.filesystem.asked == {"HEAD": 1, "LIST": 1}
+    store = Counting()
+    outcomes = score_arrivals(
+        tuple(stamps), Places(store, "/once", LocalFileSystem(), str(tmp_path)), scoring
+    )
+    assert {outcome.kind for outcome in outcomes} == {SCORED}
+    assert store.asked == {"GET": 13}
+    for name in (names[0], names[5]):
+        changed = replace(open_log("memory:///once", Columns("score")), filesystem=Counting(f"/once/{name}"))
+        monkeypatch.setattr(log_files, "SMALL_FILES", SmallFiles())
+        with pytest.raises(
+            InputRejectedError, match=f"{name}: expected the file as it was.*found it changed"
+        ):
+            run(changed, scoring, tmp_path / "changed")
+        assert not list(tmp_path.glob("*changed*"))
+    memory.store.clear()
 
 
 @pytest.mark.system

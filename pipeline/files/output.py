@@ -17,8 +17,9 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from pipeline.files.folders import (
     write_whole,
 )
 from pipeline.files.locks import staging
+from pipeline.files.requests import together
 from pipeline.files.storage import redacted
 
 MANIFEST = "_logcal.json"
@@ -316,12 +318,17 @@ class Output:
         self._remove_paths([self._marker])
 
     def _check_empty(self, run_id: str) -> None:
-        manifest = self.manifest()
+        asked: list[Callable[[], Any]] = [
+            self.manifest,
+            partial(self._read, self._marker),
+            partial(self.filesystem.exists, self.root),
+        ]
+        manifest, left, there = together(lambda ask: ask(), asked, remote=not self.local)
         if manifest is not None and manifest.get("run_id") == run_id:
             raise NothingToDoError(f"{self.root} holds the result of this run already: nothing was written")
-        if manifest is None and not self.local and self._read(self._marker) is not None:
+        if manifest is None and not self.local and left is not None:
             return
-        if not self.filesystem.exists(self.root) or (self.replace and manifest is not None):
+        if not there or (self.replace and manifest is not None):
             return
         names = [] if self.filesystem.isfile(self.root) else self.filesystem.ls(self.root, detail=False)
         if names or self.filesystem.isfile(self.root):

@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from calibrators.arithmetic.processors import processors
 from pipeline.execution import tasks
 
 TOGETHER = 32
 """Requests at a time: they wait for the store and need no processor."""
+
+COMPUTING = threading.Semaphore(processors())
+"""Threads that wait for requests take turns at computing: all at once, they wait for the interpreter at each call."""
 
 WHOLE_BYTES = 1 << 20
 """Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
@@ -98,7 +102,8 @@ class SmallFiles:
             content = self._held.pop(key, None)
             self._size -= 0 if content is None else len(content)
         if content is None:
-            content = filesystem.cat_file(path)
+            # Some clients ask for the size first, unless a range is given: one byte more, to see that a file has grown.
+            content = filesystem.cat_file(path, start=0, end=size + 1) if size else filesystem.cat_file(path)
         if again and stamp and len(content) == size:
             with self._lock:
                 self._size += len(content) - len(self._held.pop(key, b""))

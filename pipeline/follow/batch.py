@@ -211,7 +211,7 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Ou
     """Score one. made : folders of the output that are there, so that each is made once a task."""
     path = places.source(file.name)
     local = isinstance(places.filesystem, LocalFileSystem)
-    # A store is asked once, by what reads the file; here another file may take the name of the one that is open.
+    # What takes a name in a store meanwhile is listed with another stamp than the ledger has; here it is told at once.
     if local and (change := _change(places, file)):
         return Outcome(file, change)
     target = places.target(file.name)

@@ -25,9 +25,10 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -35,6 +36,7 @@ from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.storage import open_filesystem, parse_json, with_checksum
 from pipeline.files.folders import Folder
 from pipeline.files.locks import locking
+from pipeline.files.requests import together
 
 FORMAT = 1
 SUFFIX = ".logcal"
@@ -206,28 +208,36 @@ class Ledger:
     def _load(self) -> Batch | None:
         self.files, self.waiting, self.facts = {}, {}, {}
         self._states, self._touched = {}, set()
-        for partition, number in self._state_numbers():
-            content = self._read(self._state(partition, number))
+        remote = not self.folder.local
+        lists: list[Callable[[], list[Any]]] = [
+            self._state_numbers,
+            partial(self._numbers, "done"),
+            partial(self._numbers, "plan"),
+        ]
+        states, done, plans = together(lambda listed: listed(), lists, remote=remote)
+        contents = together(self._read, [self._state(*state) for state in states], remote=remote)
+        for (partition, number), content in zip(states, contents, strict=True):
             if content is None or number <= self._states.get(partition, -1):
                 continue
             self._states[partition] = number
             self.files.update((name, Known(*values)) for name, values in content["files"].items())
         self._compacted = max(self._states.values(), default=0)
         self.last = self._compacted
-        for number in self._numbers("done"):
-            content = self._read(self._path("done", number))
+        contents = together(self._read, [self._path("done", number) for number in done], remote=remote)
+        for number, content in zip(done, contents, strict=True):
             if content is not None:
                 self._apply(number, _done_of(content))
             self.last = max(self.last, number)
-        return self._left(self.last)
+        return self._left(self.last, plans)
 
     def begun(self) -> Batch | None:
         """The batch that was planned and not done, if there is one; what is known is not read for it."""
         states = (number for _, number in self._state_numbers())
-        return self._left(max((*states, *self._numbers("done")), default=0))
+        last = max((*states, *self._numbers("done")), default=0)
+        return self._left(last, self._numbers("plan"))  # listed last: one that is planned meanwhile counts
 
-    def _left(self, last: int) -> Batch | None:
-        for number in self._numbers("plan"):
+    def _left(self, last: int, plans: Iterable[int]) -> Batch | None:
+        for number in plans:
             content = self._read(self._path("plan", number)) if number > last else None
             if content is not None:
                 files = tuple(Source(*file) for file in content["files"])
@@ -332,14 +342,14 @@ class Ledger:
         names = (self.folder / kind).matching("*.json")
         return sorted(_number(name) for name in names if not name.startswith("."))
 
-    def _state_numbers(self) -> Iterator[tuple[str, int]]:
+    def _state_numbers(self) -> list[tuple[str, int]]:
         found = []
         for path in (self.folder / "state").files_below():
             folder, _, name = path.rpartition("/")
             if name.endswith(".json") and not name.startswith("."):
                 partition = unquote(folder.rpartition("/")[2])
                 found.append(("" if partition == "_" else partition, _number(name)))
-        yield from sorted(found, key=lambda item: (item[0], -item[1]))
+        return sorted(found, key=lambda item: (item[0], -item[1]))
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:

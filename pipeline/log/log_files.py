@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +34,7 @@ from logcal.errors import (
 from logcal.storage import open_filesystem
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault, out_of_memory
-from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile
+from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile, together
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
@@ -39,6 +42,9 @@ from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above
 SUFFIXES = (".parquet", ".parq", ".pq")
 
 _READ_BYTES = 1 << 20
+_MOST_ASKED = 8
+"""Files of a folder that are asked for one by one, since the folder may hold many more."""
+
 _MOST_LOOKED_INTO = 100
 """Files of a remote folder without a suffix that are looked into: each costs a request."""
 
@@ -282,8 +288,9 @@ def _folder(filesystem: Any, path: str) -> Entries:
 
 def _live_files(filesystem: Any, path: str, snapshot: Snapshot) -> Entries:
     found = Entries(snapshots=[snapshot])
-    for place in snapshot.paths:
-        found.files[place] = (_relative(place, path), filesystem.info(place))
+    infos = together(filesystem.info, snapshot.paths, remote=not isinstance(filesystem, LocalFileSystem))
+    for place, info in zip(snapshot.paths, infos, strict=True):
+        found.files[place] = (_relative(place, path), info)
     if not found.files:
         found.problems.append(f"expected rows, found none in version {snapshot.version} of the table")
     return found
@@ -493,11 +500,11 @@ def open_bytes(filesystem: Any, path: str, seen: Seen) -> Iterator[Any]:
 
 
 @contextmanager
-def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
+def open_small(filesystem: Any, path: str, seen: Seen, *, last: bool = True) -> Iterator[bytes]:
     """All of a file that is small enough to be held. Otherwise as `open_parquet`.
 
     Of a store it takes two requests, one if its footer was read: it gives one version of an object, and what is there
-    in the end says which.
+    in the end says which. last : whether that is asked, or `check_unchanged` does it for many files
     """
     with ExitStack() as stack:
         with reading(path):
@@ -507,7 +514,7 @@ def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
                 content: bytes = source.read()
             else:
                 content = SMALL_FILES.fetch(filesystem, path, *seen, again=False)
-                stack.enter_context(watched(filesystem, path, None, seen, first=False))
+                stack.enter_context(watched(filesystem, path, None, seen, first=False, last=last))
             if len(content) != seen.size:
                 raise _changed(path, seen, Seen(len(content), seen.stamp))
         yield content
@@ -547,8 +554,38 @@ def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen, *, ope
     else:
         filesystem.invalidate_cache(path.rpartition("/")[0])
         now = _seen(filesystem.info(path))
+    _compare(path, seen, now)
+
+
+def _compare(path: str, seen: Seen, now: Seen) -> None:
     if now.size != seen.size or not _same_stamp(now.stamp, seen.stamp):
         raise _changed(path, seen, now)
+
+
+def check_unchanged(filesystem: Any, files: Sequence[LogFile]) -> None:
+    """Check that a store's files are those that were listed, with a request for each folder that has several.
+
+    Raises
+    ------
+    InputRejectedError
+        One was changed or is gone.
+    """
+    filesystem.invalidate_cache()
+    folders = Counter(file.path.rpartition("/")[0] for file in files)
+    several = [folder for folder, count in folders.items() if count >= _MOST_ASKED]
+    listed = {
+        info["name"]: info
+        for infos in together(partial(filesystem.ls, detail=True), several)
+        for info in infos
+    }
+
+    def check(file: LogFile) -> None:
+        with reading(file.path):
+            info = listed.get(file.path) or filesystem.info(file.path)
+            _compare(file.path, file.seen, _seen(info))
+
+    others = [file for file in files if file.path not in listed]
+    deque(chain(map(check, [file for file in files if file.path in listed]), together(check, others)), 0)
 
 
 def _changed(path: str, seen: Seen, now: Seen) -> FileChangedError:

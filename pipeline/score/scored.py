@@ -16,10 +16,10 @@ from logcal.reading import read_facts as read_lookup_facts
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.requests import together
-from pipeline.log.log_files import LogFile
+from pipeline.log.log_files import LogFile, check_unchanged
 from pipeline.log.logs import MOST_NAMED, Log, neighbours
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
-from pipeline.score.scored_file import FileCounts, Scoring, score_file
+from pipeline.score.scored_file import HELD_BYTES, FileCounts, Scoring, score_file
 
 _NEW_BYTES_PER_ROW = 9
 
@@ -143,6 +143,8 @@ def score_log(
             for group in tasks_of(log)
         ]
         counts = executor.reduce("score", score_files, tasks, _of_all, "commit")
+        if not log.local:
+            check_unchanged(log.filesystem, [file for file in log.files if file.size <= HELD_BYTES])
         files = tuple(map(ScoredFile, (file.relative for file in log.files), (n.rows for n in counts)))
         total = RowCounts.total(n.rows for n in counts)
         outside = RangeCount(

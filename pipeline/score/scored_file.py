@@ -25,6 +25,7 @@ from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
+from pipeline.files.requests import COMPUTING
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import with_keys, with_values
 from pipeline.log.log_files import (
@@ -140,6 +141,8 @@ def score_file(
 ) -> FileCounts:
     """Write one file with its probabilities, whole or not at all. May run again.
 
+    A small file of a store is one version of it; `check_unchanged` tells whether it is the one that was listed.
+
     Parameters
     ----------
     filesystem, log_file : the file, as it was when the log was opened
@@ -191,7 +194,11 @@ def _opened(
 ) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
     """A file as bytes to copy and as rows to read; a small one is read once, whole."""
     if seen.size <= HELD_BYTES:
-        with open_small(filesystem, path, seen) as content, parquet_of(content, path, coded) as parquet:
+        with (
+            open_small(filesystem, path, seen, last=False) as content,
+            COMPUTING,
+            parquet_of(content, path, coded) as parquet,
+        ):
             yield io.BytesIO(content), parquet
         return
     with (

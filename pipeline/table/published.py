@@ -193,8 +193,8 @@ class PublishedTable:
                 return version
         return None
 
-    def verify(self, version: Version) -> None:
-        """Compare a version's lookup table, and the segments beside it, with their checksums.
+    def verify(self, version: Version) -> dict[str, bytes]:
+        """Compare a version's lookup table, and the segments beside it, with their checksums; return their contents.
 
         Raises
         ------
@@ -203,16 +203,19 @@ class PublishedTable:
         TemporaryError
             The store does not give it now.
         """
+        contents = {}
         for name, facts in version.manifest["files"].items():
             if "/" in name:
                 continue
             data = _given(self._versions / version.name, name)
             found = "no file" if data is None else hashlib.sha256(data).hexdigest()
-            if found != facts["sha256"]:
+            if data is None or found != facts["sha256"]:
                 raise InputRejectedError(
                     f"{version.folder}/{name}: expected the sha256 {facts['sha256']} of its manifest, found {found}: "
                     "the version is damaged; go back to another with `logcal tables rollback`"
                 )
+            contents[name] = data
+        return contents
 
     def _manifest(self, name: str) -> bytes | None:
         return _given(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
