@@ -49,7 +49,9 @@ _CONFIG = click.option(
     "--config", "files", multiple=True, metavar="FILE", help="YAML file; later files override earlier ones."
 )
 _SET: Any = {"multiple": True, "metavar": "KEY.PATH=VALUE", "help": "Set one key; overrides all files."}
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Check everything from footers and print the plan.")
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Check everything without reading rows, and print the plan."
+)
 _GRAPH = click.option(
     "--graph", metavar="FILE", help="With --dry-run: draw the Dask graph (.svg, .png, .dot)."
 )
@@ -256,7 +258,11 @@ def _find_table(given: dict[str, Any], required: bool) -> None:
 _STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")
 _TABLE = click.option("--table", metavar="NAME", help="Name of the table.")
 _TABLE_FILES = click.option(
-    "--config", "files", multiple=True, metavar="FILE", help="A job's configuration, instead of both."
+    "--config",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="A job's configuration, in place of --store and --table.",
 )
 _ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
 _VERSION = click.argument("name", metavar="[VERSION]", required=False)
@@ -306,13 +312,13 @@ def rollback(**given: Any) -> Outcome:
 
 @_command(
     _tables,
-    "Make VERSION current, such as a candidate.",
+    "Make VERSION live, such as a saved candidate.",
     *_OF_TABLE,
     click.argument("name", metavar="VERSION"),
     changes=True,
 )
 def promote(**given: Any) -> Outcome:
-    """Make VERSION current, such as a candidate."""
+    """Make VERSION live; a candidate, which a fit only saved, too."""
     return _actions().promote(**given)
 
 
@@ -320,7 +326,7 @@ def promote(**given: Any) -> Outcome:
     _tables,
     "Compare versions OLD and NEW.",
     *_OF_TABLE,
-    click.option("--report", metavar="FILE", help="Write a page with both maps there (HTML)."),
+    click.option("--report", metavar="FILE", help="Draw both versions in an HTML page, FILE."),
     click.option("--output", metavar="FILE", hidden=True),
     click.argument("old"),
     click.argument("new"),
@@ -346,7 +352,7 @@ def prune(**given: Any) -> Outcome:
     return _actions().prune(**given)
 
 
-@_command(_days, "List days that are decided on or set aside.", *_OF_TABLE)
+@_command(_days, "List the days that are excluded, included or set aside.", *_OF_TABLE)
 def list_days(**given: Any) -> Outcome:
     """List the days that a person decided on, and those that the newest fit set aside, with reasons."""
     return _actions().list_days(**given)
@@ -364,9 +370,9 @@ def include(**given: Any) -> Outcome:
     return _actions().decide_on(**given, decision="include")
 
 
-@_command(_days, "Take a decision on DAY back.", *_DAY, changes=True)
+@_command(_days, "Undo exclude or include of DAY.", *_DAY, changes=True)
 def judge(**given: Any) -> Outcome:
-    """Take the decision on DAY back: the next fit judges it."""
+    """Undo `exclude` or `include` of DAY: the next fit judges the day itself."""
     return _actions().decide_on(**given)
 
 
@@ -391,7 +397,7 @@ def config(name: str | None) -> Outcome:
       logcal config fit > fit.yaml
       logcal config cluster/slurm > slurm.yaml
 
-    Without NAME: the names there are.
+    Without NAME: list all names.
     """  # noqa: D301
     from jobs.config.rendering import show_configuration
 
@@ -413,8 +419,9 @@ def init(**given: Any) -> Outcome:
       logcal init demo-output/log/calibration income
       logcal init --daily /data/log ads
 
-    Looks at the log's footers alone: which columns can be the score, the label, a
-    weight, a date, a segment. One file serves all jobs; nothing is overwritten.
+        Finds the columns that can be the score, the label, a weight, a date or a
+    segment; reads only the Parquet footers. One file serves all jobs; nothing is
+    overwritten.
     """  # noqa: D301
     from jobs import init
 
@@ -450,8 +457,8 @@ def warm() -> Outcome:
       LOGCAL_CACHE=/opt/logcal logcal warm
 
     Run it once after an installation, or when an image is built; otherwise each
-    kind of job compiles its code when it first runs. It takes some minutes on
-    one processor, and a minute if all is compiled.
+        kind of job compiles its code when it first runs. It takes some minutes on
+    one processor; a minute if nothing is left to compile.
     """  # noqa: D301
     from jobs import warm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
-from pipeline.fit.calibration import check_table, make_calibrator
+from pipeline.fit.calibration import METHODS, check_table, make_calibrator
 from pipeline.log.logs import Log, cut, open_log
 from pipeline.sort.score_table import (
     ScoreTable,
@@ -137,7 +138,9 @@ class Prepared(Startable):
             **table.label_facts(),
             "run_id": self.sorting.identity,
         }
+        others = [name for name in METHODS if name not in {*self.calibrators, *_OF_GENERATED_LOGS}]
         lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
+        lines += [f"not compared: {', '.join(others)} (compare.methods names the methods)"] if others else []
         lines += label_lines(self.config.log, summary)
         if self.output is None:
             return Outcome(summary, [*lines, "the same as a page: --set report.path=FOLDER"])
@@ -168,8 +171,9 @@ class Prepared(Startable):
             heaviest=table.heaviest,
         )
         try:
+            number = itertools.count(1)
             found: CrossValidation = run_passes(
-                passes, lambda request: table.run(request, executor, "compare")
+                passes, lambda request: table.run(request, executor, f"compare all, pass {next(number)}")
             )
         except ValueError as error:
             raise InputRejectedError(f"the log does not suit the comparison: {error}") from None

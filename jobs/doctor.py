@@ -160,7 +160,7 @@ def _cluster(config: ClusterConfig) -> str:
         hosts = executor.run("doctor", _host, [(i,) for i in range(4)])
         seconds = time.perf_counter() - started
     places = ", ".join(sorted(set(hosts)))
-    return f"{config.kind}, {executor.workers} at a time on {places}; answered in {seconds:.1f} s"
+    return f"{config.kind}, {counted(executor.workers, 'task')} at a time on {places}; answered in {seconds:.1f} s"
 
 
 def _host(_: int) -> str:

@@ -152,7 +152,8 @@ def _usual_shares(current: Version | None) -> dict[int, float]:
     strange = {day["day"] for day in window.get("days_set_aside", ())}
     last = dt.date.fromisoformat(window["last"])
     return {
-        (last - dt.date.fromisoformat(day["day"])).days: day["rows_used"] / day["rows_read"]
+        (last - dt.date.fromisoformat(day["day"])).days: day.get("rows_usable", day["rows_used"])
+        / day["rows_read"]
         for day in window["days"]
         if day["day"] not in strange and day["rows_read"]
     }
@@ -286,7 +287,7 @@ class Prepared(Startable):
             stages=(
                 f"sort: read {', '.join(log.columns.names)} and {where} ({at_most}{counted(runs, 'task')})",
                 f"merge: add up ties and fit {config.calibrator.method} (about {counted(buckets, 'task')})",
-                f"combine: gather what they leave in one process (at most {size(self.fitting.gathers())})",
+                f"combine: gather the results in one process (at most {size(self.fitting.gathers())})",
                 "publish: write a new version, then point CURRENT to it",
             ),
             reads=(f"{', '.join(config.log.path)}: {log.described()}",),
@@ -330,12 +331,10 @@ class Prepared(Startable):
             facts = {} if source.window is None else {"window": window_facts(source, days)}
             manifest = self._manifest(content, time.perf_counter() - started) | facts
             if days.set_aside:
-                _logger.warning(
-                    "days set aside: %s; `logcal days include` lets a day in", in_words(days.set_aside)
-                )
+                _logger.warning("set aside %s; `logcal days include` uses a day", in_words(days.set_aside))
             if days.drift:
                 _logger.warning(
-                    "days used though they differ, since two are alike: %s; `logcal days exclude` leaves a day out",
+                    "used suspect days, since two in a row are alike: %s; `logcal days exclude` leaves a day out",
                     in_words(days.drift),
                 )
             held_out = None
@@ -381,7 +380,7 @@ class Prepared(Startable):
         """Publish, unless the gate or what is current by now speaks against it."""
         config = self.config
         data, current = content.facts["data"], self.store.current()
-        verdict = judge(config.gate, data, content.whole, change, current, held_out)
+        verdict = judge(config, data, content.whole, change, current, held_out)
         manifest |= verdict.manifest()
         until = config.window.until is not None
 
@@ -437,13 +436,24 @@ def _free_runs(scratch: str) -> None:
 
 def _choice_line(data: dict[str, Any]) -> str:
     """Line about the choice of auto, and its gain."""
-    share = f"{100 * (1 - data['isotonic_share']):.0f} % of the rows use the smooth curve, the others isotonic steps"
+    isotonic = f"{100 * data['isotonic_share']:.2g}"
+    share = f"auto took isotonic steps for {isotonic} % of the log's rows, the smooth curve for the rest"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"
     gain = losses["isotonic"] - losses["smooth"]
     better = "lower" if gain >= 0 else "higher"
-    return f"{share}; on held-out rows the curve's log loss is {abs(gain):.2g} {better} than the steps'"
+    return f"{share}; the held-out log loss of the curve is {abs(gain):.2g} {better} than that of the steps"
+
+
+def _days_line(window: dict[str, Any]) -> str:
+    """Line about a window's days: used, left out by reason, without rows."""
+    left_out = {reason: own["days"] for reason, own in window.get("left_out", {}).items()}
+    used = window["days_sorted"] + window["days_reused"] - sum(left_out.values())
+    said = [f"{counted(used, 'day')} used", *(f"{n} {reason}" for reason, n in left_out.items())]
+    said.append(f"{len(window['days_missing'])} without rows")
+    days = ", ".join(said).replace("_", " ")
+    return f"{window['first']} to {window['last']}: {days}; {window['days_sorted']} sorted now"
 
 
 _SHOWN = (
@@ -475,21 +485,27 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if segments is not None:
         summary["segments"] = segments
     shape = "monotone" if summary["monotone"] else "not monotone"
+    left_out = sum(own["rows"] for own in (window or {}).get("left_out", {}).values())
     used = (
-        f"{facts['rows_used']:,} of {facts['rows_read']:,} rows, {facts['rows_positive']:,} of them positive"
+        f"{facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them positive"
         f"{', ' + format(facts['rows_waiting'], ',') + ' waiting for their label' if facts.get('rows_waiting') else ''}"
     )
     lines = [
         f"{'saved as a candidate:' if version.candidate else 'published'} {summary['table']} version {version.name}",
-        f"  {summary['method']}: {summary['lookup_rows']:,} rows, {shape}",
+        f"  method {summary['method']}, a table of {summary['lookup_rows']:,} rows, {shape}",
         f"  from {used}, {facts['distinct_scores']:,} distinct scores",
         f"  {version.lookup_path}",
     ]
     if segments is not None:
         sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
+        alike = segments["reasons"].get("no_bend")
+        sources += f" ({alike:,} differ from it only by chance)" if alike else ""
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
     if "isotonic_share" in (data := version.manifest["data"]):
         lines.insert(2, f"  {_choice_line(data)}")
+    previous = summary["previous_version"]
+    if previous is not None and previous.partition("-")[2] == version.name.partition("-")[2]:
+        lines.insert(-1, f"  the same table as version {previous}")
     held_out = held_out_line(version.manifest.get("gate") or {})
     if held_out is not None:
         lines.insert(-1, f"  {held_out}")
@@ -500,9 +516,5 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
             f"move is {facts['largest_score_move']:.3g}",
         )
     if window is not None:
-        lines.insert(
-            2,
-            f"  {window['first']} to {window['last']}: {counted(window['days_sorted'], 'day')} sorted now, "
-            f"{window['days_reused']} kept from earlier fits, {len(window['days_missing'])} without rows",
-        )
+        lines.insert(2, f"  {_days_line(window)}")
     return Outcome(summary=summary, lines=lines)

@@ -18,7 +18,7 @@ from logcal.errors import ConfigError, InputRejectedError, counted, listing
 from pipeline.files.folders import check_writable, write_whole
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
-SERVED = ("evaluate", "monitor", "fit", "score", "compare")
+SERVED = ("compare", "fit", "evaluate", "monitor", "score")
 """The jobs that the configuration is for: each passes over what only the others know."""
 _OUTCOMES = "log.labels.path"
 PLAIN, DAILY, SCRIPT = "logcal.yaml", "day.yaml", "day.sh"
@@ -61,6 +61,10 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         if not all(isinstance(path, str) for path in paths):
             raise ConfigError(f"--set {_OUTCOMES}: expected paths, found {outcomes!r}")
         values[_OUTCOMES] = [_absolute(path) for path in paths]
+    if daily:
+        notes["evaluate.require"] = "none; limits such as {log_ratio: 0.1} make evaluate fail (exit 4)"
+    else:
+        notes["log.path"] = "the rows to fit to: evaluate and score other rows"
     notes |= dict.fromkeys(given, "as given")
     target.mkdir(parents=True, exist_ok=True)
     config = target / names[0]
@@ -71,11 +75,10 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     write_whole(config, _rendered(values, notes, facts, roles).encode())
     shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
     path = shlex.quote(str(Path(folder) / names[0]))
-    run = (
-        [shlex.quote(str(Path(folder) / SCRIPT))]
-        if daily
-        else [f"logcal {job} --config {path}" for job in ("compare", "fit", "score")]
-    )
+    run = [f"logcal {job} --config {path}" for job in ("compare", "fit")]
+    run += [f"logcal {job} --config {path} --set log.path=OTHER_ROWS" for job in ("evaluate", "score")]
+    if daily:
+        run = [f"{Path(folder) / SCRIPT}", f"in crontab: 30 6 * * * {target / SCRIPT}"]
     lines = [
         f"{counted(facts.files, 'file')}, {facts.rows:,} rows",
         *(
@@ -84,7 +87,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         ),
         *_candidates(roles, given),
         "",
-        f"Look at {path}, then run{' once a day' if daily else ''}:",
+        f"Look at {path}, then run{' once a day, when the labels of the last day are there' if daily else ''}:",
         *(f"  {command}" for command in run),
     ]
     summary = {
@@ -200,14 +203,16 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
         for part in above:
             inner = inner.setdefault(part, {})
         inner[last] = value
+    watched = values.get("window.column") and not values.get("log.weight")
+    jobs = [job for job in SERVED if job != "monitor" or watched]
     lines = [
         f"# Written by `logcal init` after a look at {counted(facts.files, 'file')} with {facts.rows:,} rows.",
-        f"# For {', '.join(SERVED)}; `logcal config JOB` lists every key.",
+        f"# For {', '.join(jobs)}; `logcal config JOB` lists every key.",
         *(f"# {key}: {note}" for key, note in notes.items()),
     ]
     if roles.segment and "log.segment" not in values:
         names = ", ".join(column.name for column in roles.segment)
-        lines.append(f"# log.segment: left out until you choose; one map per segment of [{names}]")
+        lines.append(f"# log.segment: none; for one map per segment add segment: [{names}] to log")
     for name, inner in sections.items():
         text = yaml.safe_dump(
             {name: inner}, default_flow_style=True, width=10_000, sort_keys=False, allow_unicode=True
@@ -230,7 +235,7 @@ def _candidates(roles: Roles, given: dict[str, Any]) -> list[str]:
     if not roles.segment or "log.segment" in given:
         return []
     names = ",".join(column.name for column in roles.segment)
-    return [f"  one map per segment: --set 'log.segment=[{names}]', or some of them"]
+    return [f"  to calibrate each segment by itself: add --set 'log.segment=[{names}]'"]
 
 
 def _table_name(log: str) -> str:

@@ -201,8 +201,8 @@ class Prepared(Startable):
         _check_alarm(history, alpha, self.version)
         looked = len(history.days) - len(self.history.days)
         lines = [
-            f"no alarm: version {self.version.name} after {counted(len(history.days), 'day')}, {looked} of them new",
-            f"  e-value {e_value(history.state.log_e)}; an alarm needs {1 / alpha:g}",
+            f"no alarm: version {self.version.name}, {counted(len(history.days), 'day')} tested, {looked} now",
+            f"  evidence of drift (e-value) {e_value(history.state.log_e)}; from {1 / alpha:g} on there is an alarm",
             *([f"  {waiting}"] if waiting else []),
             f"  {self.place}",
         ]

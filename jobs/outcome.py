@@ -37,7 +37,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """For people."""
-        shown = [f"{self.job} would run, after reading footers only:"]
+        shown = [f"{self.job} would do this (no rows were read):"]
         for title, items in (("stages", self.stages), ("reads", self.reads), ("writes", self.writes)):
             shown += [f"  {title}:", *(f"    {item}" for item in items)]
         return shown

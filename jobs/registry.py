@@ -55,7 +55,7 @@ _STORE = "--set store.path=store --set store.table=ads"
 _JOBS = (
     Job(
         name="generate",
-        help="Make a log of labelled data by cross-validation, and a classifier.",
+        help="Train a classifier on labelled data, and log its held-out scores.",
         module="jobs.generate",
         required=("data.path", "output.path"),
         example="--set data.path=data/ --set output.path=generated/",
@@ -67,7 +67,7 @@ _JOBS = (
         module="jobs.fit",
         required=("log.path", "store.path", "store.table"),
         example=f"--set log.path=log/ {_STORE}",
-        shortcuts=(Shortcut("--force", "store.force", "Publish even if the live version's data end later."),),
+        shortcuts=(Shortcut("--force", "store.force", "Publish even if the live version has newer data."),),
     ),
     Job(
         name="score",
@@ -86,7 +86,7 @@ _JOBS = (
             Shortcut("--once", "follow.once", "Score the files that are there, then exit."),
             Shortcut("--status", "follow.status", "Print the stream's status and exit."),
             Shortcut("--retry", "follow.retry", "Try a refused file again after a repair.", "NAME"),
-            Shortcut("--rebuild", "follow.rebuild", "Rebuild a lost ledger from the log and the output."),
+            Shortcut("--rebuild", "follow.rebuild", "Rebuild a lost list of scored files (the ledger)."),
         ),
     ),
     Job(
@@ -112,7 +112,7 @@ _JOBS = (
     ),
     Job(
         name="demo",
-        help="Train a classifier on UCI Adult and run all jobs on its log.",
+        help="Train a classifier on UCI Adult; fit, score, evaluate, compare its log.",
         module="jobs.demo",
         example="--output demo-output",
         shortcuts=(Shortcut("--output", "output.path", "Folder to write to (default: demo-output).", "DIR"),),

@@ -73,10 +73,10 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
         Unless there is no reason.
     """
     if refusals:
-        reasons = "; ".join(refusal["message"] for refusal in refusals)
+        reasons = ". ".join(refusal["message"] for refusal in refusals)
         raise CheckFailedError(
-            f"version {version.name} was saved as a candidate; the live version is unchanged: {reasons}; `logcal "
-            "tables promote` makes it live anyway"
+            f"version {version.name} was saved as a candidate; the live version is unchanged. {reasons}. `logcal "
+            "tables promote` makes the candidate live anyway"
         )
 
 

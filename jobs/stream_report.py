@@ -64,10 +64,10 @@ class Totals(Counts):
         }
         more = [f"{count:,} {what}" for what, count in counts.items() if count]
         log.info(
-            "batch %s: %s files, %s rows, version %s, %.2f s%s",
+            "batch %s: %s, %s, version %s, %.2f s%s",
             f"{report.number:,}",
-            f"{report.files:,}",
-            f"{report.rows:,}",
+            counted(report.files, "file"),
+            counted(report.rows, "row"),
             report.version,
             report.seconds,
             f"; {', '.join(more)}" if more else "",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def _row(version: Version, current: str | None, since: str | None, entries: list
         "status": stand.value,
         "created": manifest["created"],
         "method": manifest["method"],
-        "window": None if window is None else {"first": window["first"], "last": window["last"]},
+        "window": None if window is None else {key: window.get(key) for key in ("first", "last", "left_out")},
         "rows_used": manifest["data"]["rows_used"],
         "lookup_rows": manifest["lookup_rows"],
         "gate": manifest.get("gate"),
@@ -168,7 +169,7 @@ def _line(row: dict[str, Any]) -> str:
         row["created"],
         row["method"],
         f"{row['rows_used']:,} rows",
-        *([f"{row['window']['first']} to {row['window']['last']}"] if row["window"] else []),
+        *([_days(row["window"])] if row["window"] else []),
         f"{row['lookup_rows']:,} lookup rows",
         *([f"AUC {gate['auc']:.3f}"] if gate.get("auc") is not None else []),
         *_held_out(gate.get("holdout") or {}),
@@ -179,6 +180,12 @@ def _line(row: dict[str, Any]) -> str:
         failed = gate.get("failed")
         parts.append(f"{row['status']} ({', '.join(failed)})" if failed else row["status"])
     return "  ".join(parts)
+
+
+def _days(window: dict[str, Any]) -> str:
+    out = sum(own["days"] for own in (window["left_out"] or {}).values())
+    without = f" without {counted(out, 'day')}" if out else ""
+    return f"{window['first']} to {window['last']}{without}"
 
 
 def _held_out(held: dict[str, Any]) -> list[str]:
@@ -195,16 +202,25 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     current = found.readable_current()
     stand = status_of(version, found.journal.entries(), current).status
     since = _since(found, current) if stand is Status.CURRENT else None
-    lines = [f"{key}: {manifest[key]}" for key in _SHOWN]
+    lines = [*_fact_lines("", {key: manifest[key] for key in _SHOWN})]
     lines.insert(2, f"status: {stand.value}{f' since {since}' if since else ''}")
-    lines += [f"{key}: {value}" for key, value in manifest["data"].items()]
+    lines += _fact_lines("", manifest["data"])
     if manifest.get("window"):
         lines += [f"window: {manifest['window']['first']} to {manifest['window']['last']}"]
     lines += [f"day {day}" for day in strange_days(version)]
-    lines += [f"gate, {key}: {value}" for key, value in (manifest.get("gate") or {}).items()]
+    lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]
     return Outcome(summary={**manifest, "status": stand.value, "since": since}, lines=lines)
+
+
+def _fact_lines(name: str, value: Any) -> Iterator[str]:
+    """A line for each value in a fact, named by the keys that lead to it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _fact_lines(f"{name}, {key}".lstrip(", "), item)
+    elif value is not None:
+        yield f"{name}: {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}"
 
 
 def history(store: str, table: str) -> Outcome:
@@ -242,7 +258,7 @@ def _history_line(record: dict[str, Any]) -> str:
     if isinstance(measures.get("ece_frequency"), float):
         parts.append(f"ECE {measures['ece_frequency']:.4f}")
     if record.get("message"):
-        parts.append(f"({' '.join(record['message'].split())[:100]})")
+        parts.append(f"({textwrap.shorten(record['message'], 110, placeholder=' …')})")
     return "  ".join(parts)
 
 
@@ -338,8 +354,8 @@ def decide_on(store: str, table: str, day: str, decision: str | None = None, rea
     _check_there(found, table, found.folder.names())
     name = parsed.isoformat()
     decisions = decide(found.folder, name, decision, reason, digests_of_day(found.folder / "days", name))
-    said = "is judged by the next fit" if decision is None else f"is {decision}d from the next fit on"
-    lines = [f"{name} {said}"]
+    said = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
+    lines = [said]
     return Outcome(summary={"table": table, "decisions": _as_rows(decisions)}, lines=lines)
 
 

@@ -207,7 +207,7 @@ def comparison_headline(found: CrossValidation) -> str:
     loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
     said = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
     if not near:
-        return f"{said}; every other method is measurably worse."
+        return f"{said}; compared row by row, every other method is measurably worse."
     names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
     return f"{said}; {names} not measurably different."
 
@@ -222,9 +222,10 @@ def _is_near(method: MethodResult) -> bool:
 
 def comparison_lines(found: CrossValidation) -> list[str]:
     """A row a method, with standard errors; the best of each measure has a star."""
-    width = max(len(method.name) for method in found.methods)
+    width = max(len(label_of(method.name)) for method in found.methods)
     best = {measure: found.best(measure) for measure in SHOWN}
-    lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in SHOWN.values())]
+    heads = [*SHOWN.values(), "Log loss above best"]
+    lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in heads)]
     for method in found.methods:
         cells = []
         for measure in SHOWN:
@@ -237,5 +238,11 @@ def comparison_lines(found: CrossValidation) -> list[str]:
             else:
                 error = "" if estimate.error is None else f" ±{estimate.error:.4f}"
                 cells.append(f"{star}{estimate.mean:.4f}{error}")
-        lines.append(f"{method.name:{width}}" + "".join(f"{cell:>20}" for cell in cells))
-    return lines
+        loss = method.estimates["log_loss"]
+        lead = (
+            "–"
+            if loss.excess_error is None or not loss.excess
+            else f"{loss.excess:.4f} ±{loss.excess_error:.4f}"
+        )
+        lines.append(f"{label_of(method.name):{width}}" + "".join(f"{cell:>20}" for cell in [*cells, lead]))
+    return [*lines, "*: the best; ±: one standard error"]

@@ -207,7 +207,7 @@ def test_a_dry_run_of_score_starts_no_process(place, monkeypatch, capsys):
     arguments = place.arguments("score", "cluster.kind=auto", "cluster.workers=2")
     settings = [text for text in arguments[1:] if text != "--set"]
     assert run_job(JOBS["score"], [], settings, dry_run=True, as_json=False) == 0
-    assert "reading footers only" in capsys.readouterr().out
+    assert "no rows were read" in capsys.readouterr().out
     assert started == []
 
 

@@ -149,9 +149,10 @@ def test_enir_and_abb_on_scores_that_are_no_probabilities(points):
 def test_the_command_prints_a_table_and_writes_a_page(place):
     place.write_log()
     shown = place.run("compare", "--set", "log.path=log", "--set", "cluster.kind=inline").expect(0).stdout
-    for name in ("before", "isotonic", "platt", "histogram", "enir", "bbq", "abb"):
+    for name in ("no calibration", "isotonic", "platt", "histogram", "enir", "bbq", "abb"):
         assert re.search(rf"^{name} .*±0\.\d{{4}}", shown, flags=re.MULTILINE)
     assert "the same as a page: --set report.path=FOLDER" in shown
+    assert "not compared: near_isotonic, sbb, beta, smooth (compare.methods" in shown
     settings = ("log.path=log", "cluster.kind=inline", "report.path=out", "compare.methods=[isotonic, platt]")
     arguments = ["compare", *(part for setting in settings for part in ("--set", setting))]
     found = place.run(*arguments, "--json").expect(0).json
@@ -161,6 +162,11 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     assert re.findall(r'(?:src|href)="(?!#)', page) == []
     document = json.loads((place.root / "out" / "run.json").read_text())
     assert document["comparison"]["methods"] == found["methods"]
+    loss = found["methods"]["before"]["log_loss"]
+    lead = f"{loss['excess']:.4f} ±{loss['excess_error']:.4f}"
+    done = place.run(*arguments, "--set", "report.path=null").expect(0)
+    assert re.search(rf"^no calibration .* {re.escape(lead)}$", done.stdout, flags=re.MULTILINE)
+    assert "compare all, pass 1: 1 task" in done.stderr
     place.run(*arguments).expect(99)
 
 

@@ -188,7 +188,7 @@ def write_countries(place, number, rows=4000, **off):
     pq.write_table(pa.table({"score": score, "label": label, "country": country}), folder / "a.parquet")
 
 
-def test_a_day_of_countries_goes_through_the_gate(place, day):
+def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
     def whole_day():
         return [day(job, *COUNTRIES) for job in ("evaluate", "fit", "score")]
 
@@ -218,6 +218,16 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
     assert whole_day() == [4, 0, 0]
     manifest = place.manifest()
     assert [own["day"] for own in manifest["window"]["days_set_aside"]] == ["2026-01-04"]
+    assert manifest["window"]["left_out"] == {"set_aside": {"days": 1, "rows": 4000}}
+    used = {own["day"][-2:]: own["rows_used"] for own in manifest["window"]["days"]}
+    assert used == {"01": 4000, "02": 4000, "03": 4000, "04": 0}
+    assert sum(used.values()) == manifest["data"]["rows_used"]
+    said = capsys.readouterr().out
+    assert "2025-12-08 to 2026-01-04: 3 days used, 1 set aside, 24 without rows; 1 sorted now" in said
+    assert "from 12,000 of 16,000 rows" in said
+    assert f"the same table as version {manifest['previous_version']}" in said
+    listed = place.run("tables", "list", "--store", place.store, "--table", "ads").expect(0).stdout
+    assert "2025-12-08 to 2026-01-04 without 1 day" in listed
     # Where strange days are used, the gate refuses the table.
     before = (place.store / "ads" / "CURRENT").read_text()
     assert day("fit", *COUNTRIES, "window.suspect_days=use") == 4

@@ -109,11 +109,13 @@ def test_what_init_writes_runs(place):
     place.write_log(a_log())
     said = place.run("init", "log", "conf").expect(0).stdout
     assert "logcal fit --config conf/logcal.yaml" in said
+    assert "logcal evaluate --config conf/logcal.yaml --set log.path=OTHER_ROWS" in said
+    assert "# For compare, fit, evaluate, monitor, score;" in (place.root / "conf/logcal.yaml").read_text()
     [written] = (place.root / "conf").iterdir()
     config = yaml.safe_load(written.read_text())
     assert (config["log"]["score"], config["log"]["label"]) == ("pctr", "clicked")
     assert config["window"]["column"] == "logged_at"
-    assert "one map per segment of [country]" in written.read_text()
+    assert "add segment: [country] to log" in written.read_text()
     assert len(written.read_text().splitlines()) < 15
     for job in ("compare", "fit", "score", "evaluate"):
         place.run(job, "--config", str(written), "--set", "cluster.kind=inline").expect(0)
@@ -154,7 +156,7 @@ def test_init_daily_writes_a_day_that_runs_as_it_is(place):
     with (place.root / "ads/.day.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, said = run()
-        assert (code, said) == (75, "day.sh: another day is running\n")
+        assert (code, said) == (75, "day.sh: another run is under way\n")
     assert run("--set", "log.no=1")[0] == 2
 
 
@@ -177,6 +179,10 @@ def test_init_without_a_label_says_what_there_is(place):
     place.write_log({"p": [0.1, 0.9], "gone": [2, 1]}, files=1)
     place.run("init", "log", "conf", "--set", "log.label=gone").expect(0)
     place.run("init", "log", "conf2", "--set", "log.labl=gone").expect(2, "log.labl: unknown key")
+    # Without a date, and with weights, there is no monitor.
+    place.write_log({"p": [0.1, 0.2], "y": [0, 1]}, files=1, name="undated")
+    place.run("init", "undated", "conf5").expect(0)
+    assert "# For compare, fit, evaluate, score;" in (place.root / "conf5/logcal.yaml").read_text()
     place.run("init", "log", "conf4", "--set", "log.labels.path=[null]").expect(
         2, "expected paths, found [None]"
     )

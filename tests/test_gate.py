@@ -6,7 +6,8 @@ import pytest
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import collapse, run_in_memory
 from calibrators.measures.comparison import comparison_passes
-from jobs.config.sections import GateConfig
+from jobs.config.jobs import FitConfig
+from jobs.config.sections import GateConfig, WindowConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
 from pipeline.fit.holdout import HeldOut, Rows
 from pipeline.table.map_change import MapChange, TableMaps, TwoTables, one_level, ranking
@@ -221,7 +222,9 @@ def test_nothing_is_measured_of_a_map_that_is_not_there():
         "lowest_score": 0.0,
         "highest_score": 1.0,
     }
-    verdict = judge(GateConfig(), data, None, None, None)
+    verdict = judge(
+        FitConfig.model_construct(gate=GateConfig(), window=WindowConfig()), data, None, None, None
+    )
     assert verdict.refusals == verdict.warnings == []
     assert set(verdict.facts) == {"rows", "rows_positive"}
 

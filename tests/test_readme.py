@@ -51,6 +51,9 @@ def demo(tmp_path_factory):
 def test_readme_commands_leave_what_readme_says(demo):
     assert (demo / "demo-output" / "report" / "report.html").exists()
     assert (demo / "report" / "report.html").exists()
+    assert (demo / "income" / "evaluate" / "report.html").exists()
+    of_init = pq.read_table(demo / "income" / "scored")["probability"]
+    assert of_init.equals(pq.read_table(demo / "scored")["probability"])
     assert (demo / "report" / "run.json").exists()
     scored = pq.read_table(demo / "scored")
     assert scored.column_names[-2:] == ["probability", "table_version"]
@@ -114,8 +117,9 @@ def test_pages_about_python(demo, monkeypatch):
     mpl.use("agg")
     monkeypatch.chdir(demo)
     names: dict = {}
-    for block in blocks("docs/python.md", "python"):
-        exec(compile(block, "docs/python.md", "exec"), names)
+    for page in ("README.md", "docs/python.md"):
+        for block in blocks(page, "python"):
+            exec(compile(block, page, "exec"), names)
     names["plt"].close("all")
     assert Path("calibration.png").stat().st_size > 10_000
     scored = pq.read_table(demo / "scored")

@@ -21,7 +21,7 @@ def manifest(place):
 def test_scores_outside_the_range_are_counted_and_said(fitted, call):
     new = write_new(fitted, [-np.inf, -1.0, 0.5, np.nan, 2.0, np.inf, 3.0, 0.25])
     done = call("score", "--json", "score.max_outside_range=0.7", log__path=new).expect(
-        0, "WARNING", "5 rows (62.5 %) outside", "2 below, 3 above"
+        0, "WARNING", "5 rows (62.5 %) with scores outside", ": 2 below 0.", ", 3 above 0."
     )
     assert (done.json["rows_below_range"], done.json["rows_above_range"]) == (2, 3)
     found = manifest(fitted)

@@ -112,7 +112,7 @@ def test_what_lies_between_two_versions(store, place):
     assert 0 < summary["change"]["mean"] < summary["change"]["largest"] < 1
     assert "Probabilities change by" in found.lines[1]
     assert "  method: isotonic -> histogram" in found.lines
-    assert found.lines[2].startswith("Their log losses were not compared on the same rows")
+    assert found.lines[2].startswith("Log losses are not compared here")
     assert "The AUC, each on its own rows, changes from " in found.lines[3]
     assert "within chance" in found.lines[3]
     text = page.read_text()

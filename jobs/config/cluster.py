@@ -69,9 +69,9 @@ class SecurityConfig(Section):
     """Certificates for a scheduler at a tls address."""
 
     ca_file: Text | None = None
-    """The authority's, which signed the scheduler's. null: as Dask's own configuration has it."""
+    """Certificate of the authority that signed the scheduler's. null: as in Dask's own configuration."""
     cert_file: Text | None = None
-    """This command's."""
+    """Certificate of this command."""
     key_file: Text | None = None
     """The key of cert_file."""
 
@@ -104,8 +104,8 @@ class ClusterConfig(Section):
     as many as the class starts by itself. Not used with the other kinds.
     """
     memory: Annotated[Text, BeforeValidator(_check_memory)] = "2GiB"
-    """Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a worker process of this machine
-    never gets more. Workers from elsewhere must have at least as much for each of their threads.
+    """Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a worker process of this machine never
+    gets more. Workers of a running cluster must have at least as much for each of their threads.
     """
     address: Text | None = None
     """With kind address: the scheduler's, such as tcp://10.0.0.5:8786."""
@@ -116,7 +116,7 @@ class ClusterConfig(Section):
     security: SecurityConfig = Field(default_factory=SecurityConfig)
     """With kind address or scheduler_file: certificates (TLS)."""
     timeout: float = Field(300.0, gt=0)
-    """Seconds to wait for the cluster and its first worker, and later, where all workers have gone, for another."""
+    """Seconds to wait for the cluster's first worker, or for a new one if all have gone."""
 
     @property
     def memory_bytes(self) -> int:

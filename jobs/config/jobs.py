@@ -45,7 +45,7 @@ class StorageConfig(Section):
     options: dict[str, dict[str, Any]] = Field({})
     """By protocol, the arguments of fsspec's file system, for all paths of the job, such as {s3: {endpoint_url:
     https://minio:9000, key: someone, secret: '${MINIO_SECRET}'}}. Text that is ${NAME} is the environment variable
-    NAME. Workers of a cluster that is running need them in their own environment.
+    NAME. Workers of a running cluster need the same variables in their own environment.
     """
 
 
@@ -135,8 +135,8 @@ class EvaluateConfig(JobConfig):
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: MeasuredLogConfig
-    """The prediction log to read. Or path is the folder score_table that a version kept (score_table.keep of fit):
-    the log it was fitted to, sorted already; the other keys then mean nothing.
+    """The prediction log to read. log.path may also be the folder score_table of a version (fit with
+    score_table.keep=true): the log that it was fitted to, already sorted. The other keys are then ignored.
     """
     store: PublishedConfig
     """The published table to measure."""
@@ -164,8 +164,8 @@ class MonitorSection(Section):
     """Rule for alarms."""
 
     alpha: float = Field(0.01, gt=0, lt=1)
-    """Largest probability that a table whose odds are right within the tolerance ever gives an alarm, however long it
-    is watched. For segments it limits the share of false alarms.
+    """Largest probability of a false alarm (the odds are right within the tolerance), however long the table is
+    watched. For segments it limits the share of false alarms.
     """
     tolerance: float = Field(1.05, ge=1)
     """Factor by which odds may be wrong, either way, without being an alarm."""
@@ -177,11 +177,13 @@ class MonitorConfig(JobConfig):
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: MeasuredLogConfig
-    """The log with the days that have arrived, their labels complete. Rows are counted: no weights."""
+    """The log with the days that have arrived, their labels complete. It must have no weights (log.weight)."""
     store: PublishedConfig
     """The published table to watch."""
     window: WindowConfig
-    """column dates the rows. Days that were tested before, and days that the table was fitted to, are skipped."""
+    """Days to test; window.column is required. Days that were tested before, and days that the table was fitted to, are
+    skipped.
+    """
     monitor: MonitorSection
     report: PageConfig
     """The page of all days that were looked at, written anew each time."""
@@ -206,15 +208,15 @@ class CompareSection(Section):
     """Methods to compare, and how."""
 
     methods: Methods = METHODS
-    """The methods, by their names in calibrator.method. bbq is left out for scores outside [0, 1]. The scores as
-    they are come first, if they are probabilities.
+    """The methods, by their names in calibrator.method. bbq and beta are left out for scores outside [0, 1]. Scores in
+    [0, 1] are also compared as they are (no calibration).
     """
     params: dict[str, Any] = Field({})
     """Parameters of methods, such as {histogram: {bins: 20}, abb: {max_cuts: 500}}."""
     folds: int = Field(5, ge=2, le=100)
     """Parts of the log: each is predicted by calibrators that were fitted to the others."""
     seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of the folds: another one deals the rows otherwise."""
+    """Seed that divides the rows into folds."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield methods that are named twice, and parameters of methods that are not compared."""
@@ -253,12 +255,12 @@ class FollowSection(Section):
     poll: Duration = "1s"
     """Time between listings."""
     relist: Duration = "1h"
-    """Time between listings of all days; between them `lookback` is listed."""
+    """Time between listings of all days; the listings in between cover only `lookback`."""
     partition: Text = "date"
     """Key of hive folders that give the day of a file, such as date=2026-01-31."""
     lookback: Days = "3d"
-    """Days before today whose folders are listed each time. Files outside dated folders, and in folders of days to
-    come, always are.
+    """Days before today whose folders are listed each time. Files outside dated folders, and folders of days to come,
+    are listed each time, too.
     """
     max_files: int = Field(1000, ge=1)
     """Files of a batch at most."""
@@ -297,9 +299,9 @@ class RefitSection(Section):
     """Rule for refits: the fit job runs as it would by itself, with the sections that it knows."""
 
     every: Duration | None = None
-    """Time after the last refit, such as 24h. null: not by the clock."""
+    """Time after which to refit again, such as 24h. null: not by the clock."""
     rows: int | None = Field(None, ge=1)
-    """Rows scored since the last refit. null: not by their number."""
+    """Number of scored rows after which to refit. null: not by their number."""
     alarm: Duration | None = None
     """Time between tests of the table as `logcal monitor` does them (with window.column, and the section monitor); an
     alarm starts a refit. null: no tests.
@@ -357,8 +359,8 @@ class FollowConfig(JobConfig):
     """With refit.alarm: when an alarm is given."""
     retention: RetentionSection
     report: PageConfig
-    """The page of the stream, local, written again once a minute and at the end: its status, its last batches, refused
-    files, and observed over expected positives of the last days (if the table is monitored: refit.alarm, or
+    """The page of the stream, in a local folder, rewritten each minute and at the end: its status, its last batches,
+    refused files, and observed over expected positives of the last days (if the table is monitored: refit.alarm, or
     `logcal monitor`).
     """
 
@@ -399,8 +401,8 @@ class DataConfig(Section):
     keep: Names = ()
     """Columns to copy to the log, such as segments. They are features only if features names them."""
     row_id: Text | None = None
-    """Column that tells the rows apart: whole numbers or text. A row then has the same part in every fold wherever
-    it lies. null: its place in the data, files by name.
+    """Column that tells the rows apart: whole numbers or text. Folds then do not depend on a row's place in the data.
+    null: rows are told apart by their place, in the order of the files' names.
     """
     group: Text | None = None
     """With generate.split=group: column of the group."""
@@ -444,8 +446,8 @@ class EstimatorConfig(_Classifier):
     """The classifier, and the preprocessing before it."""
 
     params: dict[str, Any] = Field({})
-    """Its parameters, such as {max_iter: 500}. A random_state that is not given here comes from generate.seed; threads
-    are held to one a task.
+    """Its parameters, such as {max_iter: 500}. A random_state that is not given here comes from generate.seed; each
+    task uses one thread.
     """
     packages: Packages = ("sklearn",)
     """Packages that the class may come from: sklearn, xgboost, lightgbm, catboost. Nothing else is ever imported."""
@@ -467,7 +469,7 @@ class GenerateSection(Section):
     train_fraction: float = Field(0.7, gt=0, lt=1)
     """Share of the rows that a repeat is trained on; it scores the others."""
     repeats: int | None = Field(None, ge=1, le=10_000)
-    """Number of repeats; goes over target_rows. null: as target_rows needs."""
+    """Number of repeats; target_rows is then ignored. null: as many as target_rows needs."""
     seed: int = Field(0, ge=0, lt=1 << 64)
     """Seed of all random numbers: a row's part in a repeat depends on the seed, the repeat and the row's id."""
     split: Literal["row", "group", "time"] = "row"
@@ -485,7 +487,7 @@ class GenerateSection(Section):
     """With partial_fit: rows a step."""
     on_failure: Literal["stop", "skip"] = "stop"
     """Treatment of a repeat that fails, as when the estimator does not converge or a part has one class. stop: write
-    nothing. skip: go on without it and, where target_rows counts, with one more.
+    nothing. skip: go on without it; with target_rows another repeat replaces it (not by time).
     """
 
 

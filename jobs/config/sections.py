@@ -70,15 +70,15 @@ class LabelsConfig(Section):
     outcome means 1.
     """
     time: Text | None = None
-    """Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day before the
-    prediction (log.time, or window.column) to the end of wait, and a window sorts again only the days that a new
-    outcome can belong to. null: an outcome counts whenever it came.
+    """Column of the outcomes with their time: timestamps or dates. An outcome then counts if its time lies between a
+    day before the prediction (log.time, or window.column; clocks differ) and the end of wait; and only days that new
+    outcomes can belong to are sorted again. null: an outcome counts whenever it came.
     """
     wait: Duration | None = None
-    """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, if only the day is
-    known. Until then the row waits for its label: with missing=negative also if an outcome has come, since early
-    ones are mostly positive. The clock is the newest outcome's time or, without labels.time, the end of the log's
-    newest day. null: no row waits.
+    """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, if only the day is known.
+    Until then the row waits for its label. With missing=negative it waits even if its outcome is there: early outcomes
+    are mostly positive. The clock is the newest outcome's time or, without labels.time, the end of the log's newest
+    day. null: no row waits.
     """
     missing: Literal["negative", "drop"] = "negative"
     """Meaning of a row without an outcome: label 0 (negative), or left out (drop)."""
@@ -123,7 +123,7 @@ class LogConfig(Section):
     a null matches nothing.
     """
     time: Text | None = None
-    """With log.labels: column with the time of the prediction: timestamps, or what window.column may be. null:
+    """With log.labels: column with the time of the prediction, of any type that window.column may have. null:
     window.column.
     """
     labels: LabelsConfig
@@ -131,13 +131,13 @@ class LogConfig(Section):
     weight: Text | None = None
     """Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1."""
     weights: Literal["counts", "sampling"] = "counts"
-    """Meaning of a weight. counts: how often the row counts; 2 is the row twice. sampling: how many others it stands
-    for, whatever its label, because rows were drawn with different probabilities: then the rows count as Kish's
-    effective sample size, (sum w)^2 / sum w^2, and a common factor of all weights does not matter.
+    """Meaning of a weight. counts: how often the row counts; 2 is the row twice. sampling: how many rows it stands for,
+    where rows were drawn with probabilities that do not depend on the label. All rows then count as Kish's effective
+    sample size, (sum w)^2 / sum w^2; only the weights' ratios matter.
     """
     negative_sampling_rate: float = Field(1.0, gt=0, le=1)
-    """Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities then hold for
-    all rows. Do not give the rows weights for this.
+    """Share of the rows with label 0 that were kept in the log, chosen at random, such as 0.01: probabilities are
+    corrected for it. Do not give the rows weights for this.
     """
     positive_sampling_rate: float = Field(1.0, gt=0, le=1)
     """The same of the rows with label 1."""
@@ -188,8 +188,8 @@ class LogConfig(Section):
 
 _SAME_TRANSFORM = Field(
     None,
-    description="Transform of the scores: the table's own transform, whatever is given here. none or sigmoid: "
-    "an error if it is not the table's. null: not compared.",
+    description="The table's own transform is used. none or sigmoid: an error if the table has another. null: "
+    "no check.",
 )
 
 
@@ -200,12 +200,12 @@ class MeasuredLogConfig(LogConfig):
 
 
 class ScoreLogConfig(Section):
-    """The prediction log to read; its labels and weights are not."""
+    """The prediction log to score; its labels and weights are not read."""
 
     path: Paths = Field(description=_PATH)
     score: Text = "score"
-    """Column of the score: floats or integers. A score that is null or NaN gets a null probability. With a
-    classifier: the column to write it to.
+    """Column of the score: floats or integers. A score that is null or NaN gets a null probability. With a classifier:
+    the name of the column to add.
     """
     score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM
 
@@ -298,7 +298,8 @@ class StoreConfig(Section):
     """
     force: bool = False
     """true (option --force): the new version goes live even if its data end earlier than the live version's. false:
-    that is refused if window.until is given, or if the live version was published while this fit ran.
+    such a version is refused if window.until is set, or if another version went live during the fit; otherwise it goes
+    live.
     """
 
 
@@ -310,21 +311,21 @@ class PublishedConfig(Section):
     table: Name
     """Name of the table."""
     version: Name | None = None
-    """Version of the table. null: the one that CURRENT names."""
+    """Version of the table. null: the live one."""
 
 
 class CalibratorConfig(Section):
     """Method of calibration."""
 
     method: Text = "auto"
-    """auto: a smooth curve, or isotonic regression with that curve as its prior, chosen for each range of scores by
-    tests on halves of the rows; with params: {candidates: [platt, isotonic, enir, bbq, abb]} the simplest of these
-    that is not clearly worse by cross-validation. smooth: the curve, whose prior is the score, averaged by evidence.
-    isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one of them. bbq: an
-    average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. histogram:
+    """auto: for each range of scores a smooth curve, or isotonic regression with that curve as its prior; tests on
+    halves of the rows decide. If calibrator.params has candidates, such as [platt, isotonic, enir, bbq, abb]: the
+    simplest of them that is not clearly worse by cross-validation. smooth: the curve alone, an average of smooth
+    curves. isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one of them.
+    bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. histogram:
     equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg:
-    isotonic regression on a log that `logcal generate` made, on its rows and on groups of them. docs/methods.md helps
-    to choose.
+    isotonic regression on a log that `logcal generate` made: dg on its rows, dgg on groups of rows. docs/methods.md
+    helps to choose.
     """
     params: dict[str, Any] = Field({})
     """The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg."""
@@ -335,9 +336,9 @@ class CalibratorConfig(Section):
     interval: Literal["none", "auto", "posterior", "band", "venn_abers"] = "none"
     """An interval for each row of the table, in prob_lower and prob_upper. posterior: a 95 % interval for the true
     probability at each score by itself, with auto and smooth. band: the true probability lies within it, at all scores
-    at once with 95 % confidence, if it never decreases with the score. venn_abers: the multiprobabilities of
-    Venn-Abers prediction, of isotonic alone; no confidence interval. auto: posterior, or band where there is none.
-    With segments (segments.shrinkage: none) each map's intervals describe the rows that it is fitted to.
+    at once with 95 % confidence, if it never decreases with the score. venn_abers: Venn-Abers multiprobabilities, which
+    are no confidence interval; only with the method isotonic. auto: posterior, or band where there is none. With
+    segments, set segments.shrinkage=none; each map's intervals then describe its own rows.
     """
 
 
@@ -345,17 +346,17 @@ class SegmentsConfig(Section):
     """Segments with a map of their own, and the treatment of the others."""
 
     shrinkage: Literal["auto", "none"] = "auto"
-    """auto: partial pooling with the methods auto and isotonic (not strict): every segment adjusts its parent's map
-    (of the segment of one column less) by two numbers, as far as its rows show, and segments with enough rows have
-    maps of their own, pooled with it (docs/segments.md). none, and other methods: a segment has its own map or
+    """auto: partial pooling with the methods auto and isotonic (not strict): a segment adjusts its parent's map (the
+    parent is the segment without the last column) by two numbers, as far as its rows show; a segment with enough rows
+    has its own map, pooled with its parent's (docs/segments.md). none, and other methods: a segment has its own map or
     its parent's, unchanged.
     """
     min_rows: int = Field(1000, ge=1)
     """Rows that a segment needs for its own map, without partial pooling."""
     min_positives: int | None = Field(None, ge=1)
     """Rows with label 1 that a segment needs for its own map; with partial pooling, as many with label 0. null: 100
-    with partial pooling, otherwise 10. A segment with fewer, without partial pooling, uses the map of the segment of
-    one column less, or of all rows, or the score as it is.
+    with partial pooling, otherwise 10. Without partial pooling, a segment with fewer uses its parent's map; without
+    that, the map of all rows; without that, the score as it is.
     """
 
     def positives(self, pooling: bool) -> int:
@@ -381,9 +382,9 @@ class ScoreTableConfig(Section):
     keep: bool = False
     """true: keep it with the published version, as Parquet."""
     grid: Annotated[Text, BeforeValidator(_as_grid), accepted_by(_check_grid)] = "none"
-    """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit
-    float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported.
-    With a power of ten and without weights a day table holds counts, of bounded size.
+    """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit float. A power of
+    ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported. A power of ten bounds the
+    size of the rows that are kept for each day (without weights).
     """
 
 
@@ -436,8 +437,8 @@ class GateConfig(Section):
         AUTO_HOLDOUT
     )
     """Held-out rows to judge the table on: a share of the rows such as 0.2 or 20%, chosen by their content, or with
-    window.column the last days, such as 1d. auto: if there is a current version to compare with, the last day, or
-    without a window a tenth of the rows. none: no rows.
+    window.column the last days, such as 1d. auto: the last day, or without a window a tenth of the rows, if there is a
+    live version to compare with; otherwise none. none: no rows.
     """
     refit: bool = True
     """With gate.holdout: whether a table that passes is fitted again to all rows before it is published."""
@@ -524,8 +525,8 @@ class ScoredConfig(Section):
     """Target of the scored log."""
 
     path: Text
-    """Folder to write the scored log to, in the layout of the log; outside the log. With a window {day} in it is
-    the window's last day.
+    """Folder to write the scored log to, in the layout of the log; outside the log. {day} in the path becomes the
+    window's last day.
     """
     mode: Literal["new", "replace"] = "new"
     """Treatment of output.path where it holds an earlier result. new: refuse. replace: put the new output, whole,
@@ -562,9 +563,10 @@ class RangeSection(Section):
     """Scores that a table is not for."""
 
     max_outside_range: float = Field(0.5, ge=0, le=1)
-    """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted
-    to. Above it nothing is written (exit code 4; follow refuses the file by name): such scores are often of another
-    model, or in percent. From 0.01 on there is a warning.
+    """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted to.
+    Above it nothing is written (exit code 4; follow refuses the file by name): such scores are often of another model,
+    or in percent. From 0.01 on there is a warning. These rows get the probability at the end of the range, or by a
+    smooth curve that goes on (docs/methods.md).
     """
 
 
@@ -583,8 +585,8 @@ class ReportConfig(Section):
     """Target of the report."""
 
     path: Text
-    """Folder to write report.html, run.json and the reliability table to. With a window {day} in it is the window's
-    last day; {job} is the command's name.
+    """Folder to write report.html, run.json and the reliability table to. {day} in the path becomes the window's last
+    day, {job} the command's name.
     """
     mode: Literal["new", "replace"] = "new"
     """Treatment of report.path where it holds another report. new: refuse. replace: put the new one, whole, in its
@@ -596,8 +598,8 @@ class PageConfig(Section):
     """Target of a page that is not of one day."""
 
     path: Text | None = None
-    """Folder to write report.html and run.json to. {job} and {day} in it are the command's name, so one configuration
-    serves all commands. null: no page.
+    """Folder to write report.html and run.json to. {job} in the path becomes the command's name; {day} does too, since
+    the page is not of one day. null: no page.
     """
 
 

@@ -170,7 +170,7 @@ def check_measured(output: Output, days: dict[str, Any] | None, version: Version
         return
     if version.manifest["previous_version"] is None:
         raise NothingToDoError(
-            f"version {version.name}, the first, was fitted to these days: it is evaluated on the next"
+            f"version {version.name}, the first, was fitted to these days: the next day is the first to evaluate it on"
         )
     found = output.manifest() or {}
     if found.get("window") == days and found.get("table_version") != version.name:

@@ -95,13 +95,13 @@ PERCENT = 4.0
 DAYS_VARY = 0.12
 """Standard deviation between days of the logarithm of observed over expected positives, where it is not known."""
 WHAT_TO_DO = {
-    "min_rows": "use more of the log (window.last), or lower gate.min_rows",
-    "min_positives": "use more of the log (window.last), or lower gate.min_positives",
-    "max_rows_drop": "are files missing? Otherwise raise gate.max_rows_drop",
-    "scale": "correct the log, or give scores of another kind a table of their own",
-    "ranking": "correct the log, or leave its days out with `logcal days exclude`",
-    "max_change": "look at `logcal tables diff`, or raise gate.max_change",
-    "holdout": "are its labels complete and right? If so, the next fit, with these rows in it, is compared anew",
+    "min_rows": "Use more rows, or lower gate.min_rows",
+    "min_positives": "Use more rows, or lower gate.min_positives",
+    "max_rows_drop": "Are files missing? Otherwise raise gate.max_rows_drop",
+    "scale": "Correct the log, or give scores of another kind a table of their own",
+    "ranking": "Correct the log",
+    "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
+    "holdout": "Are their labels complete and right? If so, the next fit, which includes them, is compared anew",
 }
 """Remedies by the rule that refuses; a refusal for passing data ends with them."""
 COPIED, COPIES = 1000, 10
@@ -175,15 +175,13 @@ def judge_held_out(
             f"in {counted(len(held.worse), 'segment')} the log loss on held-out rows is worse than the current "
             f"version's beyond chance: {in_words(held.worse)}"
         )
-    refusals = [_refusal(rule, said) for rule, said in failed]
+    refusals = [{"rule": rule, "message": said} for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
 
 
-def _refusal(rule: str, said: str) -> dict[str, Any]:
-    return {
-        "rule": rule,
-        "message": f"gate.{rule}: {said}{'' if said[-1] == '?' else ';'} {WHAT_TO_DO[rule]}",
-    }
+def _with_remedy(said: str, rule: str, *, dated: bool) -> str:
+    days = ", or leave out its days with `logcal days exclude`" if dated and rule == "ranking" else ""
+    return f"gate.{rule}: {said}{'' if said[-1] == '?' else '.'} {WHAT_TO_DO[rule]}{days}"
 
 
 def _by_days(against: Comparison, spread: float) -> float:
@@ -224,14 +222,16 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
     against = held["against_current"]["log_loss"] if held["against_current"] else {}
     if held["compared"] and against.get("difference") is not None:
         difference = against["difference"]
-        away = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         some = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
+        if not difference and not against["error"]:
+            return f"{line}, {some}the same as the previous version's: without these rows, the fit repeats that table"
+        away = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += f", {some}{away} the previous version's (standard error {against['error']:.2g})"
     return line
 
 
 def judge(
-    config: GateConfig,
+    config: FitConfig,
     data: dict[str, Any],
     whole: CalibrationMap | None,
     change: MapChange | None,
@@ -249,26 +249,30 @@ def judge(
     held_out : what rows say that it was not fitted to
     """
     facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
-    failed, warnings = _sizes(config, data, current), []
+    gate, dated = config.gate, config.window.column is not None
+    failed, warnings = _sizes(gate, data, current), []
     failed += _scale(data, current)
     if whole is not None:
         auc, error = ranking(whole)
         facts |= {"auc": auc, "auc_error": error}
-        failed += _ranking(config, whole, auc, error)
+        failed += _ranking(gate, whole, auc, error)
         warnings += _too_good(data, auc)
     if change is not None:
         facts["change"] = change.as_dict()
-        text = f"the probability changes by {change.mean:.3g} on average, {change.relative:.2f} of its mean"
-        if config.max_change is not None and change.relative > config.max_change:
-            failed.append(("max_change", f"expected {config.max_change:g} at most, found that {text}"))
+        text = (
+            f"the probability changes by {change.mean:.3g} on average (means: {change.mean_old:.3g} before, "
+            f"{change.mean_new:.3g} now; relative to the larger: {change.relative:.2f})"
+        )
+        if gate.max_change is not None and change.relative > gate.max_change:
+            failed.append(("max_change", f"expected {gate.max_change:g} at most, found that {text}"))
         elif change.relative >= LARGE_CHANGE:
-            warnings.append(f"{text}, against the current version's")
-    refusals = [_refusal(rule, said) for rule, said in failed]
+            warnings.append(f"{text}, compared with the live version")
     if held_out is not None:
         facts["holdout"] = held_out.facts
-        refusals += held_out.refusals
+        failed += [(own["rule"], own["message"]) for own in held_out.refusals]
         warnings += held_out.warnings
-    if config.on_fail == "warn":
+    refusals = [{"rule": rule, "message": _with_remedy(said, rule, dated=dated)} for rule, said in failed]
+    if gate.on_fail == "warn":
         warnings += [refusal["message"] for refusal in refusals]
         refusals = []
     for warning in warnings:
@@ -309,7 +313,7 @@ def _scale(data: dict[str, Any], current: Version | None) -> list[tuple[str, str
     if low is None or high is None or found is None or low < 0 or not high <= 1 < PERCENT < found:
         return []
     said = f"expected scores from {low:.4g} to {high:.4g}, as the current version's, found some up to {found:.4g}"
-    return [("scale", f"{said}: is it another scale, such as percent?")]
+    return [("scale", f"{said}. Is it another scale, such as percent?")]
 
 
 def _ranking(
@@ -319,10 +323,10 @@ def _ranking(
         return []
     if auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5:
         said = f"expected more positives at higher scores, found an AUC of {auc:.3f} +- {error:.3f}"
-        return [("ranking", f"{said}: are the labels or the scores inverted?")]
+        return [("ranking", f"{said}. Are the labels or the scores inverted?")]
     if one_level(whole):
         said = "expected more positives at higher scores, found one probability for all scores"
-        return [("ranking", f"{said}: are the labels or the scores inverted?")]
+        return [("ranking", f"{said}. Are the labels or the scores inverted?")]
     return []
 
 

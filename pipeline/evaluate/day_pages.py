@@ -200,6 +200,7 @@ def render_drift(
         distances=["psi", "ks"] if any(day["psi"] is not None for day in days) else [],
         segments=any(day["segments_alarmed"] for day in days),
         e_value=e_value,
+        compared=f"{counted(len(days), 'day')} {'was' if len(days) == 1 else 'were'}",
         count=len(days),
         shown=len(latest),
     )

@@ -184,7 +184,7 @@ class Change:
     name : attribute of Measures. facts : what it is called, and how to read it.
     before, after : float or None (infinite for some log losses)
     difference : float or None: after - before, where both are finite
-    verdict : "better" or "worse" beyond its error, "within chance", "unchanged", or "" where it cannot be said
+    verdict : "better" or "worse" beyond its error, "may be chance", "unchanged", or "" where it cannot be said
     """
 
     name: str
@@ -257,7 +257,7 @@ def _change(name: str, before: float | None, after: float | None, error: float =
     if before == after or abs(difference) < UNCHANGED:
         verdict = "unchanged"
     elif abs(difference) <= UNSURE * error:
-        verdict = "within chance"
+        verdict = "may be chance"
     else:
         verdict = "better" if (difference > 0) == facts.higher_is_better else "worse"
     return Change(name, facts, before, after, difference if math.isfinite(difference) else None, verdict)
@@ -276,7 +276,7 @@ def headline(evaluation: Evaluation) -> str:
         )
     was = f"{points(before.ece_frequency)} percentage points"
     verdict = next(change.verdict for change in changes(evaluation) if change.name == "ece_frequency")
-    if verdict in ("unchanged", "within chance"):
+    if verdict in ("unchanged", "may be chance"):
         return f"Calibration changed little: the probabilities lie {now} from the observed frequencies on average."
     if verdict == "worse":
         return (
@@ -295,7 +295,7 @@ def ranking(evaluation: Evaluation) -> str:
     if before.auc is None or after.auc is None:
         return ""
     verdict = next(change.verdict for change in changes(evaluation) if change.name == "auc")
-    if verdict in ("unchanged", "within chance"):
+    if verdict in ("unchanged", "may be chance"):
         return f"The ranking did not change (AUC {after.auc:.3f})."
     way = "rose" if verdict == "better" else "fell"
     digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4

@@ -217,8 +217,8 @@ class InSample:
         """Describe it in a sentence."""
         some = "All" if self.share >= 1 else f"{100 * self.share:.3g} % of all"
         return (
-            f"In sample: {some} rows are in files that version {version} was fitted on. It looks better on them than "
-            "on rows that it has not seen."
+            f"In sample: {some} rows are in files that version {version} was fitted on. Measures on them are too good; "
+            "use other rows."
         )
 
 

@@ -104,9 +104,7 @@ def _by_loss(old: Version, new: Version) -> list[str]:
         size = f"{abs(loss['difference']):.5f} {way} than that of {one.name} (standard error {loss['error']:.5f})"
         rows = f"On {held['rows_compared']:,.10g} rows held out of the fit of {two.name}"
         return [f"{rows} its log loss was {size}: {said}."]
-    return [
-        "Their log losses were not compared on the same rows: logcal evaluate with evaluate.against does so."
-    ]
+    return ["Log losses are not compared here: `logcal evaluate` with evaluate.against does so."]
 
 
 def _by_ranking(old: Version, new: Version) -> list[str]:

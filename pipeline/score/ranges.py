@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logcal.errors import counted
 from logcal.lookup_table import LookupFacts
 
 Array = npt.NDArray[np.float64]
@@ -78,11 +79,10 @@ class RangeCount:
         """The rows of so many that are outside, in words; empty where there are none."""
         if self.within is None or not self.outside:
             return ""
-        noun = "row" if self.outside == 1 else "rows"
         text = (
-            f"{self.outside:,} {noun} ({100 * self.outside / rows:.3g} %) outside the scores that the table was fitted "
-            f"to, {self.within.lowest:.6g} to {self.within.highest:.6g}: {self.below:,} below, {self.above:,} above "
-            f"(this log: {self.lowest:.6g} to {self.highest:.6g})"
+            f"{counted(self.outside, 'row')} ({100 * self.outside / rows:.3g} %) with scores outside the range that "
+            f"the table was fitted to: {self.below:,} below {self.within.lowest:.6g}, {self.above:,} above "
+            f"{self.within.highest:.6g}; this log's scores go from {self.lowest:.6g} to {self.highest:.6g}"
         )
         if self.within.lowest >= 0 and self.within.highest <= 1:
             if self.lowest >= 0 and 1.5 < self.highest <= 100:

@@ -154,19 +154,31 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         by_day.setdefault(table.day, []).append(table)
     filled = {day: parts for day, parts in by_day.items() if any(table.receipt.rows for table in parts)}
     new = [day for day, parts in filled.items() if any(table.rows_sorted for table in parts)]
+    rows = {day: sum(table.receipt.rows for table in parts) for day, parts in filled.items()}
+    used = {table.day for table in days.used}
+    reasons = {day_of(finding.day).isoformat(): "set_aside" for finding in days.set_aside}
+    for reason, found in (("unlabelled", days.thin), ("excluded", days.excluded)):
+        reasons |= {own["day"]: reason for own in found}
+    left_out: dict[str, dict[str, int]] = {}
+    for day in filled.keys() - used:
+        counts = left_out.setdefault(reasons[day_of(day).isoformat()], {"days": 0, "rows": 0})
+        counts["days"] += 1
+        counts["rows"] += rows[day]
     facts = {
         **window_days(window),
         "days_sorted": len(new),
         "days_reused": len(filled) - len(new),
         "days_missing": [day_of(day).isoformat() for day in window.days if day not in filled],
         "rows_sorted": sum(table.rows_sorted for table in days.tables),
+        "left_out": dict(sorted(left_out.items())),
         "days": [
             {
                 "day": day_of(day).isoformat(),
                 "tables": [table.content for table in parts],
                 "files": sum(len(table.kept.files) for table in parts),
-                "rows_read": sum(table.receipt.rows for table in parts),
-                "rows_used": sum(table.receipt.used for table in parts),
+                "rows_read": rows[day],
+                "rows_usable": (usable := sum(table.receipt.used for table in parts)),
+                "rows_used": usable if day in used else 0,
                 "sorted_now": day in new,
                 **_labels(parts),
             }

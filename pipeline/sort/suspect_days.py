@@ -188,7 +188,7 @@ def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
             reasons.append("each count of rows is even: is the day there twice?")
     auc, error = _auc(profile)
     if auc is not None and auc + 4 * error < 0.5:
-        reasons.append(f"an AUC of {auc:.3f}: are the labels or the scores inverted?")
+        reasons.append(f"an AUC of {auc:.3f}, labels or scores inverted?")
     if (said := _one_label(profile, [other.profile for other in others])) is not None:
         reasons.append(said)
     if profile.cell.size == 1 and any(other.profile.cell.size > 1 for other in others):
@@ -507,4 +507,4 @@ def between_days(days: Sequence[DayFacts], predict: Predict | None = None) -> fl
 
 def in_words(found: Sequence[Finding]) -> str:
     """Findings, for a person."""
-    return "; ".join(f"{day_of(finding.day)}: {', '.join(finding.reasons)}" for finding in found)
+    return "; ".join(f"{day_of(finding.day)} ({', '.join(finding.reasons)})" for finding in found)
