@@ -162,7 +162,7 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     assert re.findall(r'(?:src|href)="(?!#)', page) == []
     document = json.loads((place.root / "out" / "run.json").read_text())
     assert document["comparison"]["methods"] == found["methods"]
-    loss = found["methods"]["before"]["log_loss"]
+    loss = found["methods"]["before"]["estimates"]["log_loss"]
     lead = f"{loss['excess']:.4f} ±{loss['excess_error']:.4f}"
     done = place.run(*arguments, "--set", "report.path=null").expect(0)
     assert re.search(rf"^no calibration .* {re.escape(lead)}$", done.stdout, flags=re.MULTILINE)

@@ -68,8 +68,8 @@ def comparison_document(found: CrossValidation) -> dict[str, Any]:
 def _size(found: CrossValidation) -> str:
     share = f"{100 * found.positives / found.weight:.3g} %"
     return (
-        f"{found.weight:,.10g} rows, {share} of them positive, in {found.folds} folds. Calibrators fitted to the "
-        "other folds predicted each row."
+        f"{found.weight:,.10g} rows, {share} of them positive, in {found.folds} folds. Each row was predicted "
+        "without its own fold."
     )
 
 
