@@ -43,9 +43,9 @@ matrix: $(VENV)/.dev
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own. Left out are tests of
 # `make system` and of what is around these loops (commands, stores, pages): they run none that the others do not, which is
 # checked.
-UNCOMPILED := arrays bad_input classifier cli conf_files config day docstrings faults features folder_tree folds follow generate \
-    graph jobs kernels logcal logs matrix odd_logs older_data output publishing records refit report reproduction \
-    scratch security store tables_command threshold
+UNCOMPILED := bad_input classifier cli conf_files config day docstrings faults features folds follow generate \
+    graph jobs kernels logcal logs matrix output publishing records refit reproduction \
+    scratch security tables_command
 boundscheck: export NUMBA_BOUNDSCHECK = 1
 boundscheck: export LOGCAL_CACHE = $(CURDIR)/$(VENV)/boundscheck
 boundscheck: $(VENV)/.dev

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sklearn  # noqa: F401 - as jobs.cli
+from common import run_command
 
 from pipeline.execution import tasks
 
@@ -145,16 +146,8 @@ class Place:
         if not within and inside.suits(arguments, self.environment):
             done = inside.run(arguments, self.root, self.environment)
         else:
-            done = subprocess.run(
-                [*within, LOGCAL, *arguments],
-                cwd=self.root,
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
+            there = {"cwd": self.root, "env": self.environment, "stdin": subprocess.DEVNULL}
+            done = run_command(*within, LOGCAL, *arguments, ends=None, timeout=timeout, **there)
         return Result(done.returncode, done.stdout, done.stderr)
 
     def job(self, job: str, *settings: str, within: Sequence[str] = (), **paths: Any) -> Result:
@@ -198,6 +191,11 @@ class Place:
         return dict(json.loads(path.read_text()))
 
     @property
+    def newest_manifest(self) -> dict[str, Any]:
+        """What the newest version says of itself, current or not."""
+        return self.manifest(self.versions[-1])
+
+    @property
     def versions(self) -> list[str]:
         """The names in versions/, unfinished ones included."""
         return sorted(path.name for path in (self.store / self.table / "versions").iterdir())
@@ -215,16 +213,9 @@ class Running:
     def __init__(self, command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
         self.errors = folder / "stderr.txt"
         with self.errors.open("w") as stderr:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                start_new_session=True,
-            )
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
+            there = {"cwd": folder, "env": environment, "start_new_session": True}
+            self.process = subprocess.Popen(command, text=True, **pipes, **there)
 
     @property
     def stderr(self) -> str:
@@ -411,13 +402,9 @@ class Dask:
     def begin(self, program: str, *arguments: str) -> Any:
         """Start a process of the cluster."""
         command = [sys.executable, "-m", f"distributed.cli.{program}", "--scheduler-file", str(self.file)]
-        process = subprocess.Popen(
-            [*command, *arguments, *self.options],
-            cwd=self.file.parent,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        there = {"cwd": self.file.parent, "env": self.environment}
+        process = subprocess.Popen([*command, *arguments, *self.options], **there, **silent)
         self.processes.append(process)
         return process
 

@@ -1,15 +1,24 @@
 """SBB and ABB against brute force over all binnings."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from common import over
-from scipy.special import gammaln, logsumexp
+from common import over, wavy_rows
+from scipy.special import betaln, gammaln, logsumexp
+from sklearn.isotonic import IsotonicRegression
 
 from calibrators.arithmetic.cumulative import cuts_pass, equal_frequency_targets, layout_pass
 from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods import binnings as family
 from calibrators.methods.bayesian_binning import ABB, SBB
+from calibrators.methods.bbq import BBQ
+from calibrators.methods.dgg import DGG, Grouped, groups_pass, start_pass
+from calibrators.methods.histogram import HistogramBinning
+from calibrators.methods.isotonic import Isotonic
+from logcal.errors import ConfigError
+from pipeline.fit.calibration import make_calibrator
 
 
 def all_binnings(points, expected_cuts):
@@ -124,3 +133,299 @@ def test_whole_weights_and_log_gamma_agree(method):
     assert method().fit_points(points).predict(s) == pytest.approx(
         method().fit_points(nearly).predict(s), rel=1e-9
     )
+
+
+# BBQ against a direct loop over rows, models and bins with scipy's log-beta
+
+
+def bins_of_rows(s, ends):
+    starts = [0, *ends]
+    stops = [*ends, len(s)]
+    edges = [0.0, *(s[e - 1] + (s[e] - s[e - 1]) / 2 for e in ends), 1.0]
+    return [(edges[i], edges[i + 1], slice(starts[i], stops[i])) for i in range(len(starts))]
+
+
+def past_ties(s, ranks):
+    n = len(s)
+    ends = set()
+    for end in ranks:
+        while 0 < end < n and s[end] == s[end - 1]:
+            end += 1
+        if 0 < end < n:
+            ends.add(end)
+    return sorted(ends)
+
+
+def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper", cuts="frequency"):
+    """BBQ row by row: a function of scores, the marginal likelihoods and the numbers of bins."""
+    order = np.argsort(scores, kind="stable")
+    s, z = np.asarray(scores, float)[order], np.asarray(labels, float)[order]
+    n = len(s)
+    root = np.cbrt(n)
+    authors = reference == "authors"
+    models = []
+    for B in range(max(1, int(root / C)), min(-(-n // 5), int(np.ceil(C * root))) + 1):
+        ranks = [j * (n // B) if authors else -(-n * j // B) for j in range(1, B)]
+        if cuts == "rarer" and not authors:
+            rare = z if 2 * z.sum() <= n else 1 - z
+            share = (np.arange(1, n + 1) / n + np.cumsum(rare) / rare.sum()) / 2 * n
+            ranks = [int(np.argmax(share >= n * j / B)) + 1 for j in range(1, B)]
+        bins = bins_of_rows(s, past_ties(s, ranks))
+        strength = 2 if authors or prior == "per_bin" else 2 / len(bins)
+        S, levels = 0.0, []
+        for low, high, rows in bins:
+            k, w = z[rows].sum(), len(z[rows])
+            p = min(max((low + high) / 2, 0.005), 0.995)
+            a, b = strength * p, strength * (1 - p)
+            S += betaln(k + a, w - k + b) - betaln(a, b)
+            if authors:
+                p0 = (s[rows][z[rows] == 1].sum() + (low + high) / 2) / (k + 1)
+                levels.append((k + p0) / (w + 1))
+            else:
+                levels.append((k + a) / (w + strength))
+        models.append((S, np.array([b[0] for b in bins[1:]]), np.array(levels), B))
+    best = max(m[0] for m in models)
+    models.sort(key=lambda m: (-np.exp(m[0] - best), m[3]))
+    relative = np.exp([m[0] - best for m in models])
+    keep = len(models)
+    if rho is not None:
+        start = int(np.sum(relative == relative[0])) if authors else 1
+        for k in range(start, len(models)):
+            if relative[k - 1] - relative[k] <= rho * np.var(relative):
+                keep = k
+                break
+        if authors:
+            keep = max(1, keep - 1)
+    models, relative = models[:keep], relative[:keep]
+
+    def predict(x):
+        levels = np.array([m[2][np.searchsorted(m[1], x, side="right")] for m in models])
+        return relative @ levels / relative.sum()
+
+    return predict, models, relative / relative.sum()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"rho": None},
+        {"prior": "per_bin"},
+        {"C": 3},
+        {"reference": "authors"},
+        {"reference": "authors", "prior": "paper", "rho": 0.1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("n", "decimals", "cuts"),
+    [
+        (7, None, "rarer"),
+        (7, 1, "frequency"),
+        (331, None, "frequency"),
+        (331, 1, "rarer"),
+        (1000, 3, "rarer"),
+    ],
+)
+def test_equals_the_direct_loop(n, parameters, decimals, cuts):
+    s, z = wavy_rows(n, n, decimals)
+    fitted = BBQ(cuts=cuts, **parameters).fit(s, z)
+    predict, models, weight = direct(s, z, cuts=cuts, **parameters)
+    at = np.concatenate([np.linspace(0, 1, 1001), s])
+    assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
+    kept = fitted.models_
+    shown = kept.requested.size
+    assert kept.requested.tolist() == [m[3] for m in models[:shown]]
+    assert kept.bins.tolist() == [len(m[2]) for m in models[:shown]]
+    assert kept.log_marginal_likelihood == pytest.approx([m[0] for m in models[:shown]], rel=1e-9)
+    assert kept.weight == pytest.approx(weight[:shown], rel=1e-6)
+    assert weight[shown:].sum() < 1e-15
+
+
+def test_number_of_models_is_exact_where_the_cube_root_is_whole():
+    from calibrators.methods.binnings import _fewest_bins, _most_bins
+
+    for root in (10, 20, 100, 300, 1000):
+        assert _fewest_bins(float(root**3), 10.0) == max(1, root // 10)
+        assert _fewest_bins(float(root**3 - 1), 10.0) == max(1, (root - 1) // 10)
+        assert _most_bins(float(root**3), 10.0) == min(-(-(root**3) // 5), 10 * root)
+        assert _most_bins(float(root**3 + 1), 10.0) == min(-(-(root**3 + 1) // 5), 10 * root + 1)
+
+
+def test_points_beyond_one_block_of_the_kernel():
+    s, z = wavy_rows(100_000, 9)
+    fitted = BBQ(C=1, rho=None, cuts="frequency").fit(s, z)
+    predict, _, _ = direct(s, z, C=1, rho=None)
+    at = np.linspace(0, 1, 1001)
+    assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
+
+
+def test_too_many_edges_are_refused():
+    with pytest.raises(ValueError, match="lower C, or scale the weights"):
+        BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e9))
+
+
+@pytest.mark.parametrize("reference", ["paper", "authors"])
+def test_threads_change_nothing(monkeypatch, reference):
+    generator = np.random.default_rng(5)
+    s = generator.random(3000)
+    z = generator.random(3000) < s
+    alone = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
+    monkeypatch.setattr(family, "_BINS_A_THREAD", 1)
+    monkeypatch.setattr(family, "processors", lambda: 3)
+    shares = []
+    original = family._shares
+    monkeypatch.setattr(family, "_shares", lambda *a: shares.append(original(*a)) or shares[-1])
+    shared = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
+    assert len(shares[0]) == 3
+    for name in alone.models_._fields:
+        np.testing.assert_array_equal(getattr(shared.models_, name), getattr(alone.models_, name))
+    np.testing.assert_array_equal(shared.predict(s), alone.predict(s))
+
+
+# Histogram binning against a loop over rows
+
+
+def bins_by_rank(scores, labels, bins):
+    """The definition on rows: bin j ends with the row of rank ceil(n j / bins), and with all rows tied with it."""
+    order = np.argsort(scores, kind="stable")
+    s, z = np.asarray(scores)[order], np.asarray(labels)[order]
+    n = len(s)
+    ends = []
+    for j in range(1, bins):
+        end = -(-n * j // bins)
+        while end < n and s[end] == s[end - 1]:
+            end += 1
+        if 0 < end < n and end not in ends:
+            ends.append(end)
+    starts = [0, *ends]
+    stops = [*ends, n]
+    edges = [s[e - 1] + (s[e] - s[e - 1]) / 2 for e in ends]
+    spans = list(zip(starts, stops, strict=True))
+    return edges, [b - a for a, b in spans], [z[a:b].sum() for a, b in spans]
+
+
+@pytest.mark.parametrize("bins", [1, 2, 7, 10, 500])
+@pytest.mark.parametrize("decimals", [1, 2, 12])
+def test_equals_the_definition_on_rows(bins, decimals):
+    rng = np.random.default_rng(bins)
+    s = np.round(rng.random(311), decimals)
+    z = rng.random(311) < s
+    fitted = HistogramBinning(bins).fit(s, z).calibration_map_
+    edges, weight, positives = bins_by_rank(s, z, bins)
+    assert fitted.score_hi[:-1] == pytest.approx(edges, rel=1e-15)
+    assert fitted.weight.tolist() == weight
+    assert fitted.positives.tolist() == positives
+    assert fitted.prob_lo == pytest.approx(np.divide(positives, weight), rel=1e-15)
+
+
+def test_laplace_smoothing():
+    fitted = HistogramBinning(bins=2, smoothing=1.0).fit([1, 2, 3, 4], [0, 0, 1, 1])
+    assert fitted.predict([1, 4]).tolist() == [0.25, 0.75]
+
+
+def test_counts_stay_exact_beside_a_huge_weight():
+    scores = np.arange(6.0)
+    weight = np.array([1e12, 1e-9, 3e-9, 1e12, 2e-9, 1e12])
+    fitted = HistogramBinning(bins=3).fit(scores, [1, 0, 1, 0, 1, 0], weight).calibration_map_
+    assert fitted.weight == pytest.approx([1e12, 1e12 + 4e-9, 1e12 + 2e-9])
+    assert fitted.positives == pytest.approx([1e12, 3e-9, 2e-9], rel=1e-12)
+
+
+# Groups of observations against a loop over rows in exact arithmetic, and against scikit-learn on plain data
+
+
+def groups_of(points, size):
+    start = start_pass()
+    first = start.combine([start.chunk(points)])
+    groups = groups_pass(first, size)
+    return groups.combine([groups.chunk(points)])
+
+
+def groups_of_rows(points, size):
+    """The definition: fill groups of `size` with the points in order; a point may fill several, in proportion."""
+    groups, group = [], [Fraction(0)] * 3
+    for s, w, k in zip(*(map(Fraction, column.tolist()) for column in points), strict=True):
+        left = w
+        while left > 0:
+            taken = min(left, size - group[0])
+            group = [group[0] + taken, group[1] + taken * k / w, group[2] + taken * s]
+            left -= taken
+            if group[0] == size:
+                groups.append(group)
+                group = [Fraction(0)] * 3
+    if group[0] > 0:
+        groups.append(group)
+    means = {}
+    for w, k, moment in groups:
+        sums = means.setdefault(moment / w, [0, 0])
+        sums[0] += w
+        sums[1] += k
+    ascending = sorted(means)
+    return Points(
+        np.array([float(s) for s in ascending]),
+        np.array([float(means[s][0]) for s in ascending]),
+        np.array([float(means[s][1]) for s in ascending]),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(("decimals", "weights"), [(1, "any"), (2, "none"), (12, "whole"), (12, "any")])
+def test_groups_equal_the_definition_on_rows(size, decimals, weights):
+    rng = np.random.default_rng(size)
+    s = np.round(rng.random(311), decimals)
+    z = rng.random(311) < s
+    weight = {"none": None, "whole": rng.integers(1, 40, 311), "any": rng.lognormal(0, 2, 311)}[weights]
+    points = collapse(s, z, weight)
+    found, expected = groups_of(points, size), groups_of_rows(points, size)
+    assert found.score.size == expected.score.size
+    for a, b in zip(found, expected, strict=True):
+        assert a == pytest.approx(b, rel=1e-12)
+
+
+def test_on_plain_rows_it_is_isotonic_regression_on_means():
+    rng = np.random.default_rng(3)
+    s = rng.random(1050)
+    z = rng.random(1050) < s**2
+    order = np.argsort(s)
+    cuts = np.arange(100, 1050, 100)
+    scores = [part.mean() for part in np.split(s[order], cuts)]
+    levels = [part.mean() for part in np.split(z[order], cuts)]
+    weights = [part.size for part in np.split(s[order], cuts)]
+    assert weights[-1] == 50
+    oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, levels, weights)
+    at = np.linspace(0, 1, 501)
+    assert DGG(ends=0).fit(s, z).predict(at) == pytest.approx(oracle.predict(at), abs=1e-12)
+
+
+def test_groups_of_one_are_the_calibrator_itself():
+    rng = np.random.default_rng(0)
+    s = np.round(rng.random(400), 2)
+    z = rng.random(400) < s
+    at = np.linspace(0, 1, 301)
+    for calibrator in (Isotonic(), HistogramBinning(bins=5)):
+        plain = calibrator.fit(s, z).predict(at)
+        assert Grouped(calibrator, group_size=1).fit(s, z).predict(at) == pytest.approx(plain, abs=1e-12)
+
+
+def test_fewer_observations_than_a_group_are_one_level():
+    fitted = DGG(ends=0).fit([0.1, 0.5, 0.9], [0, 1, 1])
+    assert fitted.predict([0.0, 0.5, 1.0]) == pytest.approx([2 / 3] * 3)
+    # A positive and a negative more.
+    assert DGG().fit([0.1, 0.5, 0.9], [0, 1, 1]).predict([0.5]) == pytest.approx([3 / 5])
+
+
+def test_the_methods_of_configurations():
+    assert isinstance(make_calibrator("dg", {}), Isotonic)
+    assert make_calibrator("dgg", {"group_size": 50}).get_params() == {"ends": 1, "group_size": 50}
+    with pytest.raises(ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean"):
+        make_calibrator("dgg", {"group_sise": 50})
+
+
+def test_means_that_rounding_alone_tells_apart_are_one_point():
+    from calibrators.methods.dgg import _without_rounding
+
+    one = np.nextafter(0.3, 1.0)
+    mean = np.array([0.1, 0.3, one, np.nextafter(one, 1.0), 0.3 + 1e-12, 7.0])
+    assert _without_rounding(mean).tolist() == [0.1, 0.3, 0.3, 0.3, 0.3 + 1e-12, 7.0]
+    assert _without_rounding(np.array([0.5])).tolist() == [0.5]

@@ -1,9 +1,14 @@
 """The calibrated classifier against scikit-learn's, and scikit-learn's own checks."""
 
+import os
 import pickle
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from common import run_command
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
@@ -134,14 +139,8 @@ def test_weights_that_the_classifier_does_not_take_are_named():
         ({"calibrator": ACP()}, "calibrator: expected a Calibrator, which maps scores alone, found ACP"),
         ({"response": "margin"}, "response: expected one of"),
         ({"ensemble": "yes"}, "ensemble: expected True, False or 'auto', found 'yes'"),
-        (
-            {"cv": 400},
-            "cv: Requesting 400-fold cross-validation takes at least 400 rows of each class, found",
-        ),
-        (
-            {"cv": LeaveOneOut()},
-            "cv: LeaveOneOut cross-validation does not allow .* found one class in every",
-        ),
+        ({"cv": 400}, "cv: Requesting 400-fold cross-validation takes at least 400 rows of each class"),
+        ({"cv": LeaveOneOut()}, "cv: LeaveOneOut cross-validation does not allow .* found one class"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):
@@ -158,3 +157,37 @@ def test_classifier_fitted_to_other_classes_is_refused():
     one_class = [(order[:200], order[200:]), (np.flatnonzero(half), np.flatnonzero(~half))]
     with pytest.raises(ValueError, match=r"expected it to be fitted to the classes \[0, 1\], found \[0\]"):
         CalibratedClassifier(GaussianNB(), cv=one_class).fit(X, Y)
+
+
+# scikit-learn's own tests of CalibratedClassifierCV, run as they are installed, on logcal's class
+
+
+SHIMS = Path(__file__).parent / "shims"
+
+LEFT_OUT = ("display", "curve", "temperature", "array_api")
+"""Tests of other things: plots, calibration_curve, and a method of scikit-learn's that logcal does not have."""
+
+DIFFERENCES = {
+    # Multi-class targets are refused, with a word on what to do.
+    "test_calibration_multiclass": 8,
+    "test_calibration_less_classes": 2,
+    # Platt's sigmoid is tabulated to within 1e-9; the test wants seven digits of probabilities of some 1e-3.
+    "test_calibration_ensemble_false": 1,
+}
+"""Tests that do not pass, and how many times they are parametrised."""
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+def test_they_pass_but_for_known_differences(tmp_path):
+    wanted = " and ".join(f"not {word}" for word in LEFT_OUT)
+    options = ("-q", "-rf", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", wanted)
+    theirs = ("-p", "calibrated_classifier_shim", "--pyargs", "sklearn.tests.test_calibration")
+    own = {**os.environ, "PYTHONPATH": str(SHIMS), "OMP_NUM_THREADS": "1"}
+    pytest = (sys.executable, "-m", "pytest")
+    done = run_command(*pytest, *options, *theirs, ends=None, cwd=tmp_path, env=own)
+    failed = re.findall(r"^FAILED \S*::(\w+)", done.stdout, flags=re.MULTILINE)
+    assert {name: failed.count(name) for name in set(failed)} == DIFFERENCES, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None, done.stdout + done.stderr
+    assert int(passed[1]) >= 55

@@ -2,19 +2,25 @@
 
 import json
 import math
+import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import partial
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import evaluate, over, write_lookup
+from common import evaluate, over, python, write_lookup
 
 from calibrators import CalibrationMap, Isotonic
-from calibrators.arithmetic.passes import collapse
-from calibrators.measures.predictions import Assessment, Measures, assess
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.measures.certainty import error_bar_passes
+from calibrators.measures.predictions import Assessment, Measures, assess, run_passes
+from calibrators.measures.reliability_curve import reliability_curve
+from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
     Evaluation,
@@ -26,6 +32,8 @@ from pipeline.evaluate.evaluation import (
     ranking,
     run_document,
 )
+from pipeline.evaluate.report import render_report
+from pipeline.evaluate.significance import failed, judge, required_values
 from pipeline.execution import InlineExecutor
 from pipeline.files.records import to_json
 from pipeline.log.logs import Columns, open_log
@@ -248,3 +256,394 @@ def test_the_run_document_is_strict_json():
     assert sum(before["histogram"]["weight"]) == 4
     assert document["evaluation"]["rows"] == 4
     assert jsonable(found)["rows"] == 4
+
+
+# What an evaluation concludes, requires and compares with
+
+
+def bars(p, label):
+    order = np.argsort(p, kind="stable")
+    points = Points(p[order], np.ones(p.size), label[order].astype(np.float64))
+    return run_passes(error_bar_passes(), over(points))
+
+
+def judged(p, label):
+    return judge(assess(p, None, label), bars(p, label))
+
+
+def some(rows=20_000, seed=0, shift=0.0):
+    random = np.random.default_rng(seed)
+    z = random.normal(size=rows) - 1
+    p = 1 / (1 + np.exp(-z))
+    return p, (random.random(rows) < 1 / (1 + np.exp(-z - shift))).astype(np.float64)
+
+
+def test_verdicts_say_direction_size_and_chance():
+    low = judged(*some(shift=0.6))
+    assert (low.kind, low.beyond_chance) == ("low", True)
+    assert "points too low" in low.headline
+    assert "beyond chance, z = " in low.headline
+    assert judged(*some(shift=-0.6)).kind == "high"
+    right = judged(*some())
+    assert (right.kind, right.beyond_chance) == ("right", False)
+    assert "within chance" in right.headline
+    # Right on average and wrong everywhere else.
+    p, label = some()
+    off = judged(np.full(p.size, 0.0) + np.where(p > np.median(p), 0.1, 2 * label.mean() - 0.1), label)
+    assert (off.kind, off.beyond_chance) == ("off", True)
+
+
+def test_calibrated_predictions_are_seldom_called_otherwise():
+    assert sum(judged(*some(3000, seed)).beyond_chance for seed in range(60)) <= 2
+
+
+def test_requirements():
+    p, label = some(shift=0.6)
+    found = required_values(assess(p, None, label), bars(p, label))
+    assert found["calibration_in_the_large"] == pytest.approx(p.mean() - label.mean())
+    assert found["log_ratio"] == pytest.approx(math.log(label.sum() / p.sum()))
+    kept = {"ece_frequency": 0.5, "auc": 0.5, "calibration_in_the_large": 0.5}
+    assert failed(kept, found) == []
+    wanted = {"auc": 0.99, "calibration_in_the_large": 0.01, "log_loss": 0.1}
+    said = failed(wanted, found)
+    assert len(said) == 3
+    assert said[0].startswith("auc: expected at least 0.99, found 0.")
+    assert said[1].startswith("calibration_in_the_large: expected at most 0.01, found -0.")
+    assert failed({"log_loss": 1e300}, {"log_loss": math.inf}) == [
+        "log_loss: expected at most 1e+300, found inf"
+    ]
+    assert failed({"auc": 0.5}, {"auc": None}) == ["auc: expected at least 0.5, found none"]
+
+
+@pytest.fixture
+def fitted(fitted):
+    """A table, and a log of the day after."""
+    fitted.write_log(fitted.predictions(seed=1), name="new")
+    return fitted
+
+
+def document(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def test_unseen_rows_are_no_sample_of_the_fit(fitted, call):
+    done = call("evaluate", "--json", "evaluate.allow_in_sample=false", log__path=fitted.root / "new").expect(
+        0
+    )
+    assert (done.json["in_sample"], document(fitted.output)["in_sample_share"]) == (False, 0.0)
+    assert "In sample" not in (fitted.output / "report.html").read_text()
+
+
+def test_the_fits_own_rows_are_said_or_refused(fitted, call):
+    refused = call("evaluate", "evaluate.allow_in_sample=false")
+    refused.expect(4, "In sample: All rows are in files", "Evaluate before the fit")
+    assert not fitted.output.exists()
+    done = call("evaluate", "--json").expect(0)
+    assert (done.json["in_sample"], done.json["in_sample_share"]) == (True, 1.0)
+    assert document(fitted.output)["in_sample"] is True
+    assert "In sample: All rows" in (fitted.output / "report.html").read_text()
+
+
+def test_some_files_and_copies_are_recognised(fitted, call):
+    (fitted.root / "new" / "again.parquet").write_bytes((fitted.log / "part-0.parquet").read_bytes())
+    (fitted.log / "late.parquet").write_bytes((fitted.root / "new" / "part-1.parquet").read_bytes())
+    done = call("evaluate", "--json").expect(0)
+    assert done.json["in_sample_share"] == 0.75
+    (fitted.log / "late.parquet").unlink()
+    fitted.log.rename(fitted.root / "moved")
+    paths = {"log__path": fitted.root / "moved", "output__path": fitted.root / "copy"}
+    assert call("evaluate", "--json", **paths).expect(0).json["in_sample_share"] == 1.0
+    paths["output__path"] = fitted.root / "third"
+    call("evaluate", "evaluate.allow_in_sample=false", **paths).expect(4, "In sample")
+    assert not (fitted.root / "third").exists()
+
+
+def test_what_is_required_and_not_so_is_exit_4_each_time(fitted, call):
+    wanted = "evaluate.require={ece_frequency: 1.0e-9, auc: 0.5}"
+    paths = {"log__path": fitted.root / "new"}
+    call("evaluate", wanted, **paths).expect(4, "evaluate.require: ece_frequency: expected at most 1e-09")
+    assert document(fitted.output)["failed"][0].startswith("ece_frequency")
+    assert "Not as required" in (fitted.output / "report.html").read_text()
+    call("evaluate", wanted, **paths).expect(4, "ece_frequency: expected at most 1e-09")
+    call("evaluate", "evaluate.require={eec: 1}", **paths).expect(2, "evaluate.require", "found 'eec'")
+
+
+def test_an_infinite_loss_is_infinity_and_fails_any_limit(place, call):
+    place.write_log({"score": [0.1, 0.2, 0.8, 0.9] * 10, "label": [0, 0, 1, 1] * 10})
+    call("fit", "calibrator.params={ends: 0}").expect(0)
+    place.write_log({"score": [0.1, 0.9] * 10, "label": [1, 0] * 10}, name="new")
+    paths = {"log__path": place.root / "new"}
+    call("evaluate", "evaluate.require={log_loss: 1000}", **paths).expect(4, "log_loss: expected at most")
+    assert document(place.output)["evaluation"]["after"]["measures"]["log_loss"] == "Infinity"
+
+
+def test_versions_are_compared_on_the_same_rows(fitted, call):
+    first = fitted.current
+    paths = {"log__path": fitted.root / "new"}
+    call("evaluate", "evaluate.against=previous", **paths).expect(0, "has no previous one to compare with")
+    call("fit", "calibrator.method=histogram", "calibrator.params={bins: 2}").expect(0)
+    done = call(
+        "evaluate", "--json", "evaluate.against=previous", output__path=fitted.root / "two", **paths
+    ).expect(0)
+    named = call(
+        "evaluate", "--json", f"evaluate.against={first}", output__path=fitted.root / "3", **paths
+    ).expect(0)
+    assert done.json["comparison"] == named.json["comparison"]
+    old = call(
+        "evaluate", "--json", f"store.version={first}", output__path=fitted.root / "one", **paths
+    ).expect(0)
+    loss = done.json["comparison"]["log_loss"]
+    assert loss["old"] == pytest.approx(old.json["after"]["log_loss"], rel=1e-12)
+    assert loss["new"] == pytest.approx(done.json["after"]["log_loss"], rel=1e-12)
+    assert loss["error"] > 0
+    assert (
+        "On the same rows the log loss of this version is"
+        in (fitted.root / "two" / "report.html").read_text()
+    )
+
+
+def test_the_raw_score_to_compare_with(fitted, call):
+    paths = {"log__path": fitted.root / "new"}
+    done = call("evaluate", "--json", "evaluate.against=raw", **paths).expect(0)
+    assert done.json["comparison"]["log_loss"]["old"] == pytest.approx(
+        done.json["before"]["log_loss"], rel=1e-12
+    )
+    margins = fitted.predictions(seed=1)
+    fitted.write_log({**margins, "score": 5 * margins["score"]}, name="margins")
+    call(
+        "evaluate", "evaluate.against=raw", log__path=fitted.root / "margins", output__path=fitted.root / "m"
+    ).expect(3, "expected raw scores in [0, 1]")
+
+
+def test_segments_that_are_off_are_flagged_with_their_maps(place, call):
+    columns = place.predictions(6000)
+    country = np.array(["at", "be"])[np.arange(6000) % 2]
+    place.write_log({**columns, "country": country})
+    call("fit", "log.segment=country").expect(0)
+    new = place.predictions(6000, seed=1)
+    new["label"] = np.where(country == "be", 1 - new["label"], new["label"])
+    place.write_log({**new, "country": country}, name="new")
+    call("evaluate", log__path=place.root / "new").expect(0)
+    page = (place.output / "report.html").read_text()
+    assert page.count('<span class="badge bad">beyond chance</span></th>') == 1
+    assert "Maps of the segments with errors beyond chance" in page
+    assert "The calibration map of all rows" in page
+
+
+def test_the_reliability_table_is_parquet(fitted, call):
+    call("evaluate", "evaluate.bins=5", log__path=fitted.root / "new").expect(0)
+    table = pq.read_table(fitted.output / "reliability.parquet").to_pylist()
+    assert len(table) == 2 * 2 * 5
+    written = document(fitted.output)["evaluation"]["after"]["by_frequency"]
+    mine = [row for row in table if (row["side"], row["groups"]) == ("after", "frequency")]
+    assert [row["group"] for row in mine] == list(range(5))
+    for row, group in zip(mine, written, strict=True):
+        assert all(row[name] == value for name, value in group.items())
+
+
+def test_plain_rows_are_not_said_to_weigh_anything(fitted, call):
+    call("evaluate", log__path=fitted.root / "new").expect(0)
+    page = re.sub(r"<svg.*?</svg>", "", (fitted.output / "report.html").read_text(), flags=re.DOTALL)
+    assert "weigh" not in page.partition("<main>")[2].lower()
+
+
+# The report as its reader gets it
+
+FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
+
+
+def evaluation_of(score, label, calibration_map, weight=None):
+    positives = label if weight is None else label * weight
+    before, after = (
+        assess(p, weight, positives, rows=score.size) for p in (score, calibration_map.predict(score))
+    )
+    return Evaluation(score.size, before, after)
+
+
+@pytest.fixture(scope="module")
+def case():
+    rng = np.random.default_rng(3)
+    score = rng.beta(0.5, 1.0, 3000)
+    label = (rng.random(3000) < score**2).astype(float)
+    fitted = Isotonic().fit(score[::2], label[::2]).calibration_map_
+    return evaluation_of(score[1::2], label[1::2], fitted), fitted
+
+
+@pytest.fixture(scope="module")
+def page(case):
+    return render_report(*case, FACTS)
+
+
+class Page(HTMLParser):
+    """Ids, references, tags and visible text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.references, self.tags, self.text = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            elif name in ("href", "src", "xlink:href", "action", "data", "poster", "srcset"):
+                self.references.append(value)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.text).split())
+
+
+def drawings(page):
+    return [ET.fromstring(svg) for svg in re.findall(r"<svg .*?</svg>", page, re.DOTALL)]
+
+
+def test_nothing_outside_the_page_is_needed(page):
+    parsed = Page(page)
+    assert all(reference.startswith("#") for reference in parsed.references)
+    assert {tag for tag, _ in parsed.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base"})
+    assert "@import" not in page
+    assert re.findall(r"url\((?!#)", page) == []
+
+
+def test_ids_occur_once_and_every_reference_arrives(page):
+    parsed = Page(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    used = set(parsed.references) | {f"#{name}" for name in re.findall(r"url\(#([^)]*)\)", page)}
+    assert {reference[1:] for reference in used} <= set(parsed.ids)
+
+
+def test_figures_are_labelled_and_scale(page):
+    found = drawings(page)
+    assert len(found) == 8
+    for svg in found:
+        assert svg.get("role") == "img"
+        assert len(svg.get("aria-label")) > 20
+        assert svg.get("viewBox")
+        assert svg.get("width") is None
+        assert svg.get("height") is None
+    labels = [svg.get("aria-label") for svg in found]
+    assert len(set(labels)) == len(labels)
+
+
+def test_facts_are_shown_as_text(page):
+    parsed = Page(page)
+    assert "<script>alert(1)</script>" in parsed.words
+    assert "<script" not in page
+    for shown in ("a & b", "rows used", "12,345", "none"):
+        assert shown in parsed.words
+
+
+def test_measures_are_shown_before_and_after(case, page):
+    evaluation, _ = case
+    words = Page(page).words
+    for facts in MEASURE_FACTS.values():
+        assert facts.label in words
+    for side in (evaluation.before, evaluation.after):
+        for name in ("ece_width", "brier", "auc"):
+            assert f"{getattr(side.measures, name):.4f}" in words
+    assert "Measured on 1,500 rows" in words
+    assert f"{evaluation.before.by_width[0].weight:,.0f}" in words
+
+
+def test_the_same_page_every_time(case, page):
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.size": 22, "svg.fonttype": "path", "axes.grid": True}):
+        assert render_report(*case, FACTS) == page
+        assert mpl.rcParams["font.size"] == 22
+
+
+def test_scores_that_are_not_probabilities_have_an_after_side_only():
+    rng = np.random.default_rng(4)
+    score = rng.normal(0, 3, 800)
+    label = (rng.random(800) < 1 / (1 + np.exp(-score))).astype(float)
+    fitted = Isotonic().fit(score, label).calibration_map_
+    page = render_report(evaluation_of(score, label, fitted), fitted, {})
+    assert len(drawings(page)) == 5
+    words = Page(page).words
+    assert "8 measures before calibration: not taken, because scores from -" in words
+    assert "they are not shown before calibration" in words
+
+
+def test_an_infinite_log_loss_is_explained():
+    score, label = np.array([0.1, 0.2, 0.8, 0.9]), np.array([1.0, 0, 1, 1])
+    steps = CalibrationMap.from_bins(np.array([0.5]), np.array([0.0, 1.0]), np.ones(2), np.ones(2))
+    page = render_report(evaluation_of(score, label, steps), steps, {})
+    words = Page(page).words
+    assert "∞" in words
+    assert "infinite, because rows of weight 1 have a label that was given probability 0" in words
+    assert "inf " not in words
+    assert "nan" not in words.lower().split()
+
+
+def test_weights_are_spoken_of(case):
+    evaluation, fitted = case
+    rng = np.random.default_rng(6)
+    score = rng.random(500)
+    weighted = evaluation_of(score, (score > 0.6).astype(float), fitted, rng.gamma(2.0, size=500))
+    assert "Kish" in Page(render_report(weighted, fitted, {})).words
+    assert "Kish" not in Page(render_report(evaluation, fitted, {})).words
+
+
+def test_large_maps_are_thinned():
+    edges = np.linspace(0.0, 1.0, 20_001)[1:-1]
+    level = np.linspace(0, 1, 20_000)
+    fine = CalibrationMap.from_bins(edges, level, np.ones(20_000), np.zeros(20_000))
+    score = np.linspace(0.01, 0.99, 300)
+    page = render_report(evaluation_of(score, (score > 0.5).astype(float), fine), fine, {})
+    assert "drawn at 1,500 places" in Page(page).words
+    assert len(page) < 600_000
+    for view in (View(0.0, 1.0), View(1e-4, 1 - 1e-4, logit_axes=True)):
+        x = view.corners(fine)
+        assert x.size == EXACT_ROWS
+        assert (x[0], x[-1]) == (view.low, view.high)
+
+
+@pytest.mark.parametrize("scores", [[0.5, 0.5], [1e308, -1e308], [0.0, 1.0], [-5.0, -5.0], [1e-300, 1.0]])
+def test_extreme_scores_can_be_drawn(scores):
+    points = collapse(scores, [0, 1])
+    fitted = Isotonic().fit_points(points).calibration_map_
+    page = render_report(evaluation_of(points.score, points.positives, fitted), fitted, {})
+    assert "nan" not in " ".join(re.findall(r'\bd="([^"]*)"', page)).lower()
+    assert all(list(svg) for svg in drawings(page))
+
+
+def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
+    random = np.random.default_rng(8)
+    score = random.random(400).round(2)
+    label = (random.random(400) < score).astype(float)
+    fitted = Isotonic().fit(score, label).calibration_map_
+    points = collapse(score, label)
+
+    run = over(points)
+    found = evaluate(run, fitted)
+    expected = reliability_curve(points)
+    drawn = found.certainty_before.decomposition.reliability
+    np.testing.assert_allclose(drawn.predicted, expected.predicted)
+    np.testing.assert_allclose(drawn.observed, expected.observed)
+    words = Page(render_report(found, fitted, {})).words
+    assert "it needs no bins" in words
+    assert f"MCB {expected.miscalibration:.4f}" in words
+    sampled = evaluate(run, fitted, sampling_rate=0.5)
+    words = Page(render_report(sampled, fitted, {})).words
+    assert "Bins of equal width." in words
+    assert "MCB" not in words
+
+
+@pytest.mark.system
+def test_a_command_that_ends_early_waits_for_what_it_imports_meanwhile():
+    """A thread that is stopped amid a library of C++ aborts the process."""
+    code = """
+import time
+from pipeline.evaluate import report
+report._import = lambda: (time.sleep(0.2), print("imported"))
+report.import_meanwhile()
+raise SystemExit(3)
+"""
+    done = python(code, ends=3)
+    assert (done.stdout, done.stderr) == ("imported\n", "")

@@ -1,17 +1,19 @@
-"""The examples run: the notebook from its first cell to its last."""
+"""The examples run: the notebook from its first cell to its last, the daily job with a `logcal` that writes down."""
 
 import importlib.util
 import json
 import os
+import re
+import shutil
+import stat
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+import yaml
 from common import run_command
-
-pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
-pytest.importorskip("polars")
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -30,6 +32,8 @@ nbformat.write(notebook, sys.argv[2])
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_something(path, tmp_path):
+    for name in ("nbclient", "ipykernel", "polars"):
+        pytest.importorskip(name)
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -50,3 +54,178 @@ def test_the_daily_job_is_that_of_its_page():
     spec.loader.exec_module(module)
     for name, text in module.contents().items():
         assert (EXAMPLES / "daily" / name).read_text() == text, "run `python docs/examples.py`"
+
+
+# The files of the daily job do what their page says, with a `logcal` that writes down what it is asked
+
+DAILY = EXAMPLES / "daily"
+DAY = ["evaluate", "monitor", "fit", "score"]
+SCRIPTED = ["day.sh", "day.slurm"]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A folder with the examples, and with commands that write down how they are called."""
+    for path in DAILY.iterdir():
+        shutil.copy(path, tmp_path / path.name)
+    script = (tmp_path / "day.sh").read_text()
+    (tmp_path / "day.sh").write_text(script.replace("/data/store", f"{tmp_path}/store"))
+    (tmp_path / "day.sh").chmod(0o755)
+    commands = tmp_path / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    for name, text in {
+        "logcal": f'echo "$@" >> {tmp_path}/asked\ncode=EXIT_$1\nexit ${{!code:-0}}',
+        "srun": 'exec "$@"',
+    }.items():
+        (commands / name).write_text(f"#!/bin/bash\n{text}\n")
+        (commands / name).chmod(0o755)
+
+    def run(*command, **codes):
+        (tmp_path / "asked").write_text("")
+        environment = {
+            **os.environ,
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+            "SLURM_TMPDIR": "/scratch/1",
+            **{f"EXIT_{job}": str(code) for job, code in codes.items()},
+        }
+        done = run_command(*command, ends=None, cwd=tmp_path, env=environment)
+        return done.returncode, (tmp_path / "asked").read_text().splitlines()
+
+    run.folder = tmp_path
+    return run
+
+
+def of(asked):
+    """The jobs."""
+    return [line.split()[0] for line in asked]
+
+
+@pytest.mark.parametrize("script", SCRIPTED)
+def test_scripts_go_through_the_day_and_say_what_failed(machine, script):
+    shell = ("bash", str(machine.folder / script))
+    code, asked = machine(*shell)
+    assert (code, of(asked)) == (0, DAY)
+    assert all("--config day.yaml" in line for line in asked)
+    # Nothing to do is no failure; a table that is refused does not keep rows from being scored.
+    assert machine(*shell, evaluate=99, fit=99, score=99)[0] == 0
+    code, asked = machine(*shell, fit=4)
+    assert (code, of(asked)) == (4, DAY)
+    assert machine(*shell, evaluate=4)[0] == 4
+    assert machine(*shell, score=75)[0] == 75
+    # A backfill's day reaches all four.
+    _, asked = machine(*shell, "--set", "window.until=2026-01-15")
+    assert [line.endswith("--set window.until=2026-01-15") for line in asked] == [True] * 4
+
+
+def test_the_crontab_keeps_two_days_apart(machine):
+    [line] = [line for line in (machine.folder / "crontab").read_text().splitlines() if line[0].isdigit()]
+    schedule, command = re.fullmatch(r"((?:\S+ ){5})(.*)", line).groups()
+    assert schedule == "30 5 * * * "
+    lock = machine.folder / "store/.day.lock"
+    command = command.replace("/opt/logcal", str(machine.folder))
+    if shutil.which("flock") is None:
+        pytest.skip("flock is not installed")
+    code, asked = machine("bash", "-c", command)
+    assert (code, of(asked)) == (0, DAY)
+    held = subprocess.Popen(["flock", str(lock), "sleep", "60"])
+    try:
+        while subprocess.run(["flock", "-n", str(lock), "true"], check=False).returncode == 0:
+            pass
+        assert machine("bash", "-c", command) == (75, [])
+    finally:
+        held.kill()
+        held.wait()
+
+
+def test_the_cronjob_runs_the_same_script(machine):
+    job = yaml.safe_load((machine.folder / "cronjob.yaml").read_text())
+    spec = job["spec"]["jobTemplate"]["spec"]
+    [container] = spec["template"]["spec"]["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["config"] == "/etc/logcal"
+    command = [part.replace("/etc/logcal", str(machine.folder)) for part in container["command"]]
+    code, asked = machine(*command, fit=4)
+    assert (code, of(asked)) == (4, DAY)
+    codes = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
+    assert codes == [1, 2, 3, 4]  # 75 is tried again
+    # Kubernetes before 1.34 refuses a condition without its status.
+    assert spec["podFailurePolicy"]["rules"][1]["onPodConditions"][0]["status"] == "True"
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+
+
+def test_the_image_asks_for_commands_that_are_there(machine):
+    from jobs.cli import main
+
+    text = (machine.folder / "Dockerfile").read_text()
+    assert re.findall(r"logcal (\w+)", text) == ["warm"]
+    assert "warm" in main.commands
+    # It is built from what `make wheel` leaves, and sent nothing else.
+    root = DAILY.parents[1]
+    assert "--wheel-dir dist " in (root / "Makefile").read_text()
+    assert re.findall(r"^COPY (\S+)/", text, re.MULTILINE) == ["dist"]
+    assert (root / ".dockerignore").read_text().split() == ["*", "!dist"]
+    assert "LOGCAL_CACHE" in text
+
+
+class _Task:
+    def __init__(self, **facts):
+        self.facts, self.before = facts, []
+
+    def __rshift__(self, other):
+        other.before.append(self)
+        return other
+
+
+class _Dag:
+    def __init__(self, name, **facts):
+        self.name, self.facts = name, facts
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def airflow(monkeypatch):
+    """What the DAG's file imports, as far as it is asked for."""
+    names = {
+        "pendulum": {"datetime": lambda *day, tz: day, "duration": lambda minutes: minutes},
+        "airflow": {},
+        "airflow.sdk": {"DAG": _Dag},
+        "airflow.providers": {},
+        "airflow.providers.standard": {},
+        "airflow.providers.standard.operators": {},
+        "airflow.providers.standard.operators.bash": {"BashOperator": _Task},
+    }
+    for name, content in names.items():
+        module = types.ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_the_dag_is_the_day_in_its_order(machine, airflow):
+    names = {}
+    exec(compile((machine.folder / "dag.py").read_text(), "dag.py", "exec"), names)
+    tasks = [names[job] for job in DAY]
+    assert [task.before for task in tasks] == [[], tasks[:1], tasks[1:2], tasks[2:3]]
+    assert all(task.facts["skip_on_exit_code"] == 99 for task in tasks)
+    assert all(
+        task.facts["trigger_rule"] == "all_done" for task in tasks
+    )  # the fit is the cure of what they find
+    for task, job in zip(tasks, DAY, strict=True):
+        assert machine("bash", "-c", task.facts["bash_command"])[1] == [
+            f"{job} --config /opt/logcal/day.yaml"
+        ]
+    assert names["dag"].facts["max_active_runs"] == 1
+
+
+def test_the_days_configuration_is_one_of_every_job(machine):
+    from jobs.config.loading import load
+    from jobs.registry import JOBS
+
+    for job in DAY:
+        config = load(JOBS[job].config_class(), [machine.folder / "day.yaml"])
+        assert config.store.table == "ads"
+    assert stat.S_IMODE((DAILY / "day.sh").stat().st_mode) & 0o444

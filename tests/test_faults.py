@@ -116,12 +116,7 @@ NO_FILES = "found /proc, where the system shows itself"
         ("score", "output__path", "gs://bucket/x", f"output.path: {NO_DRIVER}"),
         ("evaluate", "report__path", "gs://bucket/x", f"report.path: {NO_DRIVER}"),
         ("follow", "log__path", "gs://bucket/x", f"log.path: {NO_DRIVER}"),
-        (
-            "fit",
-            "log__path",
-            "nosuchprotocol://x",
-            "log.path: cannot open nosuchprotocol://x: Protocol not known",
-        ),
+        ("fit", "log__path", "nosuch://x", "log.path: cannot open nosuch://x: Protocol not known"),
         ("fit", "log__path", "github://a/b", "2 required positional arguments: 'org' and 'repo'"),
         ("fit", "store__path", "/proc/nope", NO_FILES),
         ("score", "output__path", "/proc/nope", NO_FILES),

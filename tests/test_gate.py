@@ -1,16 +1,24 @@
 """The gate: what must hold of a new table before it becomes the current one."""
 
+import os
+
 import numpy as np
 import pytest
 
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import collapse, run_in_memory
 from calibrators.measures.comparison import comparison_passes
+from jobs import fit
 from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 from jobs.config.sections import GateConfig, WindowConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
+from jobs.resume import older_data
+from logcal.errors import CheckFailedError
+from pipeline.execution import InlineExecutor
 from pipeline.fit.holdout import HeldOut, Rows
 from pipeline.table.map_change import MapChange, TableMaps, TwoTables, one_level, ranking
+from pipeline.table.published import Version
 
 
 def predictions(rows, seed=0, **more):
@@ -19,20 +27,23 @@ def predictions(rows, seed=0, **more):
     return {"score": score, "label": (random.random(rows) < score**2).astype(np.int8), **more}
 
 
+ROW = np.arange(2000)
+
+
+def labelled(label):
+    return {"score": ROW / 2000, "label": label}
+
+
 @pytest.fixture
 def gated(call):
     """A fit with the gate as it is by default; its settings go over it."""
     return lambda *settings, **paths: call("fit", "gate={}", *settings, "--json", **paths)
 
 
-def manifest(place, version=None):
-    return place.manifest(version or place.versions[-1])
-
-
 def test_a_sound_table_passes(place, gated):
     place.write_log()
     done = gated().expect(0)
-    gate = manifest(place)["gate"]
+    gate = place.newest_manifest["gate"]
     assert done.json["gate"] == gate
     assert gate["failed"] == gate["warnings"] == []
     assert gate["rows"] == 3000
@@ -45,25 +56,10 @@ def test_a_sound_table_passes(place, gated):
     [
         (predictions(3), (), "min_rows", "expected at least 1,000 rows, found 3"),
         (predictions(900), ("gate.min_rows=901",), "min_rows", "expected at least 901 rows, found 900"),
-        (
-            {"score": np.arange(2000) / 2000, "label": np.arange(2000) >= 1991},
-            (),
-            "min_positives",
-            "expected at least 10 rows with label 1, found 9",
-        ),
-        (
-            {"score": np.arange(2000) / 2000, "label": np.arange(2000) >= 9},
-            (),
-            "min_positives",
-            "expected at least 10 rows with label 0, found 9",
-        ),
+        (labelled(ROW >= 1991), (), "min_positives", "expected at least 10 rows with label 1, found 9"),
+        (labelled(ROW >= 9), (), "min_positives", "expected at least 10 rows with label 0, found 9"),
         *(
-            (
-                {"score": np.arange(2000) / 2000, "label": 1 - (np.arange(2000) % 1999 >= 1000)},
-                (f"calibrator.method={method}",),
-                "ranking",
-                "inverted?",
-            )
+            (labelled(1 - (ROW % 1999 >= 1000)), (f"calibrator.method={method}",), "ranking", "inverted?")
             for method in ("isotonic", "platt", "histogram", "abb", "near_isotonic")
         ),
     ],
@@ -76,8 +72,8 @@ def test_what_fails_is_kept_as_a_candidate(place, gated, columns, settings, rule
     assert refused.json["exit_code"] == 4
     assert not (place.store / "ads" / "CURRENT").exists()
     (version,) = place.versions
-    assert manifest(place)["publish"] == "candidate"
-    assert rule in manifest(place)["gate"]["failed"]
+    assert place.newest_manifest["publish"] == "candidate"
+    assert rule in place.newest_manifest["gate"]["failed"]
     # The same again is refused again; another wish publishes it, and so does a person.
     gated(*settings).expect(4, said)
     assert place.versions == [version]
@@ -125,20 +121,17 @@ def test_percent_is_refused_beside_probabilities(place, gated):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (
-            {"score": np.arange(2000) / 2000, "label": np.arange(2000) >= 1500},
-            "were the scores made from the labels?",
-        ),
+        (labelled(ROW >= 1500), "were the scores made from the labels?"),
         (
             {name: np.tile(column, 2) for name, column in predictions(3000).items()},
-            "6,000 rows are exactly 2 times the 3,000 distinct scores: is each row there 2 times?",
+            "is each row there 2 times?",
         ),
     ],
 )
 def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
     place.write_log(columns)
     gated().expect(0)
-    [warning] = manifest(place)["gate"]["warnings"]
+    [warning] = place.newest_manifest["gate"]["warnings"]
     assert said in warning
 
 
@@ -148,7 +141,7 @@ def test_scores_of_few_digits_are_no_copies(place, gated):
     score = np.repeat(np.arange(1000) / 1000, 20)
     place.write_log({"score": score, "label": (drawn.random(score.size) < score**2).astype(np.int8)})
     gated().expect(0)
-    assert manifest(place)["gate"]["warnings"] == []
+    assert place.newest_manifest["gate"]["warnings"] == []
 
 
 def test_the_cure_of_a_drift_is_not_refused(place, gated):
@@ -175,7 +168,7 @@ def test_thin_segments_have_a_gate_too(place, gated):
     columns = predictions(900, country=np.array(["at", "be"])[np.arange(900) % 2])
     place.write_log(columns)
     gated("log.segment=country", "segments.min_rows=100").expect(4, "gate.min_rows")
-    assert manifest(place)["gate"]["auc"] > 0.7
+    assert place.newest_manifest["gate"]["auc"] > 0.7
     gated("log.segment=country", "gate.min_rows=900").expect(0)
 
 
@@ -246,3 +239,102 @@ def test_days_that_vary_refuse_no_table():
             refused[spread] += bool(judge_held_out(GateConfig(), held, 1e5, spread).refusals)
     assert refused[0.0] > 40
     assert refused[0.3] <= 2
+
+
+# A run whose data end earlier than those of the current version does not take its place unasked
+
+
+def version(name, *, last=None, stamps=(), started="2026-01-01"):
+    window = {"window": {"last": last}} if last else {}
+    files = {"files": [{"stamp": stamp} for stamp in stamps]}
+    return Version(name, "", {"log": files, "started": started, **window})
+
+
+CASES = [
+    # what the run says, what is current, what was current at its start, told when to end: refused, and why
+    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "a", False, "its data end on 2026-01-02"),
+    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "b", True, "its data end on 2026-01-02"),
+    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "b", False, None),
+    ({"last": "2026-01-03"}, {"last": "2026-01-03"}, "a", True, None),
+    ({"stamps": ("1.5", "2.5")}, {"stamps": ("3",)}, "a", False, "its log's newest file is older"),
+    ({"stamps": ("1.5", "3")}, {"stamps": ("3",)}, "a", False, None),
+    ({"stamps": ("1",)}, {"stamps": ("3",)}, "b", False, None),
+    ({"stamps": ("tag",)}, {"stamps": ("3",), "started": "2026-01-02"}, "a", False, "it began before"),
+    ({"stamps": ("tag",), "started": "2026-01-03"}, {"stamps": ("3",)}, "a", False, None),
+]
+
+
+@pytest.mark.parametrize(("run", "current", "seen", "until", "said"), CASES)
+def test_what_is_refused(run, current, seen, until, said):
+    found = older_data(version("", **run).manifest, version("b", **current), seen, until=until)
+    assert bool(found) == (said is not None)
+    if said is not None:
+        (refusal,) = found
+        assert refusal["rule"] == "older_data"
+        assert said in refusal["message"]
+        assert "--force" in refusal["message"]
+        assert ("meanwhile" in refusal["message"]) == (seen != "b")
+    assert older_data(version("", **run).manifest, None, None, until=until) == []
+
+
+@pytest.fixture
+def days(place):
+    for day in (1, 2, 3):
+        place.write_log(place.predictions(1500, seed=day), name=f"log/date=2026-01-0{day}", files=1)
+    return ("window.column=date", "window.last=2d")
+
+
+def prepared(place, *settings):
+    own = (
+        f"log.path={place.log}",
+        f"store.path={place.store}",
+        "store.table=ads",
+        f"scratch={place.scratch}",
+    )
+    return fit.prepare(load(FitConfig, [], [*own, "cluster.kind=inline", *settings]))
+
+
+def test_a_slow_run_does_not_move_current_back(place, days):
+    slow = prepared(place, *days, "window.until=2026-01-02")
+    fast = prepared(place, *days, "window.until=2026-01-03")
+    newest = fast.execute(InlineExecutor()).summary["version"]
+    with pytest.raises(CheckFailedError, match=r"its data end on 2026-01-02.*which was published meanwhile"):
+        slow.execute(InlineExecutor())
+    assert place.current == newest
+    kept = place.manifest(place.versions[1])
+    assert kept["publish"] == "candidate"
+    # Run again it is refused again, and --force finds what it made.
+    with pytest.raises(CheckFailedError, match="saved as a candidate"):
+        prepared(place, *days, "window.until=2026-01-02")
+    forced = prepared(place, *days, "window.until=2026-01-02", "store.force=true")
+    assert forced.execute(InlineExecutor()).summary["version"] == place.versions[1] == place.current
+
+
+def test_a_slow_run_of_older_files_does_not_either(place):
+    old, new = (place.write_log(place.predictions(1500, seed=seed), name=f"log-{seed}") for seed in (1, 2))
+    for file in old.iterdir():
+        os.utime(file, (1, 1))
+    slow = prepared(place, f"log.path={old}")
+    prepared(place, f"log.path={new}").execute(InlineExecutor())
+    newest = place.current
+    with pytest.raises(CheckFailedError, match="its log's newest file is older"):
+        slow.execute(InlineExecutor())
+    assert place.current == newest
+
+
+def test_a_command_may_be_forced(place, days, call):
+    call("fit", *days).expect(0)
+    call("fit", *days, "window.until=2026-01-02").expect(4, "its data end on 2026-01-02", "--force publishes")
+    call("fit", *days, "window.until=2026-01-02", "store.force=true").expect(0)
+    assert place.current == place.versions[1]
+
+
+def test_a_deleted_day_is_no_reason(place, days, call):
+    call("fit", *days).expect(0)
+    first = place.current
+    late = place.write_log(place.predictions(1500, seed=9), name="log/date=2026-01-04", files=1)
+    call("fit", *days).expect(0)
+    (late / "part-0.parquet").unlink()
+    late.rmdir()
+    call("fit", *days).expect(0)
+    assert place.current == first

@@ -111,176 +111,114 @@ def test_rows_without_a_label_wait_for_it(place):
 # Bad input
 
 
-def lists(columns):
-    return {**columns, "tags": pa.array([[1, 2]] * 240)}
+def changed(name, make):
+    """The data with a column that is made of the one of this name, or of all."""
+    return lambda columns: {**columns, name: make(columns.get(name))}
 
 
-def nulls(columns):
-    return {**columns, "empty": pa.nulls(240, pa.float64())}
+def masked(name, where):
+    return changed(name, lambda values: pa.array(values, mask=where(values)))
 
 
-def few(columns):
-    return {name: values[:9] for name, values in columns.items()}
+ROW = np.arange(240)
+LISTS = changed("tags", lambda _: pa.array([[1, 2]] * 240))
+NAIVE, CLINIC = "sklearn.naive_bayes.GaussianNB", "data.group=clinic"
 
 
-def infinite(columns):
-    return {**columns, "x": np.where(np.arange(240) == 7, np.inf, columns["x"])}
+def refused(code, said, *settings, change=dict):
+    return code, said, settings, change
 
 
-def with_label(make):
-    return lambda columns: {**columns, "label": make(columns["label"])}
-
-
-def one_clinic(columns):
-    return {**columns, "clinic": ["c1"] * 240}
-
-
-BAD = {
-    "estimator not on the allow list": (
+BAD = [
+    # estimators
+    refused(2, "found 'os.system': no other package is imported", "estimator.class=os.system"),
+    refused(2, "there is no sklearn.utils.os.system", "estimator.class=sklearn.utils.os.system"),
+    refused(2, "expected a class of classifiers, found", "estimator.class=sklearn.datasets.load_files"),
+    refused(2, "expected one of sklearn, xgboost, lightgbm", "estimator.packages=[sklearn, subprocess]"),
+    refused(2, "did you mean 'GaussianNB'?", "estimator.class=sklearn.naive_bayes.GausianNB"),
+    refused(2, "predict_proba or decision_function", "estimator.class=sklearn.linear_model.LinearRegression"),
+    refused(2, "is made of other estimators", "estimator.class=sklearn.ensemble.VotingClassifier"),
+    refused(2, "did you mean 'var_smoothing'?", "estimator.params={var_smothing: 1}"),
+    refused(2, f"estimator.params: {NAIVE} refuses them", "estimator.params={var_smoothing: -1}"),
+    refused(
         2,
-        ["estimator.class=os.system"],
-        ["estimator.class: expected a class of sklearn", "'os.system'", "no other package is imported"],
+        "sklearn.svm.SVC cannot be trained piece by piece",
+        "generate.training=partial_fit",
+        "estimator.class=sklearn.svm.SVC",
     ),
-    "estimator behind an import of the package": (
-        2,
-        ["estimator.class=sklearn.utils.os.system"],
-        ["there is no sklearn.utils.os.system"],
-    ),
-    "estimator that is a function": (
-        2,
-        ["estimator.class=sklearn.datasets.load_files"],
-        ["expected a class of classifiers, found sklearn.datasets.load_files"],
-    ),
-    "package that is not known": (
-        2,
-        ["estimator.packages=[sklearn, subprocess]", "estimator.class=subprocess.Popen"],
-        ["estimator.packages.1", "expected one of sklearn, xgboost, lightgbm, catboost"],
-    ),
-    "estimator that does not exist": (
-        2,
-        ["estimator.class=sklearn.naive_bayes.GausianNB"],
-        ["there is no sklearn.naive_bayes.GausianNB", "did you mean 'GaussianNB'?"],
-    ),
-    "estimator without scores": (
-        2,
-        ["estimator.class=sklearn.linear_model.LinearRegression"],
-        ["expected a classifier with predict_proba or decision_function", "neither"],
-    ),
-    "estimator made of others": (
-        2,
-        ["estimator.class=sklearn.ensemble.VotingClassifier"],
-        ["is made of other estimators"],
-    ),
-    "parameter that does not exist": (
-        2,
-        ["estimator.params={var_smothing: 1}"],
-        ["estimator.params.var_smothing", "did you mean 'var_smoothing'?"],
-    ),
-    "parameter out of range": (
-        2,
-        ["estimator.params={var_smoothing: -1}"],
-        ["estimator.params: sklearn.naive_bayes.GaussianNB refuses them", "var_smoothing"],
-    ),
-    "partial_fit that is not there": (
-        2,
-        ["generate.training=partial_fit", "estimator.class=sklearn.svm.SVC"],
-        ["sklearn.svm.SVC cannot be trained piece by piece"],
-    ),
-    "three classes": (
+    # labels
+    refused(3, "found 80 rows with other labels, such as 2", change=changed("label", lambda _: ROW % 3)),
+    refused(
         3,
-        [],
-        [
-            "column 'label' (data.label): expected two classes, 0 and 1, found 80 rows with other labels, such as 2"
-        ],
-        with_label(lambda z: np.arange(240) % 3),
+        "(data.label): expected booleans, or numbers 0 and 1, found string",
+        change=changed("label", lambda z: np.where(z == 1, "yes", "no")),
     ),
-    "labels of text": (
+    refused(3, "expected labels of both classes", change=changed("label", np.ones_like)),
+    refused(
         3,
-        [],
-        ["column 'label' (data.label): expected booleans, or numbers 0 and 1, found string"],
-        with_label(lambda z: np.where(z == 1, "yes", "no")),
+        "found 0, and 240 that wait for theirs, which is null",
+        "generate.split=group",
+        CLINIC,
+        change=changed("label", lambda _: pa.nulls(240, pa.int8())),
     ),
-    "constant label": (
-        3,
-        [],
-        ["expected labels of both classes", "240 rows", "label 1"],
-        with_label(np.ones_like),
-    ),
-    "labels that are all waited for": (
-        3,
-        ["generate.split=group", "data.group=clinic"],
-        ["expected at least 10 rows with a label", "found 0, and 240 that wait for theirs, which is null"],
-        with_label(lambda z: pa.nulls(240, pa.int8())),
-    ),
-    "one label among those that are known": (
-        3,
-        [],
-        ["expected labels of both classes", "that all have label 0"],
-        with_label(lambda z: pa.array(z, mask=z == 1)),
-    ),
-    "feature of lists": (3, [], ["column 'tags'", "found list<", "data.exclude"], lists),
-    "column of nulls": (3, [], ["column 'empty'", "nulls alone", "data.exclude"], nulls),
-    "infinite numbers": (3, [], ["column 'x'", "expected finite numbers, found 1 infinite"], infinite),
-    "nulls that the estimator cannot take": (
+    refused(3, "that all have label 0", change=masked("label", lambda z: z == 1)),
+    # features
+    refused(3, "column 'tags': expected a feature of numbers", change=LISTS),
+    refused(3, "nulls alone", change=changed("empty", lambda _: pa.nulls(240, pa.float64()))),
+    refused(3, "found 1 infinite", change=changed("x", lambda x: np.where(ROW == 7, np.inf, x))),
+    refused(
         2,
-        ["estimator.imputation=none"],
-        ["sklearn.naive_bayes.GaussianNB takes no missing values, found nulls in x"],
-        lambda columns: {**columns, "x": pa.array(columns["x"], mask=np.arange(240) == 3)},
+        f"{NAIVE} takes no missing values, found nulls in x",
+        "estimator.imputation=none",
+        change=masked("x", lambda _: ROW == 3),
     ),
-    "categories that are not encoded": (
+    refused(2, "expected features of numbers alone, found", "estimator.categories=none"),
+    refused(3, "column 'z' (data.features) is not in any file", "data.features=[x, z]"),
+    refused(2, "found 'label', which is data.label", "data.features=[x, label]"),
+    # rows, groups and what is kept
+    refused(3, "expected at least 10 rows, found 9", change=lambda all_: {n: v[:9] for n, v in all_.items()}),
+    refused(
+        3,
+        "(data.group): expected at least two groups, found one",
+        "generate.split=group",
+        CLINIC,
+        "data.exclude=[]",
+        change=changed("clinic", lambda _: ["c1"] * 240),
+    ),
+    refused(2, "data.group: REQUIRED", "generate.split=group"),
+    refused(
+        3,
+        "a different value in each row, found 120",
+        "data.row_id=id",
+        change=changed("id", lambda _: ROW // 2),
+    ),
+    refused(
         2,
-        ["estimator.categories=none"],
-        ["expected features of numbers alone, found the categories kind"],
+        "data.keep: expected no column named score",
+        "data.keep=score",
+        change=changed("score", lambda _: ROW),
     ),
-    "nine rows": (3, [], ["expected at least 10 rows, found 9"], few),
-    "one group": (
+    refused(
         3,
-        ["generate.split=group", "data.group=clinic", "data.exclude=[]"],
-        ["column 'clinic' (data.group): expected at least two groups, found one"],
-        one_clinic,
+        "found cluster.memory=400MiB",
+        "cluster.memory=400MiB",
+        change=lambda all_: {name: np.tile(values, 5000) for name, values in all_.items()},
     ),
-    "a group that is not named": (2, ["generate.split=group"], ["data.group", "REQUIRED"]),
-    "row ids that repeat": (
-        3,
-        ["data.row_id=id"],
-        ["column 'id' (data.row_id): expected a different value in each row, found 120"],
-        lambda columns: {**columns, "id": np.arange(240) // 2},
-    ),
-    "column that is missing": (
-        3,
-        ["data.features=[x, z]"],
-        ["column 'z' (data.features) is not in any file", "x, y, kind, label, clinic"],
-    ),
-    "label among the features": (2, ["data.features=[x, label]"], ["found 'label', which is data.label"]),
-    "kept column with a name of the log's": (
-        2,
-        ["data.keep=score"],
-        ["data.keep: expected no column named score"],
-        lambda columns: {**columns, "score": columns["x"]},
-    ),
-    "too little memory": (
-        3,
-        ["cluster.memory=400MiB"],
-        ["a task needs about", "found cluster.memory=400MiB", "generate.training=partial_fit"],
-        lambda columns: {name: np.tile(values, 5000) for name, values in columns.items()},
-    ),
-}
-"""Exit code, settings, what is said, and how the data are changed."""
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_and_nothing_is_written(place, name):
-    code, settings, said, *change = BAD[name]
-    write(place, change[0](patients()) if change else patients())
+@pytest.mark.parametrize(("code", "said", "settings", "change"), BAD, ids=[case[1] for case in BAD])
+def test_bad_input_is_refused_and_nothing_is_written(place, code, said, settings, change):
+    write(place, change(patients()))
     exclude = [] if any(text.startswith("data.features") for text in settings) else ["data.exclude=clinic"]
     before = place.tree()
-    result = generate(place, *exclude, *settings).expect(code, *said)
+    result = generate(place, *exclude, *settings).expect(code, said)
     assert result.stdout == ""
     assert place.tree() == before
 
 
 def test_all_problems_are_said_at_once(place):
-    write(place, {**lists(patients()), "label": ["x"] * 240})
+    write(place, {**LISTS(patients()), "label": ["x"] * 240})
     names = ("column 'tags'", "column 'label'", "column 'x' (data.row_id)")
     generate(place, "data.row_id=x", flags=["--dry-run"]).expect(3, *names)
 

@@ -7,12 +7,14 @@ import datetime as dt
 import errno
 import hashlib
 import json
+import math
 import shutil
 
 import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pyarrow.parquet as pq
 import pytest
 from common import python
@@ -23,6 +25,7 @@ import logcal
 from calibrators.arithmetic import calibration_map
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal import lookup_table, reading, segment_index, storage
+from logcal.arrow_columns import column_of, nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.segment_index import SegmentIndex
 from logcal.table import _as_arrow
@@ -559,3 +562,32 @@ def test_a_table_says_what_it_is(published):
         == f"<Table 'ads', version '{published.current}', method 'isotonic', {table.facts.rows:,} rows>"
     )
     assert "segments of country, model>" in repr(logcal.load(str(published.store), "by-country"))
+
+
+# Columns made without pandas, against Arrow's own
+
+ARROW_KINDS = {
+    pa.string(): st.text("ab\0é🦓"),
+    pa.bool_(): st.booleans(),
+    pa.date32(): st.dates(),
+    pa.int8(): st.integers(-(2**7), 2**7 - 1),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.uint64(): st.integers(0, 2**64 - 1),
+    pa.float64(): st.floats(allow_nan=False),
+}
+
+
+@pytest.mark.parametrize("kind", ARROW_KINDS, ids=str)
+@given(data=st.data())
+def test_columns_are_those_that_arrow_makes(kind, data):
+    values = data.draw(st.lists(st.none() | ARROW_KINDS[kind], max_size=20))
+    found = column_of(values, kind)
+    found.validate(full=True)
+    assert found.equals(pa.array(values, kind))
+
+
+@pytest.mark.parametrize("values", [[], [1.5], [math.nan], [0.0, math.nan, -math.inf] * 7])
+def test_what_is_nan_is_null(values):
+    found = nullable_column(np.array(values, np.float64))
+    found.validate(full=True)
+    assert found.equals(pa.array([None if math.isnan(v) else v for v in values], pa.float64()))

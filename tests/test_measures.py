@@ -1,5 +1,7 @@
 """Measures against scikit-learn and brute force; and the same however the points are cut."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
@@ -7,12 +9,15 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 from common import over
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
 from calibrators._kernels.sums import expansion_of
-from calibrators.arithmetic.passes import Pass, collapse
+from calibrators.arithmetic.passes import Pass, Points, collapse
+from calibrators.measures.assessment import best_threshold
+from calibrators.measures.certainty import certainty, error_bars
+from calibrators.measures.decomposition import chance_error, debiased_squared_error
 from calibrators.measures.predictions import (
     MEASURES,
     assess,
@@ -21,6 +26,9 @@ from calibrators.measures.predictions import (
     run_passes,
     wilson_interval,
 )
+from pipeline.evaluate import segment_numbers
+from pipeline.evaluate.evaluation import Sizes
+from pipeline.sort.shuffle import Slices
 
 PROBABILITY = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),
@@ -259,3 +267,126 @@ def test_weights_beyond_counts_are_measured_as_counts():
     many = assess(p, np.full(300, 2.0**32), 2.0**32 * z)
     assert many.measures == few.measures
     assert many.weight == few.weight * 2**30
+
+
+# Measures of many columns at once
+
+EDGES = np.array([0.0, 1.0, 0.5, 0.1, 0.2, 0.3, 1e-70, 1e-300, 5e-324, 1 - 2**-53, np.nextafter(0.3, 1)])
+
+
+def column(rng: np.random.Generator, weighted: bool = False) -> Points:
+    """Rows of any kind: one alone, ties, many rows a prediction, one label, predictions at edges, scores."""
+    rows = int(rng.integers(1, rng.choice([3, 12, 60, 900])))
+    few = rng.random(rng.integers(1, 6))
+    values = (EDGES, few, rng.random(400), np.round(rng.random(400), 2), 4 * rng.random(50) - 2)[
+        rng.integers(5)
+    ]
+    score = rng.choice(values, rows)
+    label = rng.random(rows) < rng.choice([0.0, 0.05, 0.5, 1.0])
+    weight = rng.integers(1, 10 ** rng.integers(1, 6), rows).astype(float) if rng.integers(2) else None
+    if weighted:
+        weight = rng.gamma(2.0, size=rows) * 10.0 ** rng.integers(-3, 4)
+    return collapse(score, label, weight)
+
+
+def together(columns: list[Points]) -> Slices:
+    starts = np.concatenate([[0], np.cumsum([one.score.size for one in columns])])
+    return Slices([np.concatenate(each) for each in zip(*columns, strict=True)], starts)
+
+
+def columns_of(seed: int, *, proper: bool, weighted: bool = False) -> list[Points]:
+    rng = np.random.default_rng(seed)
+    found = [column(rng, weighted) for _ in range(150)]
+    return [one for one in found if not proper or (one.score[0] >= 0 and one.score[-1] <= 1)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_measures_are_those_of_each_column(weighted, monkeypatch):
+    monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
+    columns = columns_of(3, proper=True, weighted=weighted)
+    found = segment_numbers.segment_task_of(Sizes(), weighted, tests=True).small(together(columns))
+    lines = 0
+    for own, numbers in zip(columns, found, strict=True):
+        row = dict(zip(segment_numbers.FIELDS, numbers.tolist(), strict=True))
+        wanted, bars = assess(*own, rows=0 if weighted else None), error_bars(*own)
+        values = {name: getattr(wanted.measures, name) for name in MEASURES}
+        values |= {name: getattr(wanted, name) for name in ("mean_prediction", "weight", "positives")}
+        values |= {name: getattr(bars, name) for name in ("auc_error", "spiegelhalter_z", "score_test_p")}
+        values["chance_error"] = chance_error(wanted.by_frequency)
+        values["debiased_squared_error"] = debiased_squared_error(wanted.by_frequency)
+        if min(wanted.positives, wanted.weight - wanted.positives) >= 10:
+            sure = certainty(*own)
+            for loss in ("brier", "log_loss"):
+                for part in ("miscalibration", "discrimination"):
+                    values[f"{loss}_{part}"] = getattr(getattr(sure.decomposition, loss), part)
+            for name in ("intercept", "intercept_error", "slope", "slope_error", "ici"):
+                values[name] = getattr(sure.agreement, name)
+            lines += sure.agreement.slope is not None
+        for name, value in values.items():
+            if name in row:
+                # Of groups whose numbers have been rounded before.
+                rtol = 1e-9 if name in ("chance_error", "debiased_squared_error") else 1e-11
+                np.testing.assert_allclose(
+                    row[name], np.nan if value is None else value, rtol=rtol, atol=1e-13, err_msg=name
+                )
+    assert lines > 10
+
+
+@pytest.mark.parametrize(
+    ("tests", "weighted", "rate"), [(False, False, 1.0), (True, False, 0.2), (True, True, 1.0)]
+)
+def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate, monkeypatch):
+    monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
+    columns = columns_of(7, proper=tests, weighted=weighted)[:60]
+    segment_task = segment_numbers.segment_task_of(Sizes(sampling_rate=rate), weighted, tests=tests)
+    found = segment_task.small(together(columns))
+    rng = np.random.default_rng(1)
+    for own, numbers in zip(columns, found, strict=True):
+        run = over(own, *rng.integers(0, own.score.size, 3))
+        again = segment_task.large(own.score.size, run)[0]
+        np.testing.assert_allclose(again, numbers, rtol=1e-11, atol=1e-13)
+
+
+def test_no_segments_have_no_rows():
+    none = Slices([np.empty(0)] * 3, np.array([0]))
+    assert segment_numbers.segment_task_of(Sizes(), False, tests=True).small(none).shape == (
+        0,
+        len(segment_numbers.FIELDS),
+    )
+
+
+# The decision threshold against trying all of them
+
+CASES = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.5 + 2**-53, 0.7, 1.0]), st.booleans(), st.integers(1, 3)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def rate(p, z, w, threshold):
+    return w[(p >= threshold) == z].sum() / w.sum()
+
+
+@settings(derandomize=True)
+@given(cases=CASES)
+def test_no_threshold_is_better(cases):
+    p, z, w = (np.array(column) for column in zip(*cases, strict=True))
+    found = best_threshold(p, z, w)
+    tried = [rate(p, z, w, t) for t in [*p, np.nextafter(p.max(), 2)]]
+    assert found.rate == pytest.approx(max(tried))
+    assert rate(p, z, w, found.value) == pytest.approx(found.rate)
+
+
+def test_half_is_preferred_and_gaps_are_halved():
+    assert best_threshold([0.2, 0.9], [0, 1]).value == 0.5
+    assert best_threshold([0.1, 0.2], [0, 1]).value == pytest.approx(0.15)
+    assert best_threshold([0.2, 0.4], [0, 0]).value == 0.5
+    assert best_threshold([0.6, 0.8], [1, 1]).value == 0.5
+
+
+def test_probabilities_outside_their_range_are_refused():
+    with pytest.raises(ValueError, match=r"^probabilities: expected numbers in \[0, 1\], found -1 to 2"):
+        best_threshold([-1, 2], [0, 1])

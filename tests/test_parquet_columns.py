@@ -389,10 +389,7 @@ def test_we_are_named_and_so_is_who_wrote_the_old_columns():
     for before, after in (
         ("", "logcal version "),
         ("somebody", "logcal version "),
-        (
-            "parquet-mr version 1.6.0 (build abc)",
-            "parquet-mr version 1.6.0 (build abc; columns added by logcal ",
-        ),
+        ("parquet-mr version 1.6.0 (build abc)", "parquet-mr version 1.6.0 (build abc; columns added by"),
         ("impala version 3 ", "impala version 3 (build columns added by logcal "),
     ):
         assert created_by(before).startswith(after)

@@ -1,17 +1,27 @@
 """Smooth calibration: its cells, its curve against optimisers and quadrature, its table."""
 
+from __future__ import annotations
+
 import itertools
 import pickle
 
 import numpy as np
 import pytest
+from common import wavy_rows
 from scipy import optimize, special
+from scipy.special import logit
+from scipy.stats import binom
 
-from calibrators import Beta, Smooth
+from calibrators import Beta, Isotonic, Smooth
 from calibrators._kernels import likelihood as kernel
-from calibrators.arithmetic import curve, fine_cells
-from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass
-from calibrators.arithmetic.passes import collapse
+from calibrators._kernels.drawn_cells import binomial_quantiles
+from calibrators.arithmetic import curve, fine_cells, local_choice
+from calibrators.arithmetic.cumulative import layout_of, part_totals
+from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass
+from calibrators.arithmetic.passes import collapse, in_memory, together
+from calibrators.arithmetic.pooling import pooling_pass
+from calibrators.methods.auto import CANDIDATES, Auto
+from calibrators.methods.folded import FoldedPoints
 
 
 def observations(n, seed=0, decimals=None, truth=lambda z: 0.6 * z - 0.5):
@@ -234,3 +244,245 @@ def test_atoms_at_zero_and_one():
     )
     p = Smooth().fit(s, y).predict([0.0, 1.0])
     assert p == pytest.approx([y[:300].mean(), y[300:600].mean()], abs=0.04)
+
+
+# The choice by cross-validated log loss, and place by place
+
+
+def test_the_simplest_within_one_standard_error():
+    auto = Auto(list(CANDIDATES)).fit(*wavy_rows(3000, decimals=4))
+    best = min(auto.cross_validated_log_loss_, key=auto.cross_validated_log_loss_.get)
+    assert auto.excess_[best] == (0.0, 0.0)
+    fine = [name for name in CANDIDATES if auto.excess_[name][0] <= auto.excess_[name][1]]
+    assert auto.chosen_ == fine[0]
+    assert auto.excess_["platt"][0] > 3 * auto.excess_["platt"][1]
+    for name, loss in auto.cross_validated_log_loss_.items():
+        assert loss - auto.cross_validated_log_loss_[best] == pytest.approx(auto.excess_[name][0], abs=1e-15)
+
+
+def test_the_map_is_the_chosen_methods_own_but_for_zeros_and_ones():
+    from calibrators import ABB, BBQ, ENIR, Isotonic, Platt
+
+    scores, labels = wavy_rows(800, decimals=4)
+    auto = Auto(list(CANDIDATES)).fit(scores, labels)
+    cls = {"platt": Platt, "isotonic": Isotonic, "enir": ENIR, "bbq": BBQ, "abb": ABB}[auto.chosen_]
+    own = cls().fit(scores, labels).predict(scores)
+    if auto.chosen_ != "isotonic":
+        own = 1 / 1600 + (1 - 1 / 800) * own
+    assert np.allclose(auto.predict(scores), own, atol=1e-15)
+
+
+def test_neither_zero_nor_one_is_returned():
+    scores = np.arange(100) / 100
+    auto = Auto(candidates=["isotonic"], ends=0).fit(scores, scores >= 0.5)
+    assert auto.predict([0.0, 0.2, 0.9, 1.0]).tolist() == pytest.approx(
+        [0.005, 0.005, 0.995, 0.995], abs=1e-15
+    )
+    assert auto.calibration_map_.monotone
+    ends = Auto(candidates=["isotonic"]).fit(scores, scores >= 0.5)
+    assert ends.predict([0.0, 1.0]).tolist() == pytest.approx([1 / 51, 50 / 51], abs=1e-15)
+
+
+def test_the_losses_are_those_of_a_slow_cross_validation():
+    from calibrators import Isotonic, Platt
+
+    scores, labels = wavy_rows(300, decimals=4)
+    auto = Auto(candidates=["platt", "isotonic"], folds=3).fit(scores, labels)
+    points = collapse(scores, labels)
+    folded = FoldedPoints(layout_of([part_totals(points)]), 3, 0)
+    for name, cls in (("platt", Platt), ("isotonic", Isotonic)):
+        total = 0.0
+        for fold in range(3):
+            training, inside = folded.split(points, fold)
+            p = cls().fit_points(training).predict(inside.score)
+            if name == "platt":
+                p = 1 / 600 + (1 - 1 / 300) * p
+            total -= np.sum(inside.positives * np.log(p) + (inside.weight - inside.positives) * np.log(1 - p))
+        assert auto.cross_validated_log_loss_[name] == pytest.approx(total / 300, rel=1e-12)
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_each_observation_is_in_one_fold(folds):
+    points = collapse(*wavy_rows(501, decimals=4))
+    folded = FoldedPoints(layout_of([part_totals(points)]), folds, seed=4)
+    total, positives = np.zeros(points.score.size), np.zeros(points.score.size)
+    for fold in range(folds):
+        outside, inside = folded.split(points, fold)
+        place = np.searchsorted(points.score, inside.score)
+        total[place] += inside.weight
+        positives[place] += inside.positives
+        assert inside.weight.sum() + outside.weight.sum() == 501
+        assert abs(inside.weight.sum() - 501 / folds) < 5 * np.sqrt(501 / folds)
+    assert np.array_equal(total, points.weight)
+    assert np.array_equal(positives, points.positives)
+
+
+@pytest.mark.parametrize("probability", [0.1, 1 / 3, 0.5])
+def test_ties_are_dealt_by_quantiles_of_binomials(probability):
+    generator = np.random.default_rng(0)
+    count = np.floor(10 ** generator.uniform(0, 8, 2000))
+    uniform = generator.random(2000)
+    assert np.array_equal(
+        binomial_quantiles(uniform, count, probability), binom.ppf(uniform, count, probability)
+    )
+
+
+def test_scores_outside_the_unit_interval_leave_bbq_out():
+    scores, labels = wavy_rows(300, decimals=4)
+    auto = Auto(list(CANDIDATES)).fit(10 * scores - 5, labels)
+    assert "bbq" not in auto.cross_validated_log_loss_
+    assert len(auto.cross_validated_log_loss_) == len(CANDIDATES) - 1
+    with pytest.raises(ValueError, match="name another candidate"):
+        Auto(candidates=["bbq"]).fit([-1.0, 2.0], [0, 1])
+
+
+def test_one_positive_cannot_be_compared():
+    auto = Auto(list(CANDIDATES)).fit([0.1, 0.2, 0.3], [0, 0, 1])
+    assert auto.chosen_ == "platt"
+    assert auto.cross_validated_log_loss_ == {}
+
+
+# Place by place
+
+
+def expit(f):
+    return 1 / (1 + np.exp(-f))
+
+
+def normal(n, truth, seed=0):
+    random = np.random.default_rng(seed)
+    z = 2 * random.standard_normal(n)
+    return expit(z), random.random(n) < expit(truth(z))
+
+
+def excess(fitted, truth, seed=100):
+    scores, _ = normal(20_000, truth, seed)
+    p, q = fitted.predict(scores), expit(truth(np.log(scores / (1 - scores))))
+    return np.mean(q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p)))
+
+
+TRUTHS = {
+    "smooth": lambda z: 0.6 * z - 0.5,
+    "steps": lambda z: np.floor(z * 0.8) * 1.2 + 0.5,
+    "both": lambda z: np.where(z < 0, 0.8 * z, 2.5 + 0.2 * (np.floor(3 * z))),
+}
+
+
+def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
+    found = {name: Auto().fit(*normal(200_000, truth)) for name, truth in TRUTHS.items()}
+    assert found["smooth"].chosen_ == "smooth"
+    assert found["smooth"].isotonic_share_ < 0.05
+    assert found["steps"].isotonic_share_ > 0.8
+    assert 0.05 < found["both"].isotonic_share_ < 0.95
+    assert found["both"].chosen_ == "both"
+    for name, auto in found.items():
+        assert auto.cross_validated_log_loss_.keys() == {"smooth", "isotonic"}
+        both = [
+            excess(made.fit(*normal(200_000, TRUTHS[name])), TRUTHS[name]) for made in (Smooth(), Isotonic())
+        ]
+        assert excess(auto, TRUTHS[name]) < 1.3 * min(both) + 1e-6
+
+
+def test_shares_are_those_of_all_paths():
+    """Every path of states through few bins, one by one."""
+    import itertools
+
+    random = np.random.default_rng(0)
+    gains = random.normal(size=(6, 3))
+    rate, chance = 2.0, np.array([0.6, 0.3, 0.1])
+    move = 1 - np.exp(-rate / 6)
+    total, found = 0.0, np.zeros((6, 3))
+    for path in itertools.product(range(3), repeat=6):
+        p = chance[path[0]]
+        for one, other in itertools.pairwise(path):
+            p *= (1 - move) * (one == other) + move * chance[other]
+        p *= np.exp(sum(gains[i, state] for i, state in enumerate(path)))
+        total += p
+        found += p * (np.array(path)[:, np.newaxis] == np.arange(3))
+    assert local_choice.shares(gains, (chance,), (rate,)) == pytest.approx(found / total, rel=1e-12)
+
+
+@pytest.mark.parametrize("state", [1, 2])
+def test_prior_is_isotonic_regression_with_the_curves_observations_added(state):
+    from sklearn.isotonic import IsotonicRegression
+
+    scores, labels = normal(3000, TRUTHS["steps"])
+    choice = Auto().fit(scores, labels).choice_
+    cells = choice.cells
+    p = choice.maps[0]
+    c = local_choice.STRENGTHS[state - 1] / np.sum(cells.weight * p * (1 - p))
+    x = np.concatenate([cells.place, cells.place, [-1e3, 1e3]])
+    y = np.concatenate([cells.positives / cells.weight, p, [1, 0]])
+    w = np.concatenate([cells.weight, c * cells.weight, [1, 1]])
+    # Ties are joined before they are pooled.
+    expected = IsotonicRegression().fit(x, y, sample_weight=w).predict(cells.place)
+    assert choice.maps[state] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cells_are_cut_where_isotonic_blocks_begin(weighted):
+    random = np.random.default_rng(0)
+    scores, labels = normal(200_000, TRUTHS["steps"])
+    points = collapse(scores, labels, random.lognormal(0, 1, scores.size) if weighted else None)
+    fine, blocks = in_memory(points)(together([fine_cells_pass(), pooling_pass()]))
+    found = cut(fine, blocks)
+    assert found.first.size > fine.first.size
+    assert np.isin(blocks.first, found.first).all()
+    starts = np.searchsorted(points.score, found.first)
+    assert np.array_equal(found.last, points.score[np.append(starts[1:], points.score.size) - 1])
+    for own, of_points in ((found.weight, points.weight), (found.positives, points.positives)):
+        assert own == pytest.approx(np.add.reduceat(of_points, starts), rel=1e-6, abs=1e-6)
+
+
+def test_segments_have_isotonic_regression_or_is_pooled_with_the_map_in_its_blocks():
+    auto = Auto(ends=0.5)
+    auto.sampling_rate = 0.1
+    made = auto.for_segments()
+    assert repr(made) == "Isotonic(ends=0.5)"
+    assert made.sampling_rate == 0.1
+    assert not Auto(["platt"]).supports_partial_pooling
+    rng = np.random.default_rng(3)
+    scores = np.sort(rng.random(30_000))
+    labels = rng.random(30_000) < scores**2
+    above = Auto().fit(scores, labels)
+    found, level = above.block_ranges(), Auto().fit(scores, labels).predict(scores)
+    np.testing.assert_array_equal(above.predict(scores), level)
+    from sklearn.isotonic import IsotonicRegression
+
+    blocks = IsotonicRegression().fit_transform(scores, labels)
+    starts = np.flatnonzero(np.append(True, np.diff(blocks) > 0))
+    weight = np.diff(np.append(starts, 30_000))
+    means = np.add.reduceat(level, starts) / weight
+    # Neighbours whose log-odds are in the same sixteenth are one.
+    first = np.flatnonzero(np.diff(np.floor(16 * logit(means)), prepend=-np.inf))
+    assert 1 < first.size < starts.size
+    np.testing.assert_array_equal(found.edges, np.append(-np.inf, scores[starts[first[1:]]]))
+    np.testing.assert_array_equal(found.weight, np.add.reduceat(weight, first))
+    expected = np.add.reduceat(means * weight, first) / found.weight
+    np.testing.assert_allclose(found.level, expected, rtol=1e-3)  # cells are several points
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(400, 0.5), (20_000, 0.0005), (3, 0.5)])
+def test_as_many_positives_are_expected_as_there_were_the_more_there_are(rows, rate):
+    from scipy.optimize import brentq
+    from sklearn.isotonic import IsotonicRegression
+
+    rng = np.random.default_rng(rows)
+    scores = rng.random(rows)
+    labels = rng.permutation(rows) < rate * rows  # the scores' mean is a half
+    auto = Auto().fit(scores, labels)
+    choice, weight, total = auto.choice_, auto.choice_.cells.weight, labels.sum()
+    mixed = (choice.share * choice.maps).sum(axis=0)
+    f = logit(IsotonicRegression().fit_transform(np.arange(weight.size), mixed, sample_weight=weight))
+    whole = brentq(lambda shift: weight @ expit(f + shift) - total, -9, 9, xtol=1e-14)
+    information = weight @ (expit(f) * expit(-f))
+    assert choice.shift == pytest.approx(whole * information / (information + 5), rel=1e-6)
+    assert auto.predict(scores).sum() == pytest.approx(weight @ expit(f + choice.shift), rel=1e-3)
+
+
+def test_too_few_rows_for_halves_have_the_curve():
+    auto = Auto().fit([0.1, 0.2, 0.3], [0, 0, 1])
+    assert (auto.chosen_, auto.isotonic_share_, auto.cross_validated_log_loss_) == ("smooth", 0.0, {})
+    scores = [0.1, 0.2, 0.3]
+    curve = logit(Smooth().fit(scores, [0, 0, 1]).predict(scores))
+    assert auto.predict(scores) == pytest.approx(expit(curve + auto.choice_.shift))

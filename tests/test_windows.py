@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from common import ANY_TABLE
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs import evaluate, fit
 from jobs import score as score_job
@@ -24,6 +28,7 @@ from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.sort import day_tables
+from pipeline.sort.decay import factor
 from pipeline.sort.runs import round_scores
 from pipeline.table.store import TableStore
 from tests.test_segments import Shuffled
@@ -557,3 +562,188 @@ def test_kept_tables_have_no_days(tmp_path, log):
     kept = Path(run(tmp_path, log, score_table={"keep": True})["lookup_path"]).parent / "score_table"
     with pytest.raises(ConfigError, match=r"^window.column: expected null"):
         evaluated(tmp_path, kept, "kept", window=window())
+
+
+# Day tables in parts
+
+NAMES = ["a", "b", None, "c"]
+_times = itertools.count(1_700_000_000)
+
+
+def rows_of(seed: int, rows: int = 120) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    score = np.where(rng.random(rows) < 0.4, 0.5, rng.integers(0, 400, rows) / 400)
+    return pa.table(
+        {
+            "score": score,
+            "label": (rng.random(rows) < score).astype(np.int8),
+            "w": rng.choice([0.1, 1.0, 1e-9, 3e11], rows),
+            "model": pa.array([NAMES[i] for i in rng.integers(0, 4, rows)]),
+        }
+    )
+
+
+def put(log, day: int, name: str, table: pa.Table) -> None:
+    """Write a file, later than all before it."""
+    path = log / f"date={date_of(day)}" / f"{name}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=50)
+    now = next(_times)
+    os.utime(path, (now, now))
+
+
+KINDS = {
+    "plain": {"calibrator": {"method": "isotonic"}},
+    "weights and segments": {
+        "calibrator": {"method": "isotonic"},
+        "log": {"weight": "w", "segment": ["model"]},
+        "segments": {"min_rows": 20, "min_positives": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_come_change_and_go_in_any_order(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(day_tables, "MOST_PARTS", 3)
+    rng = np.random.default_rng(len(kind))
+    log = tmp_path / "log"
+    for day in range(4):
+        put(log, day, "first", rows_of(day))
+    for step in range(5):
+        day = int(rng.integers(0, 4))
+        there = sorted((log / f"date={date_of(day)}").glob("*.parquet"))
+        action = rng.choice(["new", "new", "change", "remove"])
+        if action == "new" or len(there) < 2:
+            put(log, day, f"later-{step}", rows_of(100 + step))
+        elif action == "change":
+            put(log, day, there[0].stem, rows_of(200 + step))
+        else:
+            there[int(rng.integers(0, len(there)))].unlink()
+        found = run(tmp_path, log, window=window("4d"), executor=Shuffled(), **KINDS[kind])
+        shutil.rmtree(tmp_path / "raw", ignore_errors=True)
+        assert content(found) == content(run(tmp_path, log, "raw", **KINDS[kind])), (step, action)
+
+
+def test_only_the_new_files_of_an_open_day_are_sorted(tmp_path):
+    log = tmp_path / "log"
+    put(log, 0, "a", rows_of(0))
+    sorted_rows = []
+    for hour in range(8):
+        put(log, 1, f"hour-{hour}", rows_of(10 + hour, rows=100))
+        found = run(tmp_path, log, window=window("2d"))
+        sorted_rows.append(manifest(found)["window"]["rows_sorted"])
+    assert sorted_rows == [220, *[100] * 7]
+    assert len(manifest(found)["window"]["days"][1]["tables"]) == 8
+    assert manifest(found)["window"]["days"][1]["files"] == 8
+    assert content(found) == content(run(tmp_path, log, "raw"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"score_table": {"grid": "1e-2"}}], ids=["runs", "counts"])
+def test_a_day_that_is_closed_becomes_one_table_and_is_not_read_again(tmp_path, settings):
+    log = tmp_path / "log"
+    for hour in range(3):
+        put(log, 0, f"hour-{hour}", rows_of(hour))
+        run(tmp_path, log, window=window("3d"), **settings)
+    for day in (1, 2):
+        put(log, day, "a", rows_of(20 + day))
+        found = run(tmp_path, log, window=window("3d"), **settings)
+    assert [len(day["tables"]) for day in manifest(found)["window"]["days"]] == [1, 1, 1]
+    assert manifest(found)["window"]["rows_sorted"] == 120
+    days = tmp_path / "store" / "ads" / "days"
+    assert len(list(days.glob(f"{date_of(0)}-*"))) == 1
+    assert content(found) == content(run(tmp_path, log, "raw", **settings))
+    # A late file is one part more, and merged at once.
+    put(log, 0, "late", rows_of(99))
+    late = run(tmp_path, log, window=window("3d"), **settings)
+    assert manifest(late)["window"]["rows_sorted"] == 120
+    assert [len(day["tables"]) for day in manifest(late)["window"]["days"]] == [1, 1, 1]
+
+
+def test_files_of_several_days_give_each_day_its_rows_once(tmp_path):
+    """A file that a shorter window took some days of is read again for the others alone."""
+    log = tmp_path / "log"
+    log.mkdir()
+    for i in range(3):
+        table = pa.concat_tables([rows_of(10 * i + day, rows=40) for day in range(4)])
+        dates = pa.array(np.repeat([int(date_of(day).replace("-", "")) for day in range(4)], 40))
+        table = table.append_column("date", dates).take(np.random.default_rng(i).permutation(160))
+        pq.write_table(table, log / f"part-{i}.parquet")
+        for last in ("2d", "4d"):
+            found = run(tmp_path, log, window=window(last))
+        assert lookup(found)
+        assert content(found) == content(run(tmp_path, log, f"raw-{i}"))
+
+
+# Decay
+
+
+DECAYED = {
+    "isotonic": {},
+    "bbq": {"calibrator": {"method": "bbq"}},
+    "grid": {"score_table": {"grid": "1e-2"}},
+    "segments": {"log": {"segment": ["model"]}, "segments": {"min_rows": 20, "min_positives": 2}},
+    "platt and segments": {
+        "log": {"segment": ["model"]},
+        "segments": {"min_rows": 20, "min_positives": 2},
+        "calibrator": {"method": "platt"},
+    },
+}
+
+
+def with_factors(table: pa.Table, age: int, half_life: int, weights=None) -> pa.Table:
+    own = np.ones(table.num_rows) if weights is None else weights
+    return table.set_column(table.column_names.index("w"), "w", pa.array(own * factor(age, half_life)))
+
+
+def merged(kind: str) -> dict:
+    sections = DECAYED[kind]
+    return {**sections, "log": {**sections.get("log", {}), "weight": "w"}}
+
+
+@pytest.mark.parametrize("kind", DECAYED)
+def test_equals_a_weighted_fit(tmp_path, kind):
+    for day in range(5):
+        put(tmp_path / "log", day, "a", rows_of(day, rows=300))
+        put(tmp_path / "raw-log", day, "a", with_factors(rows_of(day, rows=300), 4 - day, 3))
+    found = run(tmp_path, tmp_path / "log", window=window("5d", half_life="3d"), **DECAYED[kind])
+    expected = run(tmp_path, tmp_path / "raw-log", "raw", **merged(kind))
+    assert content(found) == content(expected)
+    assert manifest(found)["window"]["half_life"] == 3
+    # It was kept as it is: without a half-life nothing is sorted again.
+    plain = run(tmp_path, tmp_path / "log", window=window("5d"), **DECAYED[kind])
+    assert plain["window"]["days_sorted"] == 0
+    assert content(plain) == content(run(tmp_path, tmp_path / "log", "plain", **DECAYED[kind]))
+
+
+def test_rows_with_weights_of_their_own(tmp_path):
+    rng = np.random.default_rng(0)
+    for day in range(3):
+        weights = rng.integers(1, 1000, 200) / 8
+        table = rows_of(day, rows=200)
+        put(tmp_path / "log", day, "a", table.set_column(2, "w", pa.array(weights)))
+        put(tmp_path / "raw-log", day, "a", with_factors(table, 2 - day, 1, weights))
+    weighted = {"log": {"weight": "w"}}
+    found = run(tmp_path, tmp_path / "log", window=window("3d", half_life="1d"), **weighted)
+    assert content(found) == content(run(tmp_path, tmp_path / "raw-log", "raw", **weighted))
+
+
+@given(st.integers(0, 300), st.integers(1, 400))
+def test_factors_have_sixteen_bits_and_are_next_to_exact(age, half_life):
+    found = factor(age, half_life)
+    assert 0 < found <= 1
+    assert Fraction(found).numerator < 2**16 + 1
+    assert found == pytest.approx(2.0 ** (-age / half_life), rel=2.0**-16)
+    assert factor(age + 1, half_life) <= found
+
+
+def test_it_only_goes_with_a_window():
+    with pytest.raises(ValueError, match="only goes with"):
+        FitConfig.model_validate(
+            {"log": {"path": "log"}, "store": {"path": "store", "table": "t"}, "window": {"half_life": "7d"}}
+        )
+
+
+def test_a_half_life_that_makes_rows_vanish_is_refused(tmp_path):
+    put(tmp_path / "log", 0, "a", rows_of(0))
+    with pytest.raises(ValueError, match="at least a 300th"):
+        run(tmp_path, tmp_path / "log", window=window("301d", half_life="1d"))

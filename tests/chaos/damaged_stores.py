@@ -54,6 +54,10 @@ _VERSION = ("store/ads/CURRENT", "store/ads/versions/*")
 _TABLES = ("store/ads/versions/*/lookup.parquet", "store/ads/versions/*/segments.parquet")
 _NEW = ("window.column=date", "window.last=3d", "calibrator.method=platt")
 
+_SPLIT = job("fit", *_NEW[:2], *_SEGMENTS, "segments.min_rows=20")
+_FOLLOW = SCENARIOS["follow"].arguments
+_ROLLBACK = Scenario("rollback", _gone_back, SCENARIOS["tables rollback"].arguments, repeats=True)
+
 DAMAGES = {
     one.scenario.name: one
     for one in (
@@ -61,22 +65,10 @@ DAMAGES = {
         Damage(Scenario("score with segments", _segmented, job("score")), _VERSION, ("scored/*",)),
         Damage(Scenario("fit of kept days", _kept_days, job("fit", *_NEW)), ("store/ads/days/*",), _TABLES),
         Damage(
-            Scenario(
-                "fit of kept days with segments",
-                _kept_days,
-                job("fit", *_NEW[:2], *_SEGMENTS, "segments.min_rows=20"),
-            ),
-            ("store/ads/days/*",),
-            _TABLES,
+            Scenario("fit of kept days with segments", _kept_days, _SPLIT), ("store/ads/days/*",), _TABLES
         ),
-        Damage(
-            Scenario("follow", _stream, SCENARIOS["follow"].arguments), ("scored.logcal/*",), ("scored/*",)
-        ),
-        Damage(
-            Scenario("rollback", _gone_back, SCENARIOS["tables rollback"].arguments, repeats=True),
-            ("store/ads/journal.jsonl",),
-            ("store/ads/CURRENT",),
-        ),
+        Damage(Scenario("follow", _stream, _FOLLOW), ("scored.logcal/*",), ("scored/*",)),
+        Damage(_ROLLBACK, ("store/ads/journal.jsonl",), ("store/ads/CURRENT",)),
     )
 }
 
@@ -111,9 +103,8 @@ def stores(count: int, seed: int, folder: Path, names: tuple[str, ...] = tuple(D
                 wrong = [p for p in sorted(expected) if found.get(p) != expected[p]]
                 problems += [f"other results: {wrong}"] * bool(wrong)
             moment = f"byte {at:,} of {path.relative_to(stage.place.root)}"
-            yield Trial(
-                "a byte is changed", f"{name}, its files damaged", moment, ended.code, None, tuple(problems)
-            )
+            what = f"{name}, its files damaged"
+            yield Trial("a byte is changed", what, moment, ended.code, None, tuple(problems))
 
 
 def _among(path: str, patterns: tuple[str, ...]) -> bool:

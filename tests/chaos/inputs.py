@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from common import FACTS
 
 from chaos.fuzzed_configurations import ALLOWED
 from chaos.fuzzed_configurations import trial as configuration_trial
@@ -21,12 +22,8 @@ from chaos.trials import Trial
 
 _BATCH = 100
 _KINDS = ("read", "window", "score", "facts")
-_NO_NETWORK = {
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "NO_PROXY": "*",
-    "AWS_MAX_ATTEMPTS": "1",
-    "NO_GCE_CHECK": "true",
-}
+_NO_NETWORK = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1", "NO_PROXY": "*"}
+_NO_NETWORK["NO_GCE_CHECK"] = "true"
 
 
 def lookup_table(path: Path) -> str:
@@ -35,14 +32,7 @@ def lookup_table(path: Path) -> str:
     from pipeline.table.lookup_table import lookup_bytes
 
     fitted = Isotonic().fit(np.linspace(0, 1, 9), np.arange(9) > 4).calibration_map_
-    facts = {
-        "version": "000001-a",
-        "method": "isotonic",
-        "parameters": {},
-        "data": {},
-        "score_transform": "none",
-    }
-    path.write_bytes(lookup_bytes(fitted, **facts))
+    path.write_bytes(lookup_bytes(fitted, version="000001-a", **FACTS))
     return str(path)
 
 
@@ -134,15 +124,9 @@ def configurations(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         return str(code) if code in ALLOWED else f"ended with {code}: {settings!r} {said[-1000:]}"
 
     for i, said in _in_batches(count, one, folder):
-        fine = said.isdigit()
-        yield Trial(
-            "fuzzed configuration",
-            "configurations",
-            f"seed {seed * count + i}",
-            int(said) if fine else 1,
-            None,
-            () if fine else (said,),
-        )
+        code, problems = (int(said), ()) if said.isdigit() else (1, (said,))
+        moment = f"seed {seed * count + i}"
+        yield Trial("fuzzed configuration", "configurations", moment, code, None, problems)
 
 
 def _in_batches(count: int, one: Callable[[int], str], folder: Path) -> Iterator[tuple[int, str]]:

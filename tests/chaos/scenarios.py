@@ -205,24 +205,26 @@ def setting(*pairs: str) -> tuple[str, ...]:
     return tuple(part for pair in pairs for part in ("--set", pair))
 
 
+def tables(action: str, *more: str) -> tuple[str, ...]:
+    """`logcal tables` of a place's table."""
+    return ("tables", action, "--store", "store", "--table", "ads", *more)
+
+
 def job(name: str, *more: str, log: str = "log") -> tuple[str, ...]:
     """A job's arguments on a place."""
     given = [
         "cluster.kind=inline",
+        "scratch=scratch",
         f"log.path={log}",
         "store.path=store",
         "store.table=ads",
-        "scratch=scratch",
     ]
     if name in ("fit", "follow"):
         given += [ANY_TABLE, "calibrator.method=isotonic"]  # which takes a tenth of the time of auto
-    if name in ("score", "evaluate", "monitor"):
-        key = {
-            "score": "output.path=scored",
-            "evaluate": "report.path=evaluate",
-            "monitor": "report.path=monitor",
-        }
-        given.append(key[name])
+    if name == "score":
+        given.append("output.path=scored")
+    if name in ("evaluate", "monitor"):
+        given.append(f"report.path={name}")
     return (name, *setting(*given, *more))
 
 
@@ -272,12 +274,6 @@ def _candidate(place: Place) -> None:
     place.do(*job("fit", "calibrator.method=platt", "store.publish=candidate"))
 
 
-def _stream(place: Place) -> None:
-    _log(place)
-    place.do(*_FIT)
-    write_log(place.root / "arriving", 3, 200, 20)
-
-
 def _served_stream(place: Place) -> None:
     write_log(place.root / "old")
     place.do(*job("fit", log="old"))
@@ -317,108 +313,49 @@ def _refitted(place: Place) -> None:
         write_log(place.root / "arriving" / f"more-{i}", 1, 300, 40 + i)
 
 
+_IN_SAMPLE = "evaluate.allow_in_sample=true"
+_GENERATED = ("output.path=generated", "generate.repeats=2", "data.exclude=[score,weight,country]")
+_GENERATE = setting("cluster.kind=inline", "scratch=scratch", "data.path=data", *_GENERATED)
+_COMPARED = ("report.path=compared", "compare.methods=[isotonic,platt]")
+_COMPARE = setting("cluster.kind=inline", "scratch=scratch", "log.path=log", *_COMPARED)
+_REPLACE = job("score", "output.mode=replace")
+_TWO = _after(_FIT, _PLATT)
+_FOUR = _after(_FIT, _PLATT, *(job("fit", f"calibrator.method={method}") for method in ("abb", "histogram")))
+_ON_THREADS = ("cluster.kind=threads", "cluster.workers=2")
+
 SCENARIOS = {
     one.name: one
     for one in (
         Scenario("fit", _log, _FIT),
         Scenario("fit, a second version", _after(_PLATT), job("fit", "score_table.keep=true")),
         Scenario("fit, quarantine", _bad_log, job("fit", *_QUARANTINE), whole=("bad",)),
-        Scenario(
-            "fit, weights, threads",
-            _log,
-            job("fit", "log.weight=weight", "cluster.kind=threads", "cluster.workers=2"),
-        ),
-        Scenario("fit, a replaced version again", _after(_FIT, _PLATT), _FIT),
+        Scenario("fit, weights, threads", _log, job("fit", "log.weight=weight", *_ON_THREADS)),
+        Scenario("fit, a replaced version again", _TWO, _FIT),
         Scenario("fit, refused", _after(_PLATT), job("fit", "gate={min_rows: 100000}"), code=4, again=(4,)),
         Scenario("fit, segments", _log, job("fit", *_SEGMENTS)),
         Scenario("fit, window", _days, job("fit", *_WINDOW)),
         Scenario("fit, window, the next day", _yesterday, job("fit", *_WINDOW)),
         Scenario("fit, window with segments", _yesterday, job("fit", *_WINDOW, *_SEGMENTS)),
         Scenario("score", _after(_FIT), job("score"), whole=("scored",)),
-        Scenario(
-            "score, replacing",
-            _after(_FIT, job("score", "output.mode=replace"), _PLATT),
-            job("score", "output.mode=replace"),
-            whole=("scored",),
-        ),
-        Scenario(
-            "evaluate", _after(_FIT), job("evaluate", "evaluate.allow_in_sample=true"), whole=("evaluate",)
-        ),
+        Scenario("score, replacing", _after(_FIT, _REPLACE, _PLATT), _REPLACE, whole=("scored",)),
+        Scenario("evaluate", _after(_FIT), job("evaluate", _IN_SAMPLE), whole=("evaluate",)),
         Scenario("monitor", _after(_FIT, log=_days), job("monitor", "window.column=date")),
         Scenario(
             "generate",
             lambda place: write_log(place.root / "data"),
-            (
-                "generate",
-                *setting(
-                    "cluster.kind=inline",
-                    "data.path=data",
-                    "output.path=generated",
-                    "scratch=scratch",
-                    "generate.repeats=2",
-                    "data.exclude=[score,weight,country]",
-                ),
-            ),
+            ("generate", *_GENERATE),
             whole=("generated",),
         ),
-        Scenario(
-            "compare",
-            _log,
-            (
-                "compare",
-                *setting(
-                    "cluster.kind=inline",
-                    "log.path=log",
-                    "report.path=compared",
-                    "scratch=scratch",
-                    "compare.methods=[isotonic,platt]",
-                ),
-            ),
-            whole=("compared",),
-        ),
+        Scenario("compare", _log, ("compare", *_COMPARE), whole=("compared",)),
         Scenario("follow", _served_stream, _FOLLOW),
         Scenario("follow, a ledger made anew", _lost_ledger, (*_FOLLOW, "--rebuild")),
         Scenario("follow, a file tried again", _refused_file, (*_FOLLOW, "--retry", "bad.parquet")),
         Scenario("follow, a refit", _refitted, _REFIT, tidies=True),
-        Scenario(
-            "tables promote",
-            _candidate,
-            ("tables", "promote", "--store", "store", "--table", "ads", "000002"),
-        ),
-        Scenario(
-            "tables rollback",
-            _after(_FIT, _PLATT),
-            ("tables", "rollback", "--store", "store", "--table", "ads"),
-            repeats=True,
-        ),
-        Scenario(
-            "tables rollback to a version",
-            _after(_FIT, _PLATT),
-            ("tables", "rollback", "--store", "store", "--table", "ads", "000001"),
-        ),
-        Scenario(
-            "tables prune",
-            _after(
-                _FIT, _PLATT, job("fit", "calibrator.method=abb"), job("fit", "calibrator.method=histogram")
-            ),
-            ("tables", "prune", "--store", "store", "--table", "ads", "--keep", "1"),
-        ),
-        Scenario(
-            "tables diff",
-            _after(_FIT, _PLATT),
-            (
-                "tables",
-                "diff",
-                "--store",
-                "store",
-                "--table",
-                "ads",
-                "--report",
-                "diff.html",
-                "000001",
-                "000002",
-            ),
-        ),
+        Scenario("tables promote", _candidate, tables("promote", "000002")),
+        Scenario("tables rollback", _TWO, tables("rollback"), repeats=True),
+        Scenario("tables rollback to a version", _TWO, tables("rollback", "000001")),
+        Scenario("tables prune", _FOUR, tables("prune", "--keep", "1")),
+        Scenario("tables diff", _TWO, tables("diff", "--report", "diff.html", "000001", "000002")),
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,15 +28,9 @@ _PATIENCE = 120.0
 
 def _command(place: Place, arguments: tuple[str, ...], more: dict[str, str] | None = None) -> Any:
     own = {**os.environ, **(more or {}), "TMPDIR": str(place.root / "temporary")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "logcal", *arguments],
-        cwd=place.root,
-        env=own,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command = [sys.executable, "-m", "logcal", *arguments]
+    return subprocess.Popen(command, cwd=place.root, env=own, text=True, **pipes)
 
 
 def _end(process: Any, seconds: float = _PATIENCE) -> tuple[int, str]:
@@ -75,6 +70,7 @@ def _remote(url: str, name: str) -> tuple[str, ...]:
     return (*found, "--once") if verb == "follow" else found
 
 
+_RESULT = re.compile(r"lookup\.parquet$|segments\.parquet$|/(scored|followed)/part")
 REMOTE = ("fit", "fit with segments", "fit with a window", "score", "evaluate", "follow")
 
 
@@ -100,36 +96,19 @@ def object_store(trials: int, seed: int, folder: Path) -> Iterator[Trial]:
                 for part in ("log", "days"):
                     filesystem.put(str(place.root / part), f"{url}/{part}", recursive=True)
                 # Times of objects tell whole seconds: those of this trial are not those of the last.
-                outcome = _on_store(place, server, url, name, share, random)
-                found = {
-                    path: filesystem.cat_file(path)
-                    for path in filesystem.find(url)
-                    if path.endswith(("lookup.parquet", "segments.parquet")) or "/scored/part" in path
-                    or "/followed/part" in path
-                }  # fmt: skip
-                if expected is None:
-                    expected = found
-                    if outcome[0] != 0:
-                        yield Trial(
-                            "undisturbed", f"{name}, on an object store", "", outcome[0], None, (outcome[2],)
-                        )
-                        break
-                    continue
-                code, again, said = outcome
-                problems = [said] if said else []
-                if found != expected:
-                    odd = sorted(
-                        path for path in found.keys() | expected if found.get(path) != expected.get(path)
-                    )
-                    problems.append(f"other bytes than undisturbed: {odd}")
-                yield Trial(
-                    f"{share:.0%} of requests fail",
-                    f"{name}, on an object store",
-                    f"trial {number}",
-                    code,
-                    again,
-                    tuple(problems),
-                )
+                code, again, said = _on_store(place, server, url, name, share, random)
+                results = [path for path in filesystem.find(url) if _RESULT.search(path)]
+                found = {path: filesystem.cat_file(path) for path in results}
+                expected = found if expected is None else expected
+                problems = (said,) if said else ()
+                odd = {path for path in found.keys() | expected if found.get(path) != expected.get(path)}
+                if odd:
+                    problems += (f"other bytes than undisturbed: {sorted(odd)}",)
+                kind, what = f"{share:.0%} of requests fail", f"{name}, on an object store"
+                if number or code:
+                    yield Trial(kind, what, f"trial {number}", code, again, problems)
+                if not number and code:
+                    break
 
 
 def _on_store(
@@ -201,12 +180,8 @@ def clusters(trials: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 def _on_cluster(place: Place, whom: str, what: str, number: int, moment: float, expected: bytes) -> Trial:
     file = place.root / "temporary" / "scheduler.json"
-    own = setting(
-        "cluster.kind=scheduler_file",
-        f"cluster.scheduler_file={file}",
-        "cluster.memory=1GiB",
-        "cluster.timeout=15",
-    )
+    given = ("cluster.kind=scheduler_file", "cluster.memory=1GiB", "cluster.timeout=15")
+    own = setting(*given, f"cluster.scheduler_file={file}")
     with _cluster(place, 2) as processes:
         running = _command(place, (*job("fit"), *own))
         time.sleep(moment)
@@ -229,11 +204,5 @@ def _on_cluster(place: Place, whom: str, what: str, number: int, moment: float, 
         problems.append("other bytes than undisturbed")
     if left := place.litter():
         problems.append(f"left {left[:5]}")
-    return Trial(
-        f"{what} at random",
-        f"fit on a cluster, its {whom}",
-        f"trial {number}, {moment:.2f} s",
-        code,
-        again,
-        tuple(problems),
-    )
+    when = f"trial {number}, {moment:.2f} s"
+    return Trial(f"{what} at random", f"fit on a cluster, its {whom}", when, code, again, tuple(problems))

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from chaos.scenarios import HIDDEN, Place, job, write_days
+from chaos.scenarios import HIDDEN, Place, job, tables, write_days
 from chaos.tracing import started
 from chaos.trials import Trial
 
 _WINDOW = ("window.column=date", "window.last=3d")
-_TABLE = ("--store", "store", "--table", "ads")
 _SEGMENTS = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
 _ALLOWED = {0, 3, 4, 75, 99}
 _AT_ONCE = 6
@@ -27,9 +26,9 @@ COMMANDS = {
     "evaluate": job("evaluate", "evaluate.allow_in_sample=true"),
     "monitor": job("monitor", "window.column=date"),
     "follow": (*job("follow", "output.path=followed", log="arriving"), "--once"),
-    "tables prune": ("tables", "prune", *_TABLE, "--keep", "1"),
-    "tables rollback": ("tables", "rollback", *_TABLE),
-    "tables list": ("tables", "list", *_TABLE),
+    "tables prune": tables("prune", "--keep", "1"),
+    "tables rollback": tables("rollback"),
+    "tables list": tables("list"),
 }
 
 
