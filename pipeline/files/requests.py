@@ -16,14 +16,14 @@ from pipeline.execution import tasks
 TOGETHER = 32
 """Requests at a time: they wait for the store and need no processor."""
 
-COMPUTING = threading.Semaphore(processors())
-"""Threads that wait for requests take turns at computing: all at once, they wait for the interpreter at each call."""
-
 WHOLE_BYTES = 1 << 20
 """Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
 
 _HELD_BYTES = 1 << 26
 """Contents of files that are held between their footer and their rows."""
+
+_WAITING = "logcal-waiting"
+_COMPUTING = ThreadPoolExecutor(processors(), "logcal-computing")
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -38,7 +38,7 @@ def together(function: Callable[[_T], _R], items: Sequence[_T], *, remote: bool 
         yield from map(function, items)
         return
     rest, function = iter(items), tasks.carried(function)
-    with ThreadPoolExecutor(TOGETHER) as pool:
+    with ThreadPoolExecutor(TOGETHER, _WAITING) as pool:
         waiting: deque[Future[_R]] = deque(
             pool.submit(function, item) for item in itertools.islice(rest, TOGETHER)
         )
@@ -49,6 +49,16 @@ def together(function: Callable[[_T], _R], items: Sequence[_T], *, remote: bool 
                 yield first.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_turn(function: Callable[[], _R]) -> _R:
+    """Return a function's result; threads that wait for requests have it computed by as many as there are processors.
+
+    All at once they would wait for the interpreter at each call that gives it away, and each hold memory of its own.
+    """
+    if not threading.current_thread().name.startswith(_WAITING):
+        return function()
+    return _COMPUTING.submit(tasks.carried(lambda _: function()), None).result()
 
 
 class StoreFile(io.RawIOBase):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -25,12 +25,11 @@ from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
-from pipeline.files.requests import COMPUTING
+from pipeline.files.requests import in_turn
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import with_keys, with_values
 from pipeline.log.log_files import (
     LogFile,
-    Seen,
     open_bytes,
     open_parquet,
     open_small,
@@ -41,7 +40,7 @@ from pipeline.log.log_files import (
 )
 from pipeline.log.logs import Columns, check_columns, numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
-from pipeline.score.parquet.append import append_columns, open_target, read_ending
+from pipeline.score.parquet.append import Ending, append_columns, open_target, read_ending
 from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
@@ -158,24 +157,16 @@ def score_file(
     path, seen = log_file.path, log_file.seen
     try:
         # The target is closed last: it does not appear where the source has changed.
-        with (
-            open_target(target_filesystem, target, gathered=True) as copy,
-            _opened(filesystem, path, seen, scoring.segments) as (source, parquet),
-        ):
-            _check_file(path, parquet, scoring)
-            # Of a large file the footer is read anew, from the bytes that are copied.
-            ending = read_ending(source, parquet.metadata if seen.size <= HELD_BYTES else None)
-            file = _open_file(path, parquet, ending.footer, scoring)
-            written = append_columns(source, copy, file.write_columns, ending)
-            rows = parquet.metadata.num_rows
-            if file.range.outside > scoring.max_outside * rows:
-                raise InputRejectedError(
-                    f"{path}: score.max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
-                    f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
-                )
-        out = file.range
-        counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
-        return FileCounts(counts, out.lowest, out.highest)
+        with open_target(target_filesystem, target, gathered=True) as copy:
+            if seen.size <= HELD_BYTES:  # read once, whole
+                with open_small(filesystem, path, seen, last=False) as content:
+                    return in_turn(partial(_write_held, path, content, copy, scoring))
+            with (
+                open_bytes(filesystem, path, seen) as source,
+                open_parquet(filesystem, path, seen, scoring.segments) as parquet,
+            ):
+                # The footer is read anew, from the bytes that are copied.
+                return _write(path, parquet, read_ending(source), source, copy, scoring)
     except MemoryError:
         raise
     except (pa.ArrowException, NotExtensibleError) as error:
@@ -188,24 +179,28 @@ def score_file(
         raise
 
 
-@contextmanager
-def _opened(
-    filesystem: Any, path: str, seen: Seen, coded: Sequence[str]
-) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
-    """A file as bytes to copy and as rows to read; a small one is read once, whole."""
-    if seen.size <= HELD_BYTES:
-        with (
-            open_small(filesystem, path, seen, last=False) as content,
-            COMPUTING,
-            parquet_of(content, path, coded) as parquet,
-        ):
-            yield io.BytesIO(content), parquet
-        return
-    with (
-        open_bytes(filesystem, path, seen) as source,
-        open_parquet(filesystem, path, seen, coded) as parquet,
-    ):
-        yield source, parquet
+def _write_held(path: str, content: bytes, copy: BinaryIO, scoring: Scoring) -> FileCounts:
+    with parquet_of(content, path, scoring.segments) as parquet:
+        source = io.BytesIO(content)
+        return _write(path, parquet, read_ending(source, parquet.metadata), source, copy, scoring)
+
+
+def _write(
+    path: str, parquet: pq.ParquetFile, ending: Ending, source: BinaryIO, copy: BinaryIO, scoring: Scoring
+) -> FileCounts:
+    """Copy what was read, and add the new columns."""
+    _check_file(path, parquet, scoring)
+    file = _open_file(path, parquet, ending.footer, scoring)
+    written = append_columns(source, copy, file.write_columns, ending)
+    rows = parquet.metadata.num_rows
+    if file.range.outside > scoring.max_outside * rows:
+        raise InputRejectedError(
+            f"{path}: score.max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
+            f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
+        )
+    out = file.range
+    counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
+    return FileCounts(counts, out.lowest, out.highest)
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
@@ -23,6 +23,7 @@ from logcal.manifest import read_manifest
 from logcal.reading import not_given
 from logcal.storage import open_filesystem
 from pipeline.files.folders import Folder
+from pipeline.files.requests import together
 from pipeline.log.logs import Log
 from pipeline.table.journal import CANDIDATE, UNREADABLE, Entry, Journal, taken_back, trail, was_current
 
@@ -182,9 +183,15 @@ class PublishedTable:
         """All versions, oldest first."""
         return [self.version(name) for name in self.names()]
 
+    def known(self) -> Known:
+        """The names of all versions, oldest first, and the journal's entries."""
+        lists: list[Callable[[], Any]] = [self.names, self.journal.entries]
+        names, entries = together(lambda listed: listed(), lists, remote=not self.local)
+        return names, entries
+
     def find_run(self, run_id: str, there: Known | None = None) -> Version | None:
         """The newest version that a run with this id made, or None. there : if known."""
-        names, entries = there or (self.names(), self.journal.entries())
+        names, entries = there or self.known()
         made_by = {entry.version: entry.run_id for entry in entries if entry.run_id}
         for name in reversed(names):
             # One that the journal does not know is of a run that was killed: its manifest says whose.

@@ -94,7 +94,7 @@ class TableStore(PublishedTable):
         with self._storing(), self._staging() as local:
             written = {} if local is None else _keep(score_table, Folder(self.filesystem, str(local)))
             with self.locked() as lock:
-                there = (self.names(), self.journal.entries())
+                there = self.known()
                 meanwhile = self._published(manifest.get("run_id"), there, lock)
                 if meanwhile is not None:
                     return meanwhile
