@@ -32,10 +32,10 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.sort.score_table import SortedRows, SortPlan
 
 HEAP_ONLY = 10**9
-SWEEPS_ONLY = 1
+ALL_STEPS = 1
 
 
-def path_of_points(points, few=SWEEPS_ONLY):
+def path_of_points(points, few=ALL_STEPS):
     return NearIsotonicPath.of_runs(join_runs([part_runs(points)]), few=few)
 
 
@@ -99,7 +99,7 @@ def small_points(rng):
     return Points(np.cumsum(rng.random(m) + 0.01), weight, positives)
 
 
-@pytest.mark.parametrize("few", [SWEEPS_ONLY, HEAP_ONLY])
+@pytest.mark.parametrize("few", [ALL_STEPS, HEAP_ONLY])
 @pytest.mark.parametrize("scale", [1.0, 3e9])
 def test_whole_weights_equal_rational_arithmetic(few, scale):
     # With a scale of 3e9 the products of weights and positives are beyond 2**53.

@@ -12,18 +12,10 @@ gap, or ~r for the single run r. Each gap keeps the sums of the block that its c
 read off the tree from the top, at a cost proportional to its blocks.
 
 How the path is found. In order of lambda, it takes a queue over all gaps, and memory is touched at random. But most
-merges do not care about that order. Neighbours i and j that meet at t, as things stand, do merge at t if neither
-can change before. Let A(i) be a lower bound on the lambda at which i merges across its left gap, as long as i
-itself is as it stands, and B(j) the same to the right; then t <= A(i) and t <= B(j) are enough. Bounds come from
-the next neighbour's: h, left of i, keeps its motion until A(h) at least; from then on, whatever it has become, its
-level is continuous and moves towards i by at most 1 / w_h, because blocks only gain weight. So
-
-    A(i) = the meeting time of h and i if that is at most A(h), or if h already moves towards i at full speed;
-    otherwise the meeting time if h started to move at full speed at A(h).
-
-A sweep takes the times of all gaps, A from left to right and B from right to left, and merges what it may. The first
-gap to close always may be (every bound is at least its time, by induction from the ends), so each sweep makes progress.
-When a sweep achieves little, a heap does the rest.
+merges do not care about that order: where the blocks of the solution at some lambda are known (`taut_string`), what
+lies within one of them merges by then, whatever happens outside, since the gaps at its ends do not change. So lambda
+is doubled again and again, and each block of a solution is made from those of the one before with a queue of its own,
+a short one. Blocks at both ends, and the last few, are left to a queue over all of them.
 """
 
 from typing import Any, NamedTuple
@@ -33,16 +25,17 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.pava import level_difference
 from calibrators._kernels.sums import add_pairs, divide_pairs, two_product
+from calibrators._kernels.taut_string import settled
 
 _EXACT = 2.0**53  # whole numbers below this are doubles
+_SCANNED = 8  # blocks of which the next to merge is found by looking at all
 _SAME = 2.0**-40  # relative difference below which levels count as equal, unless all is whole
-_DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of a few doubles
 
 
 class Merging(NamedTuple):
     """Blocks of runs on their way along the path.
 
-    block : float64 array, shape (r, 2 or 4): weight and positives of each block, and their low parts
+    block : float64 array, shape (2 or 4, r): weight and positives of each block, and their low parts
     ids : integer array, shape (r, 2): its node and its last run
     falls : bool array, shape (r,): whether the gap after each run falls
     death : float64 array, shape (r - 1,): the lambda at which each gap closed
@@ -122,10 +115,10 @@ def _meet(i, j, left, path):
     """
     block, gaps = path.block, (_falls(i, path), left, _falls(j, path))
     if path.whole:
-        t = _meeting((block[i, 1], 0.0, block[i, 0], 0.0), (block[j, 1], 0.0, block[j, 0], 0.0), gaps, True)
+        t = _meeting((block[1, i], 0.0, block[0, i], 0.0), (block[1, j], 0.0, block[0, j], 0.0), gaps, True)
     else:
-        one = (block[i, 1], block[i, 3], block[i, 0], block[i, 2])
-        t = _meeting(one, (block[j, 1], block[j, 3], block[j, 0], block[j, 2]), gaps, False)
+        one = (block[1, i], block[3, i], block[0, i], block[2, i])
+        t = _meeting(one, (block[1, j], block[3, j], block[0, j], block[2, j]), gaps, False)
     if path.ids[i, 0] >= 0:
         t = max(t, path.death[path.ids[i, 0]])
     if path.ids[j, 0] >= 0:
@@ -134,52 +127,24 @@ def _meet(i, j, left, path):
 
 
 @kernel
-def _earliest(t, change, free, other, moves, path):
-    """A lower bound on the meeting of two neighbours, one of them free to change from `change` on.
-
-    t : when they meet if neither changes
-    free, other : the blocks
-    moves : whether they move as they stand
-    """
-    free_moves, other_moves = moves
-    k_free, w_free = path.block[free, 1], path.block[free, 0]
-    k_other, w_other = path.block[other, 1], path.block[other, 0]
-    # Whether the free one has the higher level.
-    upper = _falls(free, path) if free < other else not _falls(other, path)
-    if free_moves or t <= change:
-        return t
-    # The free one stays where it is until `change`, then moves at full speed.
-    change = max(change, 0.0)
-    if upper:
-        a = (k_free + change) * w_other
-        b = k_other * w_free
-    else:
-        a = k_other * w_free
-        b = (k_free - change) * w_other
-    d = (a - b) - _DOUBT * (abs(a) + abs(b))
-    speed = w_other + w_free if other_moves else w_other
-    return max(change, d / speed * (1.0 - _DOUBT))
-
-
-@kernel
 def _join(i, j, t, path):
     """Put the union of the neighbouring blocks i and j, formed at t, in the place of i."""
     block, gap = path.block, path.ids[i, 1]
     path.death[gap] = t
     if path.whole:
-        block[i, 0] += block[j, 0]
-        block[i, 1] += block[j, 1]
+        block[0, i] += block[0, j]
+        block[1, i] += block[1, j]
     else:
-        path.block[i, 0], path.block[i, 2] = add_pairs(
-            path.block[i, 0], path.block[i, 2], path.block[j, 0], path.block[j, 2]
+        path.block[0, i], path.block[2, i] = add_pairs(
+            path.block[0, i], path.block[2, i], path.block[0, j], path.block[2, j]
         )
-        path.block[i, 1], path.block[i, 3] = add_pairs(
-            path.block[i, 1], path.block[i, 3], path.block[j, 1], path.block[j, 3]
+        path.block[1, i], path.block[3, i] = add_pairs(
+            path.block[1, i], path.block[3, i], path.block[1, j], path.block[3, j]
         )
     path.child[gap, 0] = path.ids[i, 0]
     path.child[gap, 1] = path.ids[j, 0]
-    path.total[gap, 0] = path.block[i, 0]
-    path.total[gap, 1] = path.block[i, 1]
+    path.total[gap, 0] = path.block[0, i]
+    path.total[gap, 1] = path.block[1, i]
     path.ids[i, 0] = gap
     path.ids[i, 1] = path.ids[j, 1]
 
@@ -188,44 +153,9 @@ def _join(i, j, t, path):
 def _move(i, o, path):
     """Copy block i to place o."""
     for column in range(2 if path.whole else 4):
-        path.block[o, column] = path.block[i, column]
+        path.block[column, o] = path.block[column, i]
     path.ids[o, 0] = path.ids[i, 0]
     path.ids[o, 1] = path.ids[i, 1]
-
-
-@kernel
-def _bounds(m, path):
-    """Meeting times of neighbours, A and B of each of the m blocks: see the module. Shape (m,).
-
-    A block merges across its left gap not before A, and across its right gap not before B, while it does not change.
-    """
-    times, left, right = np.empty(m), np.empty(m), np.empty(m)
-    left[0] = right[m - 1] = np.inf
-    for i in range(1, m):
-        before, gap, after = i > 1 and _falls(i - 2, path), _falls(i - 1, path), _falls(i, path)
-        times[i] = _meet(i - 1, i, before, path)
-        left[i] = _earliest(times[i], left[i - 1], i - 1, i, (before != gap, after != gap), path)
-    for i in range(m - 1, 0, -1):
-        before, gap, after = i > 1 and _falls(i - 2, path), _falls(i - 1, path), _falls(i, path)
-        right[i - 1] = _earliest(times[i], right[i], i, i - 1, (after != gap, before != gap), path)
-    return times, left, right
-
-
-@kernel
-def _sweep(m, limit, path):
-    """Merge neighbours that may be merged whatever the order, each block once. Returns the number of blocks left."""
-    times, left, right = _bounds(m, path)
-    o = 0
-    joined = False
-    for i in range(1, m):
-        t = times[i]
-        joined = not joined and t <= limit and t <= left[i - 1] and t <= right[i]
-        if joined:
-            _join(o, i, t, path)
-        else:
-            o += 1
-            _move(i, o, path)
-    return o + 1
 
 
 @kernel(inline=True)
@@ -281,49 +211,95 @@ def _schedule(queue, p, t, size, limit):
 
 
 @kernel
-def _merge_in_order(m, limit, path):
-    """Merge the m blocks in order of their meeting times, up to the limit. Returns the number of blocks left."""
-    times = np.full(m, np.inf)
-    after = np.empty(m, path.ids.dtype)
-    before = np.empty(m, path.ids.dtype)
-    heap = np.empty(m, path.ids.dtype)
-    place = np.empty(m, path.ids.dtype)
-    queue = (heap, place, times)
+def _merge_in_order(blocks, o, limit, path, queue):
+    """Merge the blocks from one to before another in order of their meeting times, up to the limit.
+
+    o : where the first that is left goes. queue : what `_schedule` takes, and the neighbours of each block
+    Returns the place behind the last.
+    """
+    first, stop = blocks
+    heap, place, times, after, before = queue
+    waiting = (heap, place, times)
     size = 0
-    for i in range(m):
+    for i in range(first, stop):
         after[i] = i + 1
         before[i] = i - 1
         place[i] = -1
-        if i + 1 < m:
+        if i + 1 < stop:
             left = i > 0 and _falls(i - 1, path)
-            t = _meet(i, i + 1, left, path)
-            size = _schedule(queue, i, t, size, limit)
+            size = _schedule(waiting, i, _meet(i, i + 1, left, path), size, limit)
     while size > 0:
         i = np.int64(heap[0])
         j = np.int64(after[i])
         _join(i, j, times[i], path)
         nxt = np.int64(after[j])
         after[i] = nxt
-        if nxt < m:
+        if nxt < stop:
             before[nxt] = i
         # The gap right of j is now right of i; those on both sides of the union close at other times than before.
-        size = _schedule(queue, j, np.inf, size, limit)
+        size = _schedule(waiting, j, np.inf, size, limit)
         previous = np.int64(before[i])
         t = np.inf
-        if nxt < m:
+        if nxt < stop:
             left = previous >= 0 and _falls(previous, path)
             t = _meet(i, nxt, left, path)
-        size = _schedule(queue, i, t, size, limit)
-        if previous >= 0:
+        size = _schedule(waiting, i, t, size, limit)
+        if previous >= first:
             left = before[previous] >= 0 and _falls(before[previous], path)
             t = _meet(previous, i, left, path)
-            size = _schedule(queue, previous, t, size, limit)
-    o = 0
-    i = 0
-    while i < m:
+            size = _schedule(waiting, previous, t, size, limit)
+    i = first
+    while i < stop:
         _move(i, o, path)
         o += 1
         i = np.int64(after[i])
+    return o
+
+
+@kernel
+def _merge_few(first, stop, limit, times, path):
+    """Make a few blocks one, in order of their meeting times: quicker than a heap. times : holds them meanwhile."""
+    for i in range(first, stop - 1):
+        times[i] = _meet(i, i + 1, i > 0 and _falls(i - 1, path), path)
+    while stop - first > 1:
+        i = first
+        for h in range(first + 1, stop - 1):
+            if times[h] < times[i]:
+                i = h
+        _join(i, i + 1, min(times[i], limit), path)
+        stop -= 1
+        for h in range(i + 1, stop):
+            _move(h + 1, h, path)
+            times[h] = times[h + 1]
+        if i + 1 < stop:
+            times[i] = _meet(i, i + 1, i > 0 and _falls(i - 1, path), path)
+        if i > first:
+            times[i - 1] = _meet(i - 1, i, i > 1 and _falls(i - 2, path), path)
+
+
+@kernel
+def _merge_settled(m, lam, path, queue):
+    """Merge the m blocks to those of the solution at lambda, except at both ends. Returns the number of blocks left."""
+    falls = np.empty(m, np.bool_)
+    for i in range(m):
+        falls[i] = _falls(i, path)
+    block, none = path.block, np.empty(0)
+    sums = (block[0][:m], none, block[1][:m], none)
+    if not path.whole:
+        sums = (block[0][:m], block[2][:m], block[1][:m], block[3][:m])
+    ends = settled(sums, falls, lam, _EXACT if path.whole and lam == np.floor(lam) else 0.0)
+    o = e = first = 0
+    while first < m:
+        if e < ends.size and ends[e] < first:
+            e += 1
+        stop = ends[e] + 1 if 0 < e < ends.size else first + 1
+        if stop - first <= _SCANNED:
+            _merge_few(first, stop, lam, queue[2], path)
+            _move(first, o, path)
+            o += 1
+        else:
+            o = _merge_in_order((first, stop), o, np.finfo(np.float64).max, path, queue)
+        first = stop
     return o
 
 
@@ -339,35 +315,28 @@ def falling(weight, positives):
 
 
 @kernel
-def begin(weight, positives, low, whole, index):
-    """The blocks before anything has merged: their sums, and node and last run of each. O(r)."""
-    r = weight.size
-    block = np.empty((r, 2 if whole else 4))
+def _begin(sums, falls, whole, index):
+    """The blocks before anything has merged. O(r)."""
+    weight, positives, low = sums
+    r = falls.size
+    block = np.empty((2 if whole else 4, r))
     ids = np.empty((r, 2), index.dtype)
+    block[0], block[1] = weight, positives
     for i in range(r):
-        block[i, 0] = weight[i]
-        block[i, 1] = positives[i]
         if not whole:
-            block[i, 2] = low[i, 0] if low.shape[0] > 0 else 0.0
-            block[i, 3] = low[i, 1] if low.shape[0] > 0 else 0.0
+            block[2, i] = low[i, 0] if low.shape[0] > 0 else 0.0
+            block[3, i] = low[i, 1] if low.shape[0] > 0 else 0.0
         ids[i, 0] = ~i
         ids[i, 1] = i
-    return block, ids
+    death = np.full(r - 1, np.inf)
+    child = np.empty((r - 1, 2), index.dtype)
+    total = np.zeros((r - 1, 2))  # callers scale all of it: what happens to lie in memory could overflow
+    return Merging(block, ids, falls, death, child, total, whole)
 
 
 @kernel
-def merge_sure(m, limit, few, path):
-    """Sweep until at most `few` blocks are left or a sweep achieves little. Returns the number of blocks left."""
-    before = 2 * m
-    while m > few and 32 * (before - m) >= m:
-        before = m
-        m = _sweep(m, limit, path)
-    return m
-
-
-@kernel
-def build(sums, falls, whole, limit, few, index):
-    """The tree of merges of runs (or of blocks that a path is continued from), up to the lambda `limit`.
+def build(sums, falls, whole, reach, few, index):
+    """The tree of merges of runs (or of blocks that a path is continued from), up to some lambda.
 
     Parameters
     ----------
@@ -375,8 +344,9 @@ def build(sums, falls, whole, limit, few, index):
         where there are none
     falls : bool array, shape (r,): whether the gap after each falls; the last entry is False
     whole : bool: whether all are whole numbers with sums below 2**53
-    limit : float >= 0, finite
-    few : int >= 1: so many blocks are left to the heap
+    reach : float, float: the lambda at which the blocks of the solution are found first, > 0, and that up to which the
+        tree goes, finite
+    few : int >= 1: so many blocks are left to the queue over all of them
     index : integer array of shape (0,), whose dtype numbers the runs
 
     Returns
@@ -388,12 +358,16 @@ def build(sums, falls, whole, limit, few, index):
 
     O(r log r) time at worst; for the labels of a log, O(r).
     """
-    r = falls.size
-    block, ids = begin(*sums, whole, index)
-    death = np.full(r - 1, np.inf)
-    child = np.empty((r - 1, 2), index.dtype)
-    total = np.zeros((r - 1, 2))  # callers scale all of it: what happens to lie in memory could overflow
-    path = Merging(block, ids, falls, death, child, total, whole)
-    m = merge_sure(r, limit, few, path)
-    m = _merge_in_order(m, limit, path)
-    return death, child, total, ids[:m].copy()
+    m = falls.size
+    lam, limit = reach
+    path = _begin(sums, falls, whole, index)
+    numbers = np.empty((4, m), index.dtype)
+    queue = (numbers[0], numbers[1], np.empty(m), numbers[2], numbers[3])
+    idle = 0
+    while m > few and lam <= limit and idle < 4:
+        before = m
+        m = _merge_settled(m, lam, path, queue)
+        idle = 0 if m < 0.99 * before else idle + 1
+        lam *= 2.0
+    m = _merge_in_order((0, m), 0, limit, path, queue)
+    return path.death, path.child, path.total, path.ids[:m].copy()

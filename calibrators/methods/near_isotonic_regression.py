@@ -20,7 +20,7 @@ from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, class_runs
 from calibrators.arithmetic.passes import Pass, Passes, Points
 from calibrators.methods.base import Calibrator
 from calibrators.methods.shrinking import check_shrink, floor_of, shrunk_map
-from calibrators.methods.solution_path import NearIsotonicPath, are_whole, check_lam, scaled
+from calibrators.methods.solution_path import NearIsotonicPath, are_whole, check_lam, first_step, scaled
 
 
 class NearIsotonic(Calibrator):
@@ -188,9 +188,7 @@ def _in_steps(
     columns: Any = (runs.first, runs.last, weight, none, positives, none)
     bounds: list[Bound] = []
     kept = None
-    # Runs of the rarer label meet from lambda = weight / 2 on, most single points by 1.
-    typical = 2.0 * min(float(positives.sum()), float((weight - positives).sum())) / weight.size
-    step = int(np.floor(np.log2(max(typical, 2.0 if whole else 0.0)))) - 1
+    step = first_step(weight, positives, whole)
     start, idle = 0.0, 0
     while start == 0.0 or (start < limit and falls.size > _FINAL and idle < _IDLE):
         before, start = falls.size, min(2.0**step, limit)

@@ -18,7 +18,7 @@ from calibrators.arithmetic.passes import collapse
 
 Array = npt.NDArray[np.float64]
 
-_FEW = 1024  # blocks below which sweeping is not worth while
+_FEW = 1024  # blocks below which one queue is enough
 _LARGEST = float(np.finfo(np.float64).max)
 _SAME = 2.0**-40  # relative difference below which breakpoints are one, for weights that are not whole
 _WHOLE = 2.0**52  # sums of whole numbers up to here are exact, with room to spare
@@ -110,8 +110,9 @@ class NearIsotonicPath:
         weight, positives, unit = scaled(runs)
         whole = are_whole(weight, positives) and not low.any()
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
+        reach = 2.0 ** first_step(weight, positives, whole), min(limit / unit, _LARGEST)
         death, child, total, ids = kernel.build(
-            (weight, positives, low / unit), falls, whole, min(limit / unit, _LARGEST), few, index
+            (weight, positives, low / unit), falls, whole, reach, few, index
         )
         if unit != 1.0:
             death *= unit
@@ -234,3 +235,10 @@ def are_whole(weight: Array, positives: Array) -> bool:
         and np.array_equal(weight, np.floor(weight))
         and np.array_equal(positives, np.floor(positives))
     )
+
+
+def first_step(weight: Array, positives: Array, whole: bool) -> int:
+    """The power of two up to which neighbouring runs hardly merge as lambda grows."""
+    # Runs of the rarer label meet from lambda = weight / 2 on, most single points by 1.
+    typical = 2.0 * min(float(positives.sum()), float((weight - positives).sum())) / weight.size
+    return int(np.floor(np.log2(max(typical, 2.0 if whole else weight.min())))) - 1
