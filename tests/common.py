@@ -43,6 +43,21 @@ def wavy_rows(n: int, seed: int = 0, decimals: int | None = None) -> tuple[np.nd
     return score, random.random(n) < wave(score)
 
 
+def simulated(
+    n: int, seed: Any = 0, *, power: float = 1.0, decimals: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores in [0, 1], and labels that are positive as often as a power of the score says."""
+    random = np.random.default_rng(seed)
+    score = random.random(n) if decimals is None else np.round(random.random(n), decimals)
+    return score, random.random(n) < score**power
+
+
+def predictions(rows: int = 3000, seed: Any = 0, **more: Any) -> dict[str, Any]:
+    """Columns of an ordinary log: scores without ties, labels that are positive more often where the score is high."""
+    score, label = simulated(rows, seed, power=2)
+    return {"score": score, "label": label.astype(np.int8), **more}
+
+
 def cut(points: Points, places: Iterable[int]) -> list[Points]:
     """Points in parts that begin at these places; those outside, and the same again, count for nothing."""
     inside = {int(place) for place in places if 0 < place < points.score.size}

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sklearn  # noqa: F401 - as jobs.cli
-from common import run_command
+from common import predictions, run_command
 
 from pipeline.execution import tasks
 
@@ -92,12 +92,7 @@ class Place:
 
     # The log
 
-    @staticmethod
-    def predictions(rows: int = 3000, seed: int = 0) -> dict[str, Any]:
-        """Scores in [0, 1] without ties, and labels that are positive more often where the score is high."""
-        random = np.random.default_rng(seed)
-        score = random.random(rows)
-        return {"score": score, "label": (random.random(rows) < score**2).astype(np.int8)}
+    predictions = staticmethod(predictions)
 
     def write_log(self, columns: Any = None, files: int = 3, name: str = "log", **options: Any) -> Path:
         """Write columns, or some ordinary predictions, as a log of several files."""

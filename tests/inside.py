@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import io
 import logging
-import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -29,9 +28,6 @@ CLUSTERED = ("fit", "score", "evaluate", "generate", "compare", "follow", "monit
 """Commands that start processes, unless they are told to work inline: these are run as a user runs them."""
 OWN = ("AWS_", "COLUMNS", "MINE", "NO_PROXY", "no_proxy", "PYTEST_", "TMPDIR")
 """How the names of variables begin that nothing reads before a command does, beside what it imports."""
-
-
-multiprocessing.util.get_temp_dir()  # which a process makes once: now, not in the folder of a test, that goes first
 
 
 def suits(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:

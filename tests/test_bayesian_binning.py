@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from common import over, wavy_rows
+from common import over, simulated, wavy_rows
 from scipy.special import betaln, gammaln, logsumexp
 from sklearn.isotonic import IsotonicRegression
 
@@ -267,9 +267,7 @@ def test_too_many_edges_are_refused():
 
 @pytest.mark.parametrize("reference", ["paper", "authors"])
 def test_threads_change_nothing(monkeypatch, reference):
-    generator = np.random.default_rng(5)
-    s = generator.random(3000)
-    z = generator.random(3000) < s
+    s, z = simulated(3000, 5)
     alone = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
     monkeypatch.setattr(family, "_BINS_A_THREAD", 1)
     monkeypatch.setattr(family, "processors", lambda: 3)
@@ -308,9 +306,7 @@ def bins_by_rank(scores, labels, bins):
 @pytest.mark.parametrize("bins", [1, 2, 7, 10, 500])
 @pytest.mark.parametrize("decimals", [1, 2, 12])
 def test_equals_the_definition_on_rows(bins, decimals):
-    rng = np.random.default_rng(bins)
-    s = np.round(rng.random(311), decimals)
-    z = rng.random(311) < s
+    s, z = simulated(311, bins, decimals=decimals)
     fitted = HistogramBinning(bins).fit(s, z).calibration_map_
     edges, weight, positives = bins_by_rank(s, z, bins)
     assert fitted.score_hi[:-1] == pytest.approx(edges, rel=1e-15)
@@ -384,9 +380,7 @@ def test_groups_equal_the_definition_on_rows(size, decimals, weights):
 
 
 def test_on_plain_rows_it_is_isotonic_regression_on_means():
-    rng = np.random.default_rng(3)
-    s = rng.random(1050)
-    z = rng.random(1050) < s**2
+    s, z = simulated(1050, 3, power=2)
     order = np.argsort(s)
     cuts = np.arange(100, 1050, 100)
     scores = [part.mean() for part in np.split(s[order], cuts)]
@@ -399,9 +393,7 @@ def test_on_plain_rows_it_is_isotonic_regression_on_means():
 
 
 def test_groups_of_one_are_the_calibrator_itself():
-    rng = np.random.default_rng(0)
-    s = np.round(rng.random(400), 2)
-    z = rng.random(400) < s
+    s, z = simulated(400, 0, decimals=2)
     at = np.linspace(0, 1, 301)
     for calibrator in (Isotonic(), HistogramBinning(bins=5)):
         plain = calibrator.fit(s, z).predict(at)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import evaluate, over, python, write_lookup
+from common import evaluate, over, python, simulated, write_lookup
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import Points, collapse
@@ -28,8 +28,6 @@ from pipeline.evaluate.evaluation import (
     changes,
     headline,
     jsonable,
-    points,
-    ranking,
     run_document,
 )
 from pipeline.evaluate.report import render_report
@@ -204,29 +202,6 @@ def test_changes_know_which_direction_is_better():
 )
 def test_the_headline_says_what_changed(before, after, said):
     assert said in headline(beside(measured(ece_frequency=before), measured(ece_frequency=after)))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (0.9, 0.9, "did not change (AUC 0.900)"),
-        (0.9, 0.85, "fell from 0.900 to 0.850"),
-        (0.9, 0.9003, "rose from 0.9000 to 0.9003"),
-        (None, None, ""),
-    ],
-)
-def test_the_ranking_is_spoken_of(before, after, said):
-    found = ranking(beside(measured(auc=before), measured(auc=after)))
-    assert said in found
-    assert bool(said) == bool(found)
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0.0"), (0.1234, "12.3"), (0.0123, "1.2"), (0.00123, "0.12"), (0.000123, "0.012"), (1.0, "100.0")],
-)
-def test_percentage_points_have_two_digits(share, text):
-    assert points(share) == text
 
 
 def test_the_run_document_is_strict_json():
@@ -581,15 +556,6 @@ def test_an_infinite_log_loss_is_explained():
     assert "nan" not in words.lower().split()
 
 
-def test_weights_are_spoken_of(case):
-    evaluation, fitted = case
-    rng = np.random.default_rng(6)
-    score = rng.random(500)
-    weighted = evaluation_of(score, (score > 0.6).astype(float), fitted, rng.gamma(2.0, size=500))
-    assert "Kish" in Page(render_report(weighted, fitted, {})).words
-    assert "Kish" not in Page(render_report(evaluation, fitted, {})).words
-
-
 def test_large_maps_are_thinned():
     edges = np.linspace(0.0, 1.0, 20_001)[1:-1]
     level = np.linspace(0, 1, 20_000)
@@ -614,9 +580,8 @@ def test_extreme_scores_can_be_drawn(scores):
 
 
 def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
-    random = np.random.default_rng(8)
-    score = random.random(400).round(2)
-    label = (random.random(400) < score).astype(float)
+    score, label = simulated(400, 8, decimals=2)
+    label = label.astype(float)
     fitted = Isotonic().fit(score, label).calibration_map_
     points = collapse(score, label)
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from common import assert_same_map, over
+from common import assert_same_map, over, simulated
 
 from calibrators import Isotonic, project_isotonic
 from calibrators._kernels import sums
@@ -15,9 +15,7 @@ ROWS = 400
 
 
 def sample(scores=None, seed=0):
-    rng = np.random.default_rng(seed)
-    u = rng.random(ROWS)
-    label = rng.random(ROWS) < u
+    u, label = simulated(ROWS, seed)
     return (u if scores is None else scores[(u * scores.size).astype(int)]), label
 
 

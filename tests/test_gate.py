@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from common import predictions, simulated
 
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import collapse, run_in_memory
@@ -19,13 +20,6 @@ from pipeline.execution import InlineExecutor
 from pipeline.fit.holdout import HeldOut, Rows
 from pipeline.table.map_change import MapChange, TableMaps, TwoTables, one_level, ranking
 from pipeline.table.published import Version
-
-
-def predictions(rows, seed=0, **more):
-    random = np.random.default_rng(seed)
-    score = random.random(rows)
-    return {"score": score, "label": (random.random(rows) < score**2).astype(np.int8), **more}
-
 
 ROW = np.arange(2000)
 
@@ -188,9 +182,7 @@ def test_the_configuration_says_what_it_expects(place, gated):
 
 
 def test_the_ranking_of_a_map_is_that_of_its_intervals():
-    random = np.random.default_rng(0)
-    score = np.round(random.random(500), 2)
-    label = random.random(500) < score
+    score, label = simulated(500, 0, decimals=2)
     isotonic = Isotonic(ends=0).fit(score, label).calibration_map_
     from sklearn.metrics import roc_auc_score
 

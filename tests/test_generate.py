@@ -226,18 +226,6 @@ def test_the_columns_of_the_log(tmp_path):
         assert log[name].to_pylist() == rows[name].to_pylist()
 
 
-def test_no_group_is_trained_on_and_scored(tmp_path):
-    table = people()
-    data = write(table, tmp_path / "data")
-    log, _ = run(data, tmp_path / "out", "generate.split=group", "data.group=group", "data.keep=group")
-    groups = np.array(table["group"].to_pylist())
-    for repeat in range(3):
-        part = log.filter(pa.array(log["repeat"].to_numpy() == repeat))
-        scored = set(part["group"].to_pylist())
-        assert 1 <= len(scored) < 30
-        assert part.num_rows == np.isin(groups, list(scored)).sum()
-
-
 def test_by_time_the_past_is_trained_on(tmp_path):
     table = people()
     data = write(table, tmp_path / "data", 2)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from common import over, write_lookup
+from common import over, simulated, write_lookup
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
@@ -115,9 +115,7 @@ def test_rows_with_weights_go_one_way_a_score_and_label():
 
 
 def test_measures_are_those_of_the_rows_that_are_held_out():
-    random = np.random.default_rng(1)
-    score = random.random(4000)
-    label = random.random(4000) < score**2
+    score, label = simulated(4000, 1, power=2)
     points, split = points_of(score, label), Split(0.25)
     held_scores = set(split.held(points).score)
     out = np.array([s in held_scores for s in score])

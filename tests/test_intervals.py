@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import over, write_log
+from common import over, simulated, write_log
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
@@ -184,9 +184,8 @@ def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
 
 def test_venn_abers_is_that_of_the_package():
     venn_abers = pytest.importorskip("venn_abers")
-    rng = np.random.default_rng(3)
-    score = np.round(rng.random(600), 2)
-    label = (rng.random(600) < score).astype(int)
+    score, label = simulated(600, 3, decimals=2)
+    label = label.astype(int)
     peer = venn_abers.VennAbers()
     peer.fit(np.column_stack([1 - score, score]), label)
     points = collapse(score, label)
@@ -256,9 +255,8 @@ def posterior(method, points, one, rate=1.0, heaviest=1.0):
 
 
 def a_log(root, n=6000):
-    rng = np.random.default_rng(5)
-    score = rng.random(n)
-    label = (rng.random(n) < score**2).astype(np.int8)
+    score, label = simulated(n, 5, power=2)
+    label = label.astype(np.int8)
     score = np.append(score, [0.5, 0.5])
     write_log(root / "log", pa.table({"score": score, "label": np.append(label, [0, 1]).astype(np.int8)}), 3)
     return collapse(score, np.append(label, [0, 1]))

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from common import assert_same_map, wavy_rows
+from common import assert_same_map, simulated, wavy_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
@@ -201,9 +201,7 @@ def test_equals_the_definition(n, weighted):
 
 
 def test_increases_strictly_between_the_extremes_and_keeps_their_ranking():
-    rng = np.random.default_rng(0)
-    s = rng.random(5000)
-    z = rng.random(5000) < s
+    s, z = simulated(5000, 0)
     fitted = Isotonic(strict=True).fit(s, z)
     table = fitted.calibration_map_
     inner = np.sort(s[(s > table.score_hi[0]) & (s < table.score_lo[-1])])

@@ -555,15 +555,6 @@ def test_the_threshold_weighs_the_costs_of_both_errors(published):
     assert p.size
 
 
-def test_a_table_says_what_it_is(published):
-    table = logcal.load(str(published.store), "ads")
-    assert (
-        repr(table)
-        == f"<Table 'ads', version '{published.current}', method 'isotonic', {table.facts.rows:,} rows>"
-    )
-    assert "segments of country, model>" in repr(logcal.load(str(published.store), "by-country"))
-
-
 # Columns made without pandas, against Arrow's own
 
 ARROW_KINDS = {

@@ -461,7 +461,7 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
     written = measured.table().to_pylist()
     keys = sorted({row[0] for row in rows}, key=segment_values.order)
     assert [tuple(row[c] for c in columns) for row in written] == keys
-    facts, kinds = measured.facts(), [row["fitted_on"] for row in written]
+    facts, kinds = measured.facts, [row["fitted_on"] for row in written]
     assert facts["fitted_on"] == {kind: kinds.count(kind) for kind in sorted(set(kinds))}
     assert list(facts["fitted_on"]) == sorted(set(kinds))
     assert facts["unseen_rows"] == sum(row["rows"] for row in written if row["fitted_on"] == "unseen")
@@ -522,8 +522,7 @@ def test_evaluate_with_segments(place):
         }
     )
     place.write_log(news, name="new")
-    done = place.job("evaluate", "--json", log__path=place.root / "new")
-    assert done.code == 0, done.stderr
+    done = place.job("evaluate", "--json", log__path=place.root / "new").expect(0)
     segments = done.json["segments"]
     assert (segments["count"], segments["unseen_rows"]) == (3, 3000)
     assert segments["fitted_on"] == {"segment": 2, "unseen": 1}
@@ -532,16 +531,10 @@ def test_evaluate_with_segments(place):
     assert worst["rows"] == 3000
     assert worst["beyond_chance_after"] > 0.2
     assert segments["beyond_chance_after"] >= 1
-    page = (place.output / "report.html").read_text()
-    assert "Segment by segment" in page
-    assert "Rows of segments that the table does not know: 3,000" in page
+    assert "the table does not know: 3,000" in (place.output / "report.html").read_text()
     written = pq.read_table(place.output / "segments.parquet")
     assert written.column("model").to_pylist() == [1, 2, 77]
     assert json.loads((place.output / "run.json").read_text())["segments"]["worst"][0] == worst
-    said = place.job(
-        "evaluate", "log.max_bad_fraction=0.5", log__path=place.root / "new", output__path=place.root / "x"
-    )
-    assert "2: ECE" in said.stdout
 
 
 # Codes

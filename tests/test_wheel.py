@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import run_command
+from common import run_command, simulated
 
 import logcal
 from calibrators._kernels.compilation_cache import places
@@ -91,9 +91,8 @@ def test_the_first_minutes_need_nothing_but_the_wheel(wheel, tmp_path):
     """README's commands after `pip install`, on a small log, and the pages, whose templates are files too."""
     installed, _ = wheel
     environment = environment_of(wheel, tmp_path)
-    random = np.random.default_rng(0)
-    score = random.random(4000)
-    label = (random.random(4000) < score**2).astype(np.int8)
+    score, label = simulated(4000, 0, power=2)
+    label = label.astype(np.int8)
     for name, rows in (("log", slice(None, None, 2)), ("new", slice(1, None, 2))):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"score": score[rows], "label": label[rows]}), tmp_path / name / "a.parquet")
