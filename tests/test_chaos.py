@@ -279,7 +279,7 @@ def with_chunk(content, name, change):
     place = pq.read_schema(pa.BufferReader(content)).names.index(name)
 
     def change_first(groups):
-        chunks = thrift.read_structs(groups[0][1][1])
+        chunks = [thrift.read_struct(chunk)[0] for chunk in thrift.read_list(groups[0][1][1])]
         facts, _ = thrift.read_struct(chunks[place][3][1])
         change(facts)
         chunks[place][3] = (thrift.STRUCT, thrift.struct(facts))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,12 +33,46 @@ _BEFORE, _AFTER = 4, 8
 # Fields, by the names that parquet.thrift gives them.
 _ROW_GROUPS = 4
 _COLUMNS = 1
-_COLUMNS_FIRST = bytes([_COLUMNS << 4 | thrift.LIST])
 _META_DATA, _CRYPTO_METADATA = 3, 8
 _TYPE, _PATH, _CODEC, _STATISTICS, _SIZE_STATISTICS = 1, 3, 4, 12, 16
 _BOUNDS = {1: "max", 2: "min", 5: "max_value", 6: "min_value"}
 _UNENCODED_BYTES = 1
 _LEVELS = {2: "max_repetition_level", 3: "max_definition_level"}
+
+
+class RowGroup(NamedTuple):
+    """The fields of a row group, and those of each of its chunks."""
+
+    fields: thrift.Fields
+    chunks: list[thrift.Fields]
+
+
+def read_footer_fields(footer: bytes) -> tuple[thrift.Fields, list[RowGroup]]:
+    """The fields of a footer and its row groups, in one walk over the bytes.
+
+    Raises
+    ------
+    LookupError, ValueError
+        They do not read as a footer.
+    """
+    groups: list[RowGroup] = []
+
+    def read_chunk(data: bytes, at: int) -> int:
+        fields, end = thrift.read_struct(data, at)
+        groups[-1].chunks.append(fields)
+        return end
+
+    def read_group(data: bytes, at: int) -> int:
+        groups.append(RowGroup({}, []))
+        columns = partial(thrift.read_structs, read=read_chunk)
+        fields, end = thrift.read_struct(data, at, {_COLUMNS: columns})
+        groups[-1].fields.update(fields)
+        return end
+
+    fields, _ = thrift.read_struct(footer, 0, {_ROW_GROUPS: partial(thrift.read_structs, read=read_group)})
+    if _ROW_GROUPS not in fields or any(_COLUMNS not in group.fields for group in groups):
+        raise LookupError("no row groups, or one without columns")
+    return fields, groups
 
 
 class CheckedFooter:
@@ -48,16 +82,13 @@ class CheckedFooter:
     ----------
     footer : as Arrow has read it
     path : of the file, for messages
-    encoded : the encoded chunks of each row group, where somebody has read them of the file's own footer; None: they
-        are asked of Arrow
+    groups : its row groups, where somebody has read them of the file's own footer; None: they are asked of Arrow
     """
 
-    def __init__(
-        self, footer: pq.FileMetaData, path: str, encoded: Sequence[Sequence[bytes]] | None = None
-    ) -> None:
+    def __init__(self, footer: pq.FileMetaData, path: str, groups: Sequence[RowGroup] | None = None) -> None:
         self.footer = footer
         self.path = path
-        self._given = encoded
+        self._given = groups
         self._places = {footer.schema.column(i).path: i for i in reversed(range(footer.num_columns))}
 
     def has(self, name: str) -> bool:
@@ -92,13 +123,13 @@ class CheckedFooter:
                 f"{self.path}: expected a footer that describes column '{name}', found none"
             )
         column, count = self.footer.schema.column(place), self.footer.num_columns
-        if len(self._encoded) != self.footer.num_row_groups:
+        if len(self._groups) != self.footer.num_row_groups:
             raise InputRejectedError(
                 f"{self.path}: expected a footer that describes {self.footer.num_row_groups} row groups, found "
-                f"{len(self._encoded)}: write the file again"
+                f"{len(self._groups)}: write the file again"
             )
         found = []
-        for index, chunks in enumerate(self._encoded):
+        for index, (_, chunks) in enumerate(self._groups):
             facts = (
                 _facts_of(chunks[place], column)
                 if len(chunks) == count
@@ -113,21 +144,12 @@ class CheckedFooter:
         return found
 
     @cached_property
-    def _encoded(self) -> Sequence[Sequence[bytes]]:
-        """The encoded chunks of each row group."""
+    def _groups(self) -> Sequence[RowGroup]:
         if self._given is not None:
             return self._given
         sink = pa.BufferOutputStream()
         self.footer.write_metadata_file(sink)
-        fields, _ = thrift.read_struct(sink.getvalue().to_pybytes()[_BEFORE:-_AFTER])
-        return [_columns(group) for group in thrift.read_list(fields[_ROW_GROUPS][1])]
-
-
-def _columns(group: bytes) -> list[bytes]:
-    """The encoded chunks of an encoded row group: nearly always its first field."""
-    if group[:1] == _COLUMNS_FIRST:
-        return thrift.read_list(group, 1)
-    return thrift.read_list(thrift.read_struct(group)[0][_COLUMNS][1])
+        return read_footer_fields(sink.getvalue().to_pybytes()[_BEFORE:-_AFTER])[1]
 
 
 def bounds_of(statistics: pq.Statistics) -> tuple[Any, Any] | None:
@@ -138,10 +160,9 @@ def bounds_of(statistics: pq.Statistics) -> tuple[Any, Any] | None:
         return None
 
 
-def _facts_of(encoded: bytes, column: Any) -> thrift.Fields | str:
+def _facts_of(chunk: thrift.Fields, column: Any) -> thrift.Fields | str:
     """A chunk's description, or what is wrong with it, as far as Arrow would not say so."""
     try:
-        chunk, _ = thrift.read_struct(encoded)
         if _CRYPTO_METADATA in chunk:
             return "an encrypted chunk"
         if _META_DATA not in chunk:

@@ -6,10 +6,15 @@ through unchanged. Source: the Apache Thrift specification, "Thrift compact prot
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 Fields = dict[int, tuple[int, bytes]]
 """Fields of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
+
+Read = Callable[[bytes, int], int]
+"""Reads the value that starts somewhere in these bytes, and returns its end."""
 
 _LARGEST_BOOLEAN = 2
 _NUMBERS = (I32, I64, I16)
@@ -140,8 +145,12 @@ def _skip_map(data: bytes, at: int) -> int:
     return at
 
 
-def read_struct(data: bytes, at: int = 0) -> tuple[Fields, int]:
-    """The fields of a struct and where it ends."""
+def read_struct(data: bytes, at: int = 0, nested: Mapping[int, Read] | None = None) -> tuple[Fields, int]:
+    """The fields of a struct and where it ends.
+
+    nested : what else reads some fields, whose ends then need no search
+    """
+    nested = nested or {}
     fields: Fields = {}
     number = 0
     while True:
@@ -159,6 +168,8 @@ def read_struct(data: bytes, at: int = 0) -> tuple[Fields, int]:
             end = at + 1
             while data[end - 1] >= 0x80:
                 end += 1
+        elif number in nested:
+            end = nested[number](data, at)
         else:
             end = at if kind <= _LARGEST_BOOLEAN else skip(data, at, kind)
         fields[number] = (kind, data[at:end])
@@ -202,17 +213,15 @@ def read_list(data: bytes, at: int = 0) -> list[bytes]:
     return elements
 
 
-def read_structs(data: bytes, at: int = 0) -> list[Fields]:
-    """The structs of a list, each read."""
+def read_structs(data: bytes, at: int, read: Read) -> int:
+    """Read a list of structs, each with `read`; return its end."""
     kind, count, at = _list_header(data, at)
     _check_room(data, at, count)
     if count and kind != STRUCT:
         raise ValueError(f"expected a list of structs, found one of Thrift type {kind}")
-    found = []
     for _ in range(count):
-        fields, at = read_struct(data, at)
-        found.append(fields)
-    return found
+        at = read(data, at)
+    return at
 
 
 def list_of(kind: int, elements: list[bytes]) -> bytes:

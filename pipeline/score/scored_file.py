@@ -242,7 +242,7 @@ def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring
     classifying = scoring.classifying
     name = scoring.score if classifying is None else classifying.classifier.features[0].name
     return [
-        codec_beside(codec) for codec in CheckedFooter(parquet.metadata, path, footer.chunks).codecs(name)
+        codec_beside(codec) for codec in CheckedFooter(parquet.metadata, path, footer.row_groups).codecs(name)
     ]
 
 

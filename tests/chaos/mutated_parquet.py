@@ -119,7 +119,7 @@ def with_row_groups(content: bytes, change: Callable[[list[thrift.Fields]], None
     """A file whose footer says something else of its row groups."""
     size = int.from_bytes(content[-8:-4], "little")
     footer, _ = thrift.read_struct(content[-8 - size : -8])
-    groups = thrift.read_structs(footer[4][1])
+    groups = [thrift.read_struct(group)[0] for group in thrift.read_list(footer[4][1])]
     change(groups)
     footer[4] = (thrift.LIST, thrift.list_of(thrift.STRUCT, [thrift.struct(fields) for fields in groups]))
     new = thrift.struct(footer)

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from logcal.storage import parse_json
 from pipeline.log import thrift
+from pipeline.log.chunks import RowGroup, read_footer_fields
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
 
@@ -28,6 +29,8 @@ MAGIC = b"PAR1"
 TAIL_BYTES = 8
 """Bytes at the end of a file: the footer's length and the magic number."""
 
+_OFFSET_INDEX = 4
+"""Field of a chunk: where its offset index is."""
 _OPTIONAL = 1
 _UTF8 = 0
 _ARROW_SCHEMA = b"ARROW:schema"
@@ -80,11 +83,11 @@ class Footer:
 
     Attributes
     ----------
-    fields : of the file. row_groups : the fields of each
+    fields : of the file
     """
 
     fields: thrift.Fields
-    row_groups: list[thrift.Fields]
+    row_groups: list[RowGroup]
 
     @classmethod
     def read(cls, footer: bytes) -> Footer:
@@ -96,37 +99,13 @@ class Footer:
             It does not read as one.
         """
         try:
-            fields, _ = thrift.read_struct(footer)
-            return cls(fields, thrift.read_structs(fields[4][1]))
-        except (LookupError, ValueError) as error:
-            raise _unreadable(error) from None
-
-    @cached_property
-    def chunks(self) -> list[list[bytes]]:
-        """The encoded chunks of each row group.
-
-        Raises
-        ------
-        NotExtensibleError
-            The footer does not read as one.
-        """
-        try:
-            return [thrift.read_list(group[1][1]) for group in self.row_groups]
+            return cls(*read_footer_fields(footer))
         except (LookupError, ValueError) as error:
             raise _unreadable(error) from None
 
     def has_offset_index(self) -> bool:
-        """Tell whether the file has an index of a column's pages.
-
-        Raises
-        ------
-        NotExtensibleError
-            The footer does not read as one.
-        """
-        try:
-            return any(4 in thrift.read_struct(chunk)[0] for group in self.chunks[:1] for chunk in group)
-        except (LookupError, ValueError) as error:
-            raise _unreadable(error) from None
+        """Tell whether the file has an index of a column's pages."""
+        return any(_OFFSET_INDEX in chunk for group in self.row_groups[:1] for chunk in group.chunks)
 
 
 def _unreadable(error: Exception) -> NotExtensibleError:
@@ -213,10 +192,10 @@ def _schema_element(name: str, physical_type: int) -> bytes:
     return thrift.struct(fields)
 
 
-def _extended_row_groups(row_groups: Sequence[thrift.Fields], columns: Sequence[NewColumn]) -> bytes:
+def _extended_row_groups(row_groups: Sequence[RowGroup], columns: Sequence[NewColumn]) -> bytes:
     extended = []
     for index, row_group in enumerate(row_groups):
-        fields = dict(row_group)
+        fields = dict(row_group.fields)
         chunks = [column.chunks[index] for column in columns]
         encoded = [
             column.chunks[index].encode(column.name, column.indexes[index] if column.indexes else None)
