@@ -37,9 +37,8 @@ from calibrators.arithmetic.passes import Points
 from calibrators.methods import binnings
 from calibrators.methods.base import Calibrator
 from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ, select_models
+from calibrators.methods.bbq import BBQ, HistogramBinning, select_models
 from calibrators.methods.binnings import Edges, Family
-from calibrators.methods.histogram import HistogramBinning
 from calibrators.methods.platt import Platt
 
 NETCAL = """

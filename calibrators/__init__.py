@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from calibrators.methods.bayesian_binning import ABB as ABB
     from calibrators.methods.bayesian_binning import SBB as SBB
     from calibrators.methods.bbq import BBQ as BBQ
+    from calibrators.methods.bbq import HistogramBinning as HistogramBinning
     from calibrators.methods.beta import Beta as Beta
     from calibrators.methods.classifier import CalibratedClassifier as CalibratedClassifier
     from calibrators.methods.dgg import DGG as DGG
     from calibrators.methods.dgg import Grouped as Grouped
     from calibrators.methods.enir import ENIR as ENIR
-    from calibrators.methods.histogram import HistogramBinning as HistogramBinning
     from calibrators.methods.isotonic import Isotonic as Isotonic
     from calibrators.methods.isotonic import project_isotonic as project_isotonic
     from calibrators.methods.near_isotonic_regression import NearIsotonic as NearIsotonic
@@ -49,7 +49,7 @@ _MODULES = {
     "DGG": "calibrators.methods.dgg",
     "ENIR": "calibrators.methods.enir",
     "Grouped": "calibrators.methods.dgg",
-    "HistogramBinning": "calibrators.methods.histogram",
+    "HistogramBinning": "calibrators.methods.bbq",
     "Isotonic": "calibrators.methods.isotonic",
     "NearIsotonic": "calibrators.methods.near_isotonic_regression",
     "Platt": "calibrators.methods.platt",

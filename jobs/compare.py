@@ -25,14 +25,14 @@ from jobs.rows import (
     settings_of,
 )
 from logcal.comparison import comparison_headline, comparison_lines, suitable
-from logcal.errors import ConfigError, InputRejectedError, counted
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import comparison_document, render_comparison
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import METHODS, check_table, make_calibrator
-from pipeline.log.logs import Log, cut, open_log
+from pipeline.log.logs import Log, open_log
 from pipeline.sort.score_table import (
     ScoreTable,
     SortedRows,
@@ -89,14 +89,12 @@ class Prepared(Startable):
     def plan(self) -> Plan:
         """Plan of the comparison."""
         log, config = self.log, self.config
-        tasks = len(cut(log, self.sorting.plan(log).run_rows))
         names = ", ".join(self.calibrators)
         written = () if self.output is None else (self.output.url,)
         return Plan(
             job="compare",
             stages=(
-                f"sort: read {', '.join(log.columns.names)} and write sorted runs ({counted(tasks, 'task')})",
-                "merge: write the score table to scratch",
+                *self.sorting.stages(log),
                 f"compare: fit {names} to the rows outside each of {config.compare.folds} folds, measure inside",
             ),
             reads=(f"{', '.join(config.log.path)}: {log.described()}",),

@@ -42,7 +42,7 @@ from jobs.rows import (
     settings_of,
     window_of,
 )
-from logcal.errors import ConfigError, InputRejectedError, counted
+from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.evaluation import run_document
@@ -61,7 +61,7 @@ from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
 from pipeline.files.storage import without_secrets
 from pipeline.log import segment_values
-from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import window_days
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
@@ -200,7 +200,7 @@ class Prepared(Startable):
         return Plan(
             job="evaluate",
             stages=(
-                *self._sorting,
+                *self.sorting.stages(log),
                 *again,
                 "measure: one or two passes over the score table",
                 f"report: write {REPORT} and {RUN}",
@@ -219,21 +219,8 @@ class Prepared(Startable):
                 "table": self.config.store.table,
                 "version": self.version.name,
                 "run_id": self.sorting.identity,
-                **(
-                    {}
-                    if self.measurement.window is None
-                    else {"window": window_days(self.measurement.window)}
-                ),
+                **self._window,
             },
-        )
-
-    @property
-    def _sorting(self) -> tuple[str, ...]:
-        log = self.measurement.log
-        tasks = len(cut(log, self.sorting.plan(log).run_rows))
-        return (
-            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({counted(tasks, 'task')})",
-            "merge: write the score table to scratch",
         )
 
     def execute(self, executor: Executor) -> Outcome:
@@ -280,21 +267,24 @@ class Prepared(Startable):
         facts = {
             "table": self.config.store.table,
             "table_version": self.version.name,
-            "window": None if self.measurement.window is None else window_days(self.measurement.window),
+            "window": self._window.get("window"),
             "failed": failed,
         }
         self.output.publish(self.sorting.identity, contents, facts)
         check_required(failed, self.output.root)
         return self._outcome(measured, seen)
 
+    @property
+    def _window(self) -> dict[str, Any]:
+        window = self.measurement.window
+        return {} if window is None else {"window": window_days(window)}
+
     @staticmethod
     def _same_segments(measured: Measured) -> SegmentedComparison | None:
         """The comparison by segment, where its segments are those that were measured."""
-        if measured.compared is None or measured.segments is None:
-            return None
-        return (
-            measured.compared if measured.compared.keys == measured.segments.before.rows.level.keys else None
-        )
+        found, segments = measured.compared, measured.segments
+        same = found and segments and found.keys == segments.before.rows.level.keys
+        return found if same else None
 
     @property
     def _interval(self) -> tuple[str, Interval] | None:
@@ -322,10 +312,8 @@ class Prepared(Startable):
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         # rows_used, rows_positive
         left_out = ("weight", "positives") if self.measurement.log.columns.weight is None else ()
-        days = None if self.measurement.window is None else window_days(self.measurement.window)
-        window = (
-            {} if days is None else {"window": f"{days['column']} from {days['first']} to {days['last']}"}
-        )
+        days = self._window.get("window")
+        window = {"window": f"{days['column']} from {days['first']} to {days['last']}"} if days else {}
         return {
             "Log": {
                 "path": without_secrets(", ".join(self.config.log.path)),
@@ -346,7 +334,7 @@ class Prepared(Startable):
             "report": report,
             "run": f"{self.output.url}/{RUN}",
             "run_id": self.sorting.identity,
-            **({} if self.measurement.window is None else {"window": window_days(self.measurement.window)}),
+            **self._window,
             **summary_of(measured, seen),
         }
         lines = [*lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]

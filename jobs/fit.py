@@ -56,7 +56,7 @@ from pipeline.sort.run_files import most_bytes
 from pipeline.sort.score_table import scratch_bytes
 from pipeline.sort.source import Days, Source, window_facts
 from pipeline.sort.suspect_days import SET_ASIDE, DayRule, in_words
-from pipeline.table.day_decisions import read_decisions
+from pipeline.table.journal import read_decisions
 from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange
 from pipeline.table.published import Version, run_id, segments_of, software

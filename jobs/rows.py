@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from jobs.config.jobs import DataConfig, JobConfig
 from jobs.config.sections import LogConfig, WindowConfig, parse_duration, whole_days
 from jobs.outcome import SCRATCH
-from logcal.errors import ConfigError
+from logcal.errors import ConfigError, counted
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
-from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.outcomes import LabelSource, Outcomes
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window, choose_window, day_of, open_window
@@ -258,6 +258,14 @@ class Sorting:
     def plan(self, log: Log, scratch: str = UNMADE, transform: str = "none") -> SortPlan:
         """Sort a log in a folder, within the memory of a worker."""
         return plan_of(self.config, log, scratch, transform, keep=self.quarantine is not None)
+
+    def stages(self, log: Log) -> tuple[str, str]:
+        """Stages of a plan that make the log's score table in scratch space."""
+        tasks = counted(len(cut(log, self.plan(log).run_rows)), "task")
+        return (
+            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks})",
+            "merge: write the score table to scratch",
+        )
 
     def keep_bad(self, scratch: str, count: int) -> None:
         """Keep the rows that cannot be used, which tasks left in scratch. count : of them."""

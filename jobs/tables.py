@@ -17,8 +17,7 @@ from pipeline.files.records import read_records
 from pipeline.follow.ledger import needed_versions
 from pipeline.log.windows import parse_day
 from pipeline.sort.day_files import digests_of_day
-from pipeline.table.day_decisions import Decision, decide, read_decisions
-from pipeline.table.journal import Entry, moves, trail
+from pipeline.table.journal import Decision, Entry, decide, moves, read_decisions, trail
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 from pipeline.table.published import (
     CURRENT,

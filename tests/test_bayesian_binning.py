@@ -13,9 +13,8 @@ from calibrators.arithmetic.cumulative import cuts_pass, equal_frequency_targets
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import binnings as family
 from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ
+from calibrators.methods.bbq import BBQ, HistogramBinning
 from calibrators.methods.dgg import DGG, Grouped, groups_pass, start_pass
-from calibrators.methods.histogram import HistogramBinning
 from calibrators.methods.isotonic import Isotonic
 from logcal.errors import ConfigError
 from pipeline.fit.calibration import make_calibrator

@@ -18,11 +18,10 @@ from calibrators.methods import beta, platt
 from calibrators.methods.acp import ACP
 from calibrators.methods.auto import Auto
 from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ
+from calibrators.methods.bbq import BBQ, HistogramBinning
 from calibrators.methods.beta import Beta
 from calibrators.methods.dgg import DGG, Grouped
 from calibrators.methods.enir import ENIR
-from calibrators.methods.histogram import HistogramBinning
 from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.near_isotonic_regression import NearIsotonic
 from calibrators.methods.platt import Platt

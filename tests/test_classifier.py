@@ -24,9 +24,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrators.methods.acp import ACP
 from calibrators.methods.bayesian_binning import ABB
-from calibrators.methods.bbq import BBQ
+from calibrators.methods.bbq import BBQ, HistogramBinning
 from calibrators.methods.classifier import CalibratedClassifier
-from calibrators.methods.histogram import HistogramBinning
 from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.platt import Platt
 

@@ -17,7 +17,7 @@ from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.sort.day_profiles import Profile, cell_of, middle_of
 from pipeline.sort.suspect_days import DayFacts, Finding, suspect_days
-from pipeline.table.day_decisions import DECISIONS, read_decisions
+from pipeline.table.journal import DECISIONS, read_decisions
 
 
 def day(number, kind=None, **more):

@@ -20,7 +20,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 import calibrators.measures.predictions as measures
-from calibrators.arithmetic import ties
+from calibrators.arithmetic import ordering
 from calibrators.arithmetic.passes import Blocks, Points, collapse
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import ErrorBars, area_under_roc, certain_passes, error_bar_passes
@@ -93,7 +93,7 @@ def test_auc_and_its_error_equal_those_of_all_pairs(digits, weights):
 @pytest.mark.parametrize("weights", ["one", "counts", "real"])
 def test_few_groups_are_ranked_as_by_the_engine(weights):
     points = sample(400, digits=2, weights=weights)
-    groups = Points(*ties.sum_ties(*points))
+    groups = Points(*ordering.sum_ties(*points))
     found = area_under_roc(groups.weight, groups.positives)
     wanted = bars(points)
     assert found == pytest.approx((wanted.auc, wanted.auc_error), rel=1e-11)
@@ -233,7 +233,7 @@ def sorted_sample(n=2000, seed=0, digits=None, power=1.5):
 
 
 def parts_of(points, cuts=(), predict=None):
-    points = Points(*ties.sum_ties(*points))
+    points = Points(*ordering.sum_ties(*points))
     _, bars, certainty = run_passes(certain_passes(predict), over(points, *cuts))
     return bars, certainty.decomposition
 

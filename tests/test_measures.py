@@ -28,7 +28,7 @@ from calibrators.measures.predictions import (
 )
 from pipeline.evaluate import segment_numbers
 from pipeline.evaluate.evaluation import Sizes
-from pipeline.sort.shuffle import Slices
+from pipeline.sort.segments import Slices
 
 PROBABILITY = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),

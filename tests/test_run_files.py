@@ -8,10 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibrators.arithmetic import ordering, ties
-from calibrators.arithmetic.ordering import ascending, sort_entries, sort_pairs, sort_pieces, sort_scores
+from calibrators.arithmetic import ordering
+from calibrators.arithmetic.ordering import (
+    Coded,
+    ascending,
+    sort_entries,
+    sort_pairs,
+    sort_pieces,
+    sort_scores,
+)
 from calibrators.arithmetic.passes import Points
-from calibrators.arithmetic.ties import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files
@@ -162,7 +168,7 @@ def test_folding_weighted_ties_changes_no_sum(rows):
 def test_points_of_weighted_rows_are_rounded_once(rows):
     score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
     exact = sums(score, abs(signed), np.maximum(signed, 0))
-    points = Points(*ties.sum_ties(score, abs(signed), np.maximum(signed, 0)))
+    points = Points(*ordering.sum_ties(score, abs(signed), np.maximum(signed, 0)))
     assert points.score.tolist() == list(exact)
     assert points.weight.tolist() == [float(weight) for weight, _ in exact.values()]
     assert points.positives.tolist() == [float(positives) for _, positives in exact.values()]

@@ -28,7 +28,7 @@ from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.sort import day_tables
-from pipeline.sort.decay import factor
+from pipeline.sort.day_profiles import factor
 from pipeline.sort.runs import round_scores
 from pipeline.table.store import TableStore
 from tests.test_segments import Shuffled

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic import ties
+from calibrators.arithmetic import ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.ordering import ascending, sort_scores
 
@@ -176,12 +176,12 @@ def collapse(
         negatives, positives = s[~z], s[z]
         sort_scores(negatives)
         sort_scores(positives)
-        return Points(*ties.merge_classes(negatives, positives))
+        return Points(*ordering.merge_classes(negatives, positives))
     w = check_weights(sample_weight, s.size)
     order = ascending(s)
     s, w, z = s[order], w[order], z[order]
     # Correct rounding is monotone, so positives <= weight survives it.
-    return Points(*ties.sum_ties(s, w, np.where(z, w, 0.0)))
+    return Points(*ordering.sum_ties(s, w, np.where(z, w, 0.0)))
 
 
 def check_scores(scores: npt.ArrayLike) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrators._kernels import sums
-from calibrators.arithmetic import ties
+from calibrators.arithmetic import ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory
@@ -212,7 +212,7 @@ def _joined(parts: list[Points]) -> Points:
 def _sorted(points: Points) -> Points:
     order = np.argsort(points.score, kind="stable")
     score, weight, positives = (np.ascontiguousarray(column[order]) for column in points)
-    return Points(*ties.sum_ties(score, weight, positives))
+    return Points(*ordering.sum_ties(score, weight, positives))
 
 
 # Losses of all observations.

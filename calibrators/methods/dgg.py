@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrators._kernels import sums
 from calibrators._kernels.sums import expansion_of
-from calibrators.arithmetic import ties
+from calibrators.arithmetic import ordering
 from calibrators.arithmetic.cumulative import (
     Indices,
     Layout,
@@ -260,7 +260,7 @@ def _join_groups(start: _Start, parts: list[_Ends]) -> Points:
     mean = np.where(np.isfinite(mean), mean, lowest / 2 + highest / 2)
     mean = np.clip(mean, lowest, highest) + 0.0
     hits = np.clip(hits[some], 0.0, weight[some])
-    return Points(*ties.sum_ties(_without_rounding(mean), weight[some], hits))
+    return Points(*ordering.sum_ties(_without_rounding(mean), weight[some], hits))
 
 
 def _without_rounding(mean: Array) -> Array:

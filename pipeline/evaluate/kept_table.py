@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic import ties
-from calibrators.arithmetic.ties import Coded
+from calibrators.arithmetic import ordering
+from calibrators.arithmetic.ordering import Coded
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from logcal.manifest import read_manifest
@@ -180,8 +180,8 @@ def _write_points(
     code = encoder.encode(batch)
     order = order_tagged(score, code)
     entries = Coded(
-        *ties.expand_coded(
-            ties.Coded(score[order], code[order].astype(np.int64), weight[order], positives[order])
+        *ordering.expand_coded(
+            ordering.Coded(score[order], code[order].astype(np.int64), weight[order], positives[order])
         )
     )
     # How many rows each segment had is known of the version that kept them.

@@ -31,7 +31,7 @@ from pipeline.evaluate.evaluation import Sizes
 from pipeline.execution import tasks
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segment_tasks import SegmentTask
-from pipeline.sort.shuffle import Slices
+from pipeline.sort.segments import Slices
 
 ENOUGH = 100
 """Rows of either label from which on a segment has Cox's line, the ICI, and what its losses are made of."""

@@ -39,7 +39,7 @@ _FAR_BELOW = 10
 
 METHODS = {
     "isotonic": "calibrators.methods.isotonic:Isotonic",
-    "histogram": "calibrators.methods.histogram:HistogramBinning",
+    "histogram": "calibrators.methods.bbq:HistogramBinning",
     "platt": "calibrators.methods.platt:Platt",
     "near_isotonic": "calibrators.methods.near_isotonic_regression:NearIsotonic",
     "enir": "calibrators.methods.enir:ENIR",

@@ -28,8 +28,7 @@ from calibrators.segments.partial_pooling import (
 )
 from pipeline.files.blobs import Blob
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segments import read_codes
-from pipeline.sort.shuffle import Packed, ShuffleFile, gather, write_packed
+from pipeline.sort.segments import Packed, ShuffleFile, gather, read_codes, write_packed
 
 MOST_HELD = 1 << 23
 """Cells that are read once and held, 24 bytes each."""

@@ -40,8 +40,7 @@ from pipeline.fit.pooled_cells import (
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, most_works, pack, within
-from pipeline.sort.segments import Codes, Level, Segments, write_codes
-from pipeline.sort.shuffle import item_counts
+from pipeline.sort.segments import Codes, Level, Segments, item_counts, write_codes
 from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, Adjustments, LevelFit, Maps
 
 

@@ -51,8 +51,7 @@ from pipeline.sort.segment_tasks import (
     keep_keys,
     most_works,
 )
-from pipeline.sort.segments import Codes, Level, number_segments
-from pipeline.sort.shuffle import Slices
+from pipeline.sort.segments import Codes, Level, Slices, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,

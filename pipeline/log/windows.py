@@ -264,20 +264,20 @@ def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str
         return str(error)
     logical = footer.logical_type(column)
     starts = np.cumsum([0, *file.row_groups]).tolist()
-    groups: list[tuple[int, GroupDays | None]] = []
+    groups: list[GroupDays | None] = []
     for index, rows in enumerate(file.row_groups):
         group = _group_days(chunks[index], kind, logical, index, starts[index], rows) if rows else None
         if isinstance(group, str):
             return f"{file.path}: {group}"
-        groups.append((index, group))
-    first = min((group.first for _, group in groups if group is not None), default=None)
+        groups.append(group)
+    first = min((group.first for group in groups if group is not None), default=None)
     if first is None:
         return f"{file.path}: expected dates in column '{column}', found nulls only: write them, or leave the file out"
     # Row groups of nulls only count in the file's first day.
     every = (
-        group or GroupDays(i, starts[i], file.row_groups[i], first, first, mixed=True)
-        for i, group in groups
-        if file.row_groups[i]
+        group or GroupDays(i, starts[i], rows, first, first, mixed=True)
+        for i, (group, rows) in enumerate(zip(groups, file.row_groups, strict=True))
+        if rows
     )
     return DatedFile(file, tuple(every))
 

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic import ties
-from calibrators.arithmetic.ordering import sort_entries, sort_pairs, sort_scores
+from calibrators.arithmetic import ordering
+from calibrators.arithmetic.ordering import Coded, sort_entries, sort_pairs, sort_scores
 from calibrators.arithmetic.passes import Array, Blocks, Points
-from calibrators.arithmetic.ties import Coded
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
@@ -152,13 +151,13 @@ class Bucket(NamedTuple):
             score, signed = sort_pairs(self.rows)
             rows = score, np.abs(signed), np.maximum(signed, 0.0)
             if not entries:
-                return Points(*ties.sum_ties(*rows))
+                return Points(*ordering.sum_ties(*rows))
             entries.append((rows[0], np.column_stack(rows[1:])))
-        plain = list(ties.merge_classes(self.negatives, self.positives))
+        plain = list(ordering.merge_classes(self.negatives, self.positives))
         if not entries:
             return Points(*plain)
         score, pairs = (np.concatenate(parts) for parts in zip(*entries, strict=True))
-        folded = Points(*ties.sum_ties(*sort_entries(score, pairs)))
+        folded = Points(*ordering.sum_ties(*sort_entries(score, pairs)))
         # A log has either weights or whole-number counts, which add exactly.
         return folded if plain[0].size == 0 else _merged(plain, folded)
 
@@ -284,7 +283,7 @@ def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int
     A score that very many rows have is in one bucket: what is held of it is bounded by the segments.
     """
     bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)])
-    score, code, weight, positives = ties.expand_coded(bucket.in_order())
+    score, code, weight, positives = ordering.expand_coded(bucket.in_order())
     filled[:] = [0] * len(filled)
     filled[CODED_ENTRIES] = score.size
     held = score.size * WIDTHS[CODED_ENTRIES]

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import sort_pairs, sort_scores
+from calibrators.arithmetic.ordering import Coded, expand_coded, sort_pairs, sort_scores, without_codes
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.sampling import WeightSums, add_sums, sums_of
-from calibrators.arithmetic.ties import Coded, expand_coded, without_codes
 from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable

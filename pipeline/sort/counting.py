@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ties import Coded, without_codes
+from calibrators.arithmetic.ordering import Coded, without_codes
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 

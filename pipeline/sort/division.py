@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.hashing import mixed
+from calibrators.arithmetic.ordering import Coded, sum_coded
 from calibrators.arithmetic.passes import Array, Points
-from calibrators.arithmetic.ties import Coded, sum_coded
 from logcal.lookup_table import one_array
 from pipeline.execution import Executor
 from pipeline.log.segment_values import Key

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import ascending, ordinals, sort_pieces
+from calibrators.arithmetic.ordering import (
+    Coded,
+    ascending,
+    expand_coded,
+    ordinals,
+    sort_pieces,
+    sum_coded,
+    tie_starts,
+)
 from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.ties import Coded, expand_coded, sum_coded, tie_starts
 from pipeline._kernels import rows as kernels
 from pipeline.sort.run_files import CodedRows, Integers, Sections, Tagged
 

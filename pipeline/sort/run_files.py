@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.arithmetic.ordering import Coded
 from calibrators.arithmetic.passes import Array, Points
-from calibrators.arithmetic.ties import Coded
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
 

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic import ties
-from calibrators.arithmetic.ordering import sort_pairs
+from calibrators.arithmetic import ordering
+from calibrators.arithmetic.ordering import Coded, sort_pairs, without_codes
 from calibrators.arithmetic.passes import Points
-from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline.execution import Graph
 from pipeline.log.logs import neighbours
 from pipeline.log.segment_values import Encoder
@@ -98,7 +97,7 @@ def merge_piece(piece: Piece, path: str) -> Run | None:
     if bucket.entries is not None:
         score, sums = bucket.entries
         entries.append(without_codes(score, *sums.T))
-    score, _, *columns = ties.expand_coded(together(*entries, weighted_ties))
+    score, _, *columns = ordering.expand_coded(together(*entries, weighted_ties))
     sections = Sections(negatives, positives, SignedRows(rows.score, rows.signed), Points(score, *columns))
     return write_run(path, sections) if any(column.size for column in sections.columns) else None
 
@@ -119,7 +118,7 @@ def _merge_coded(piece: Piece, path: str) -> Run | None:
     rows = coded_sections(*bucket.rows) if bucket.rows[0].size else Sections()
     entries = together(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)
     sections = Sections(
-        tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=Coded(*ties.expand_coded(entries))
+        tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=Coded(*ordering.expand_coded(entries))
     )
     kept = np.arange(len(encoder))
     if not piece.counts:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from calibrators.arithmetic.ordering import expand_ties
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.sampling import WeightSums
-from calibrators.arithmetic.ties import expand_ties
 from pipeline.log import quarantine
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece

@@ -34,7 +34,7 @@ from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
 from pipeline.sort.segment_merge import Cutting, merge_segments
-from pipeline.sort.shuffle import ShuffleFile
+from pipeline.sort.segments import ShuffleFile
 
 RUN_ROWS = 1 << 21
 """Rows a run: 32 MB of buffers."""

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators._kernels import pava
-from calibrators.arithmetic import ties
+from calibrators.arithmetic import ordering
+from calibrators.arithmetic.ordering import Coded
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.pooling import pool_classes, pool_points
-from calibrators.arithmetic.ties import Coded
 from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
@@ -21,8 +21,7 @@ from pipeline.sort.buckets import Bucket, CodedBucket
 from pipeline.sort.folding import sort_tagged
 from pipeline.sort.parts import write_part
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segments import Coding, read_codes, read_keys
-from pipeline.sort.shuffle import ShuffleFile, write_shuffle
+from pipeline.sort.segments import Coding, ShuffleFile, read_codes, read_keys, write_shuffle
 
 
 class LevelCut(NamedTuple):
@@ -108,7 +107,7 @@ def merge_segments(
         return Bucket(classes[0], classes[1], np.empty((0, 2)), None, pooled), files
     entries = _entries(bucket, scale)
     score, _, weight, positives = entries
-    points = Points(*ties.sum_ties(score, weight, positives))
+    points = Points(*ordering.sum_ties(score, weight, positives))
     nest = _Nest(pool_points(points).first) if cutting.in_block_ranges else None
     for cut in cutting.levels:
         groups = read_codes(cut.groups, 0, codes)
@@ -125,8 +124,8 @@ def _entries(bucket: CodedBucket, scale: float) -> Coded:
     if scale == 1.0:
         return entries
     # What is rounded must not depend on how rows lie in runs.
-    score, code, weight, positives = ties.sum_coded(entries)
-    return ties.Coded(score, code, weight * scale, positives * scale)
+    score, code, weight, positives = ordering.sum_coded(entries)
+    return ordering.Coded(score, code, weight * scale, positives * scale)
 
 
 def _classes(score: Array, tag: Integers) -> tuple[Array, Array]:
@@ -186,7 +185,7 @@ class _Nest:
 
 def _keep(entries: Coded, kept: KeptSegments, index: int) -> None:
     """Write each segment's points; a repeated task writes the same file again."""
-    score, code, weight, positives = ties.sum_coded(entries)
+    score, code, weight, positives = ordering.sum_coded(entries)
     keys = read_keys(kept.keys, code)
     fields = [(field.name, field.type) for field in keys.schema]
     table = pa.Table.from_arrays(
@@ -249,7 +248,7 @@ def _cut_entries(
     entries: Coded, group_of: Any, cut: LevelCut, weighted: bool
 ) -> tuple[list[Array], Integers]:
     group = group_of[entries.code].astype(np.int64)
-    score, group, weight, positives = ties.sum_coded(entries._replace(code=group))
+    score, group, weight, positives = ordering.sum_coded(entries._replace(code=group))
     wanted = group >= 0
     starts = _starts(np.bincount(group[wanted], minlength=cut.size))
     points = np.empty((3, starts[-1]))

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators.arithmetic import ties
+from calibrators.arithmetic import ordering
 from calibrators.arithmetic.double_double import Pair
+from calibrators.arithmetic.ordering import Coded
 from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.ties import Coded
 from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, pair_sums
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
@@ -28,8 +28,7 @@ from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, 
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_rows import SegmentRows, cut_all
 from pipeline.sort.segment_tasks import Work
-from pipeline.sort.segments import Coding, Level, read_codes, write_codes
-from pipeline.sort.shuffle import Slices
+from pipeline.sort.segments import Coding, Level, Slices, read_codes, write_codes
 from pipeline.table.lookup_table import Predictor
 
 MOST_WORSE = 10
@@ -245,7 +244,7 @@ def _order_coded(
     score = predicting.of(work.codes, slices)
     code = np.repeat(np.arange(work.codes.size), np.diff(slices.starts))
     # A map leaves few different predictions of a segment, and mostly side by side.
-    score, code, weight, positives = ties.expand_coded(ties.Coded(score, code, *slices.columns[1:]))
+    score, code, weight, positives = ordering.expand_coded(ordering.Coded(score, code, *slices.columns[1:]))
     # Entries are the largest: what may be one row is left as one. Components of one sum may not.
     apart = (np.diff(score) != 0) | (np.diff(code) != 0)
     alone = np.append(True, apart) & np.append(apart, True) & ((positives == 0) | (positives == weight))
@@ -261,7 +260,7 @@ def _order_coded(
     others = [column[~alone] for column in (score, code, weight, positives)]
     entries = [np.concatenate(pair) for pair in zip(sections.coded_entries, others, strict=True)]
     order = order_tagged(*entries[:2])
-    joined = ties.expand_coded(ties.Coded(*(column[order] for column in entries)))
+    joined = ordering.expand_coded(ordering.Coded(*(column[order] for column in entries)))
     sections = sections._replace(coded_entries=Coded(*joined))
     run = write_run(f"{folder}/run-{index:06d}-0000", sections)
     return _Ordered(run, float(score.min()), float(score.max()), work.codes)

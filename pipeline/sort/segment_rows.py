@@ -19,8 +19,7 @@ from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import cut_levels, map_segments
-from pipeline.sort.segments import Coding, Level, Segments, number_segments
-from pipeline.sort.shuffle import ShuffleFile, Slices
+from pipeline.sort.segments import Coding, Level, Segments, ShuffleFile, Slices, number_segments
 
 R = TypeVar("R")
 

@@ -22,8 +22,7 @@ from pipeline.log import segment_values
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
-from pipeline.sort.segments import Segments, write_codes, write_keys
-from pipeline.sort.shuffle import ShuffleFile, Slices, gather, item_counts
+from pipeline.sort.segments import Segments, ShuffleFile, Slices, gather, item_counts, write_codes, write_keys
 
 R = TypeVar("R")
 W = TypeVar("W")

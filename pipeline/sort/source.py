@@ -14,15 +14,14 @@ from pipeline.log.label_counts import all_counted, sum_labels
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of, window_days
-from pipeline.sort.day_profiles import Profile, profile_day
+from pipeline.sort.day_profiles import Profile, profile_day, weigh_day, with_weights
 from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days, itself
-from pipeline.sort.decay import weigh_day, with_weights
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, add_sort, add_up, scratch_bytes
 from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, in_words, suspects
-from pipeline.table.day_decisions import EXCLUDE, INCLUDE, Decision
+from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
 
 class Days(NamedTuple):

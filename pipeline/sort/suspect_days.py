@@ -26,7 +26,7 @@ from pipeline.log.windows import day_of
 from pipeline.sort.day_files import file_digests
 from pipeline.sort.day_profiles import Profile
 from pipeline.sort.day_tables import DayTable
-from pipeline.table.day_decisions import INCLUDE, Decision
+from pipeline.table.journal import INCLUDE, Decision
 from pipeline.table.lookup_table import Predictor
 
 SET_ASIDE, REFUSE, USE = "set_aside", "refuse", "use"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,7 +137,7 @@ def _write_days(
         plain = reading._replace(columns=replace(reading.columns, date=None))
         own = tuple(dated.piece for dated in pieces)
         return {day: write_runs(own, plain, folder, index, run_rows, keep_bad)}
-    divided = _Divided(reading, folders, index, run_rows, keep_bad)
+    divided = _Divided(Intake(reading), folders, index, run_rows, keep_bad)
     ahead = pieces_ahead(reading.filesystem, [dated.piece for dated in pieces])
     for dated, (piece, content) in zip(pieces, ahead, strict=True):
         for rows, ready in divided.intake.read(piece, content):
@@ -148,27 +148,25 @@ def _write_days(
 _NO_BATCH = pa.RecordBatch.from_arrays([], names=[])
 
 
+@dataclass
 class _Divided:
     """Rows of several days, on their way into runs of each."""
 
-    def __init__(
-        self, reading: Reading, folders: dict[int, str], index: int, run_rows: int, keep_bad: bool
-    ) -> None:
-        self.reading = reading
-        self.intake = Intake(reading)
-        self.folders = folders
-        self.index = index
-        self.run_rows = run_rows
-        self.keep_bad = keep_bad
-        self.held = 0
-        self.pending: dict[int, list[Rows]] = {}
-        self.receipts: dict[int, RunReceipt] = {}
-        self.bad_tables: dict[int, list[pa.Table]] = {}
+    intake: Intake
+    folders: dict[int, str]
+    index: int
+    run_rows: int
+    keep_bad: bool
+    held: int = 0
+    pending: dict[int, list[Rows]] = field(default_factory=dict)
+    receipts: dict[int, RunReceipt] = field(default_factory=dict)
+    bad_tables: dict[int, list[pa.Table]] = field(default_factory=dict)
 
     def add(self, rows: Rows, ready: Rows, piece: DatedPiece) -> None:
         """Take the rows of wanted days. ready : see `Intake.read`."""
-        assert self.reading.columns.date is not None
-        rows = rows._replace(day=days_of(rows.batch.column(self.reading.columns.date)))
+        date = self.intake.reading.columns.date
+        assert date is not None
+        rows = rows._replace(day=days_of(rows.batch.column(date)))
         assert rows.day is not None
         dated = rows.day > DAY_INVALID
         day_of_row = np.where(dated, rows.day, np.int32(piece.first))
@@ -211,7 +209,7 @@ class _Divided:
         self.held += rows.score.size
 
     def _keep_bad(self, day: int, rows: Rows, path: str, among: Any) -> None:
-        bad, table = quarantine.find_bad(rows, self.reading.columns, path, among)
+        bad, table = quarantine.find_bad(rows, self.intake.reading.columns, path, among)
         self.receipts[day].bad.merge(bad)
         if self.keep_bad and table.num_rows:
             self.bad_tables.setdefault(day, []).append(table)
