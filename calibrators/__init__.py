@@ -26,16 +26,24 @@ if TYPE_CHECKING:
     from calibrators.methods.smooth import Smooth as Smooth
     from calibrators.methods.solution_path import near_isotonic_path as near_isotonic_path
 
-COMPARED = {
-    "auto": "Auto",
+METHODS = {
     "isotonic": "Isotonic",
-    "platt": "Platt",
     "histogram": "HistogramBinning",
+    "platt": "Platt",
+    "near_isotonic": "NearIsotonic",
     "enir": "ENIR",
     "bbq": "BBQ",
+    "sbb": "SBB",
     "abb": "ABB",
+    "dg": "Isotonic",
+    "dgg": "DGG",
+    "beta": "Beta",
+    "smooth": "Smooth",
+    "auto": "Auto",
 }
-"""Methods that comparisons compare unless others are named, and their classes."""
+"""Names of methods in configurations, and their classes."""
+COMPARED = ("auto", "isotonic", "platt", "histogram", "enir", "bbq", "abb")
+"""Methods that comparisons compare unless others are named."""
 
 _MODULES = {
     "ABB": "calibrators.methods.bayesian_binning",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from calibrators import METHODS
 from calibrators.measures.predictions import run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
@@ -31,7 +32,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
-from pipeline.fit.calibration import METHODS, check_table, make_calibrator
+from pipeline.fit.calibration import check_table, make_calibrator
 from pipeline.log.logs import Log, open_log
 from pipeline.sort.score_table import (
     ScoreTable,

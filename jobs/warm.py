@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators import METHODS
 from calibrators._kernels import compiled, pava
 from jobs.config.loading import load
 from jobs.outcome import Outcome
 from jobs.progress import quiet, reporting
 from jobs.registry import JOBS
 from pipeline.execution import InlineExecutor
-from pipeline.fit.calibration import METHODS
 
 SIZES = {"log": 150_000, "little": 6_000}
 """Rows of the logs: more than one task takes with the least memory, so that parts are put together, and fewer."""

@@ -95,7 +95,7 @@ def compare(
     label: str = "label",
     weight: str | None = None,
     segments: str | Sequence[str] = (),
-    methods: Mapping[str, Calibrator] | None = None,
+    methods: Mapping[str, Calibrator] | Sequence[str] | None = None,
 ) -> MethodComparison:
     """Compare calibration methods by cross-validation, as the command `logcal compare` does a log.
 
@@ -106,7 +106,8 @@ def compare(
     label : name of the column of labels: booleans, or numbers in {0, 1}; rows whose label is null are left out
     weight : name of the column of weights: numbers > 0 that count rows; None: every row counts once
     segments : names of segment columns: methods are also compared within each segment
-    methods : calibrators by name; None: auto, isotonic, platt, histogram, enir, bbq and abb, with their defaults
+    methods : calibrators by name, or names of methods with their defaults; None: auto, isotonic, platt, histogram,
+        enir, bbq and abb
 
     Returns
     -------
@@ -117,7 +118,7 @@ def compare(
     Raises
     ------
     ConfigError
-        The frame has no such column.
+        The frame has no such column; a method of an unknown name.
     InputRejectedError
         Columns of other values; fewer than ten rows of a label.
 
@@ -130,7 +131,7 @@ def compare(
     """
     names = (segments,) if isinstance(segments, str) else tuple(segments)
     columns = {name: _column(frame, name) for name in (score, label, weight, *names) if name is not None}
-    chosen = _defaults() if methods is None else methods
+    chosen = methods if isinstance(methods, Mapping) else _named(methods or calibrators.COMPARED)
     values = [None if weight is None else columns[weight], *(columns[name] for name in names)]
     try:
         labels, scores, weights, *keys = labelled(columns[label], columns[score], *values)
@@ -153,8 +154,13 @@ def compare(
     return MethodComparison(found, own, tuple(too_few), tuple(notes))
 
 
-def _defaults() -> dict[str, Calibrator]:
-    return {name: getattr(calibrators, cls)() for name, cls in calibrators.COMPARED.items()}
+def _named(names: Sequence[str]) -> dict[str, Calibrator]:
+    if unknown := [name for name in names if name not in calibrators.METHODS]:
+        known = ", ".join(calibrators.METHODS)
+        raise ConfigError(
+            f"methods: expected calibrators by name, or names among {known}, found {unknown[0]!r}"
+        )
+    return {name: getattr(calibrators, calibrators.METHODS[name])() for name in names}
 
 
 def _column(frame: Any, name: str) -> Any:

@@ -21,7 +21,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import Fit, Recipe
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.sort.score_table import SortedRows
-from pipeline.table.lookup_table import write_lookup_table
+from pipeline.table.lookup_table import lookup_bytes
 from pipeline.table.segment_maps import SegmentedFit
 
 FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
@@ -121,7 +121,7 @@ def write_log(folder: Path, columns: Any, files: int = 1, row_group_size: int = 
 
 def write_lookup(path: Path, calibration_map: CalibrationMap, version: str = "000001-a", **facts: Any) -> str:
     """Write a lookup table, alone; returns its path."""
-    write_lookup_table(str(path), calibration_map, version=version, **{**FACTS, **facts})
+    path.write_bytes(lookup_bytes(calibration_map, version=version, **{**FACTS, **facts}))
     return str(path)
 
 

@@ -305,6 +305,10 @@ def test_frames_of_all_makes_are_compared(place):
         )
     for one in others:
         assert (one.all_rows, one.segments) == (of_dict.all_rows, of_dict.segments)
+    named = logcal.compare(alone, score="s", label="y", methods=list(methods))
+    assert named.all_rows == logcal.compare(alone, score="s", label="y", methods=methods).all_rows
+    with pytest.raises(ConfigError, match=r"methods: .*names among isotonic.*found 'isotnic'"):
+        logcal.compare(alone, score="s", label="y", methods=["isotnic"])
 
 
 def test_what_cannot_be_compared_is_said():

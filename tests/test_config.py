@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from calibrators import METHODS
 from jobs.config.cluster import ClusterConfig, parse_bytes
 from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, MonitorConfig, ScoreConfig
 from jobs.config.loading import known_keys, load
@@ -13,7 +14,6 @@ from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError
-from pipeline.fit.calibration import METHODS
 
 FIT = ("log.path=log", "store.path=store", "store.table=ads")
 SCORE = (*FIT, "output.path=scored")

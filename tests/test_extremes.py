@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from common import assert_same_map, over, simulated
 
-from calibrators import Isotonic, project_isotonic
+from calibrators import METHODS, Isotonic, project_isotonic
 from calibrators._kernels import sums
 from calibrators.arithmetic.passes import collapse
-from pipeline.fit.calibration import METHODS, make_calibrator
+from pipeline.fit.calibration import make_calibrator
 
 ROWS = 400
 

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from common import wave, write_log
 
+from calibrators import METHODS
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods import enir
 from jobs import fit
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
 from pipeline.execution import InlineExecutor
-from pipeline.fit.calibration import METHODS, make_calibrator
+from pipeline.fit.calibration import make_calibrator
 from pipeline.sort import score_table
 from pipeline.table.lookup_table import read_lookup_table
 

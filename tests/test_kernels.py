@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrators import METHODS
 from calibrators._kernels import compilation_cache, compiled
 from calibrators._kernels.compilation_cache import CompilationCache
 from jobs import warm
 from jobs.config.loading import load
 from jobs.registry import JOBS
-from pipeline.fit.calibration import METHODS
 
 ROOT = Path(compiled.__file__).parents[2]
 KERNELS = sorted(

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from common import ANY_TABLE
 
-from calibrators import CalibrationMap
+from calibrators import METHODS, CalibrationMap
 from calibrators.arithmetic.passes import collapse
 from calibrators.methods.base import Line
 from jobs import fit
@@ -32,7 +32,7 @@ from jobs.config.jobs import FitConfig
 from logcal.schema import LOGIT_FROM
 from pipeline.execution import InlineExecutor, ThreadExecutor
 from pipeline.files.folders import Folder
-from pipeline.fit.calibration import METHODS, make_calibrator
+from pipeline.fit.calibration import make_calibrator
 from pipeline.log import segment_values
 from pipeline.sort import run_merging
 from pipeline.sort.runs import round_scores

@@ -199,15 +199,13 @@ class MonitorConfig(JobConfig):
             )
 
 
-METHODS = tuple(COMPARED)
-
 Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
 class CompareSection(Section):
     """Methods to compare, and how."""
 
-    methods: Methods = METHODS
+    methods: Methods = COMPARED
     """The methods, by their names in calibrator.method. bbq and beta are left out for scores outside [0, 1]. Scores in
     [0, 1] are also compared as they are (no calibration).
     """

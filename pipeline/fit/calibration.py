@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import itertools
 import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import calibrators
+from calibrators import METHODS
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.passes import Pass, run_passes
 from calibrators.methods.base import Calibrator
@@ -36,23 +37,6 @@ _logger = logging.getLogger("logcal")
 
 _FAR_BELOW = 10
 """Weights that add up to less than this fraction of the rows are weights that nobody meant as counts."""
-
-METHODS = {
-    "isotonic": "calibrators.methods.isotonic:Isotonic",
-    "histogram": "calibrators.methods.bbq:HistogramBinning",
-    "platt": "calibrators.methods.platt:Platt",
-    "near_isotonic": "calibrators.methods.near_isotonic_regression:NearIsotonic",
-    "enir": "calibrators.methods.enir:ENIR",
-    "bbq": "calibrators.methods.bbq:BBQ",
-    "sbb": "calibrators.methods.bayesian_binning:SBB",
-    "abb": "calibrators.methods.bayesian_binning:ABB",
-    "dg": "calibrators.methods.isotonic:Isotonic",
-    "dgg": "calibrators.methods.dgg:DGG",
-    "beta": "calibrators.methods.beta:Beta",
-    "smooth": "calibrators.methods.smooth:Smooth",
-    "auto": "calibrators.methods.auto:Auto",
-}
-"""Names of methods in configurations, and where their classes are: imported when used."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +156,7 @@ def _others_with(parameter: str) -> str:
 
 
 def _class_of(method: str) -> type[Calibrator]:
-    module, _, name = METHODS[method].partition(":")
-    found: type[Calibrator] = getattr(importlib.import_module(module), name)
+    found: type[Calibrator] = getattr(calibrators, METHODS[method])
     return found
 
 

@@ -9,10 +9,9 @@ and how much each adjusts the map that it uses. Both are read by `logcal.reading
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,53 +35,37 @@ from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT,
 if TYPE_CHECKING:
     from pipeline.table.segment_maps import LevelFit, SegmentedFit
 
-_COMPRESSION = "zstd"
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 
 
-def write_lookup_table(
-    target: str | os.PathLike[str] | BinaryIO,
+def lookup_bytes(
     calibration_map: CalibrationMap,
     *,
     version: str,
-    method: str,
-    parameters: dict[str, Any],
-    score_transform: str,
-    data: dict[str, Any],
     interval: tuple[str, Interval] | None = None,
-) -> None:
-    """Write a calibration map as Parquet: the same bytes for the same arguments, without any date.
+    **facts: Any,
+) -> bytes:
+    """A calibration map as Parquet: the same bytes for the same arguments, without any date.
 
     Parameters
     ----------
-    target : local path, or binary file open for writing
-    version, method, parameters, score_transform, data
-        As in `LookupFacts`; parameters and data hold values that JSON can.
     interval : of each row, with its kind
+    facts : method, parameters, score_transform and data, as in `LookupFacts`; parameters and data hold values that
+        JSON can.
     """
-    content = fingerprint(
-        calibration_map,
-        method=method,
-        parameters=parameters,
-        score_transform=score_transform,
-        data=data,
-        interval=interval,
-    )
-    facts: dict[str, Any] = {"method": method, "parameters": parameters, "data": data}
-    facts["score_transform"] = score_transform
+    content = fingerprint(calibration_map, interval=interval, **facts)
     facts["monotone"] = calibration_map.monotone
     columns = [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names]
-    if interval is None:
-        layout, metadata = schema.LOOKUP_TABLE, metadata_of(facts, version, content)
-    else:
+    layout, format_version = schema.LOOKUP_TABLE, schema.FORMAT_VERSION
+    if interval is not None:
         facts["interval"] = interval[0]
         columns += interval[1]
-        layout = schema.INTERVAL_TABLE
-        metadata = metadata_of(facts, version, content, schema.SECOND_FORMAT_VERSION)
-    table = pa.Table.from_arrays(
-        [as_column(column) for column in columns], schema=layout.with_metadata(metadata)
-    )
-    pq.write_table(table, target, compression=_COMPRESSION, use_dictionary=False)
+        layout, format_version = schema.INTERVAL_TABLE, schema.SECOND_FORMAT_VERSION
+    layout = layout.with_metadata(metadata_of(facts, version, content, format_version))
+    buffer = io.BytesIO()
+    table = pa.Table.from_arrays([as_column(column) for column in columns], schema=layout)
+    pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
+    return buffer.getvalue()
 
 
 def metadata_of(
@@ -108,13 +91,6 @@ def metadata_of(
     if "segments" in facts:
         metadata["segments"] = as_json(facts["segments"])
     return {_PREFIX + key: text for key, text in metadata.items()}
-
-
-def lookup_bytes(calibration_map: CalibrationMap, **facts: Any) -> bytes:
-    """The bytes that `write_lookup_table` writes, with the same keywords."""
-    buffer = io.BytesIO()
-    write_lookup_table(buffer, calibration_map, **facts)
-    return buffer.getvalue()
 
 
 def read_lookup_table(path: str) -> LookupTable:
