@@ -87,7 +87,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     else:
         _check_kept(kept, transform, columns, others, config.window.column)
         log = kept.files()
-    window = window_of(config.window, log, config.evaluate.last)
+    window = window_of(config.window, log, config.evaluate.last, config.log.labels.wait)
     if window is not None:
         log = window.log
     measurement = Measurement(

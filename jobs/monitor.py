@@ -37,7 +37,10 @@ from pipeline.sort.day_tables import DayTables
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
 from pipeline.sort.source import Source
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import PublishedTable, Version
+from pipeline.table.published import PublishedTable, Version, fitted_until
+
+_YOUNG = 0.5
+"""Largest share of a day's rows that may wait by their age alone: the others are tested."""
 
 
 def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
@@ -86,8 +89,8 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
 
 def _new_days(window: Window, history: History, version: Version) -> list[int]:
     """The days with rows after the last one that was looked at, or that the table was fitted to."""
-    fitted = version.manifest.get("window", {}).get("last")
-    known = [parse_day(day) for day in (history.last, fitted) if day is not None]
+    fitted = fitted_until(version.manifest)
+    known = [parse_day(day) for day in (history.last, fitted) if day]
     after = max((day_number(day) for day in known if day is not None), default=-math.inf)
     return [day for day in window.days if day > after and any(True for _ in window.groups(day))]
 
@@ -185,11 +188,11 @@ class Prepared(Startable):
             try:
                 found = self._look(day, executor)
             except LabelsWaitingError:
-                waiting = f"{name} has no row with a label yet: tested up to the day before"
+                waiting = f"{name} has no row with a label yet: not tested"
                 break
-            if found.table.waiting:
-                # Late labels are positives more often than not.
-                waiting = f"{name} has {found.table.waiting:,} rows without a label yet: tested up to the day before"
+            # Late labels are positives more often than not, unless rows wait by their age alone.
+            if found.table.waiting > (_YOUNG * found.table.rows if self._by_age else 0):
+                waiting = f"{name} has {found.table.waiting:,} rows without a label yet: not tested"
                 break
             history = history.after(name, found.whole, found.segments, self._moved(found), alpha)
         (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
@@ -225,6 +228,11 @@ class Prepared(Startable):
                     break
             total = source.sort(plan, executor).total
             return day_evidence(SortedRows(source.log, plan, total), executor, watch)
+
+    @property
+    def _by_age(self) -> bool:
+        """True if young rows wait for their label whatever has come."""
+        return self.config.log.labels.path is not None and self.config.log.labels.missing == "negative"
 
     @property
     def _grid(self) -> str:

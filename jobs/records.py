@@ -30,6 +30,7 @@ RUNS = "runs"
 DONE, NOTHING, FAILED = "done", "nothing to do", "failed"
 _NOTHING_TO_DO = 99
 _CONFIG = 2
+_CHECK = 4
 
 _ROWS = (
     "rows", "rows_read", "rows_used", "rows_positive", "rows_quarantined", "null_rows", "unseen_rows",
@@ -179,7 +180,7 @@ class Attempt:
             "outcome": {0: DONE, _NOTHING_TO_DO: NOTHING}.get(code, FAILED),
             "message": self.message,
             **self._table(),
-            "version": known.get("version") or known.get("current_version"),
+            "version": known.get("version") or (None if code == _CHECK else known.get("current_version")),
             "inputs": {
                 "path": [paths] if isinstance(paths, str) else list(paths),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},

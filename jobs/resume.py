@@ -75,8 +75,9 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
     if refusals:
         reasons = ". ".join(refusal["message"] for refusal in refusals)
         raise CheckFailedError(
-            f"version {version.name} was saved as a candidate; the live version is unchanged. {reasons}. `logcal "
-            "tables promote` makes the candidate live anyway"
+            f"version {version.name} was saved as a candidate; "
+            f"{'the live version is unchanged' if version.manifest['previous_version'] else 'no version is live'}. "
+            f"{reasons}. `logcal tables promote` makes the candidate live anyway"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[s
         count = labels[f"rows_{name}"]
         text += f", {count:,} {name}" if count else ""
     if labels["outcomes_orphaned"]:
-        text += f"; {labels['outcomes_orphaned']:,} outcomes without a prediction"
+        text += f"; {labels['outcomes_orphaned']:,} outcomes of rows not read here"
     return [text]
 
 
@@ -134,17 +135,21 @@ def _warn_of_labels(labels: Mapping[str, Any], section: str, meaning: str) -> No
         )
 
 
-def window_of(config: WindowConfig, log: Log, last: str | None = None) -> Window | None:
+def window_of(
+    config: WindowConfig, log: Log, last: str | None = None, wait: str | None = None
+) -> Window | None:
     """The days that a configuration chooses, or None where it uses all of the log.
 
     last : the job's own number of days, such as 1d, in place of window.last
+    wait : as log.labels.wait: with `last`, the days before those whose rows still wait
     """
-    column = config.column
+    column, until = config.column, config.last_day
     if column is None:
         return None
-    if last is not None:
-        config = config.model_copy(update={"last": last, "half_life": None})
-    return choose_window(log, column, whole_days(config.last), config.last_day)
+    if last is not None and wait is not None:
+        newest = choose_window(log, column, 1, until).last
+        until = day_of(newest - math.ceil((parse_duration(wait) or 0) / 86400))
+    return choose_window(log, column, whole_days(last or config.last), until)
 
 
 _NO_RESULT: dict[str, Any] = {

@@ -257,7 +257,7 @@ def _history_line(record: dict[str, Any]) -> str:
     if isinstance(measures.get("ece_frequency"), float):
         parts.append(f"ECE {measures['ece_frequency']:.4f}")
     if record.get("message"):
-        parts.append(f"({textwrap.shorten(record['message'], 110, placeholder=' …')})")
+        parts.append(f"({textwrap.shorten(record['message'], 200, placeholder=' …')})")
     return "  ".join(parts)
 
 

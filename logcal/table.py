@@ -74,7 +74,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
         content = storage.read(f"{folder}/{MANIFEST_FILE}")
     except FileNotFoundError:
         raise InputRejectedError(
-            f"{root}: expected a version '{version}', found none: see `logcal tables list`"
+            f"{root}: expected a version '{version}', found none: its whole name is in `logcal tables list`"
         ) from None
     except OSError as error:
         raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
@@ -334,8 +334,8 @@ class Table:
         missing = [name for name in self.segments if name not in names]
         if missing:
             raise ConfigError(
-                f"segments: expected values of the columns {', '.join(self.segments)}, found none of "
-                f"{', '.join(missing)}: give the columns by name"
+                f"segments: the table needs {', '.join(self.segments)}, found none of {', '.join(missing)}: "
+                f"predict(scores, segments={{'{missing[0]}': ...}})"
             )
         return [segments[name] for name in self.segments]
 

@@ -103,6 +103,22 @@ def test_a_large_change_is_warned_of_and_refused_where_that_is_wanted(place, gat
     assert 0.5 < done.json["gate"]["change"]["relative"] <= 1
 
 
+def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place, gated):
+    random = np.random.default_rng(2)
+    score = random.random(4000) ** 6
+    label = (random.random(4000) < score).astype(np.int8)
+    place.write_log({"score": score, "label": label})
+    gated().expect(0)
+    wrong = place.write_log({"score": score, "label": 1 - label}, name="wrong")
+    gated(log__path=wrong).expect(
+        4, "inverted? Correct the log.", "; the live version is unchanged. gate.ranking"
+    )
+    change = manifest(place)["gate"]["change"]
+    assert (change["mean_old"], change["mean_new"]) == pytest.approx(
+        (label.mean(), 1 - label.mean()), abs=0.01
+    )
+
+
 def test_percent_is_refused_beside_probabilities(place, gated):
     columns = predictions(4000)
     place.write_log(columns)

@@ -466,8 +466,36 @@ def test_monitor_waits_for_labels(days):
     fitted(days, "store", *KEYED, first, "log.labels.time=came", **labels)[0].expect(0)
     settings = ("window={column: made, last: 30d}", *KEYED, *DAILY[1:])
     run = days.job("monitor", *settings, **labels).expect(0)
-    assert "2026-03-07 has 1" in run.stdout or "2026-03-08 has" in run.stdout
-    assert "without a label yet: tested up to the day before" in run.stdout
+    # A part of day 7 waits by its age alone: the others of its rows are tested.
+    assert "4 days tested, 4 now" in run.stdout
+    assert "2026-03-09 has no row with a label yet: not tested" in run.stdout
+
+
+def test_each_day_is_evaluated_and_tested_once_its_labels_are_complete(days):
+    """Before the fits that use it, though earlier fits had it in their window."""
+    for number in range(5, 10):
+        (days.root / "log" / f"day-{number}").rename(days.root / f"later-{number}")
+    arrive(days, range(5))
+    joined(days, *DAILY)[0].expect(0)
+    measured = ("evaluate={last: 1d, allow_in_sample: false, against: previous}", "--json")
+    for number in range(5, 8):
+        (days.root / f"later-{number}").rename(days.root / "log" / f"day-{number}")
+        arrive(days, [number])
+        labels = {"log__labels__path": days.labels}
+        own = (*KEYED, *DAILY)
+        found = days.job(
+            "evaluate",
+            *own,
+            *measured,
+            output__path=None,
+            report__path=days.root / f"report-{number}",
+            **labels,
+        ).expect(0)
+        assert found.json["window"]["last"] == f"2026-03-{number - 1:02}"
+        assert 1470 < found.json["rows_used"] <= 1500
+        watched = days.job("monitor", *own, "--json", **labels).expect(0).json
+        assert (watched["days"], watched["last_day"]) == (1, f"2026-03-{number - 1:02}")
+        joined(days, *DAILY)[0].expect(0)
 
 
 def test_generate_takes_labels_of_other_files(place):

@@ -54,7 +54,7 @@ class RecordConfig(Section):
 
     path: Text | None = None
     """Folder of the run records, one JSON file per attempt: job, time, exit code, message, inputs, outputs, rows,
-    measures, software, host. null: <store.path>/<store.table>/runs, where that store is; without a store,
+    measures, software, host. null: <store.path>/<store.table>/runs, if there is a store; otherwise
     <output.path>.logcal. none: no records. A record that cannot be written gives a warning.
     """
     prometheus: Text | None = None

@@ -354,8 +354,8 @@ class SegmentsConfig(Section):
     min_rows: int = Field(1000, ge=1)
     """Rows that a segment needs for its own map, without partial pooling."""
     min_positives: int | None = Field(None, ge=1)
-    """Rows with label 1 that a segment needs for its own map; with partial pooling, as many with label 0. null: 100
-    with partial pooling, otherwise 10. Without partial pooling, a segment with fewer uses its parent's map; without
+    """Rows with label 1 that a segment needs for its own map (with partial pooling, also as many with label 0). null:
+    100 with partial pooling, otherwise 10. Without partial pooling, a segment with fewer uses its parent's map; without
     that, the map of all rows; without that, the score as it is.
     """
 
@@ -491,7 +491,9 @@ class EvaluateSection(Section):
     bins: int = Field(10, ge=1, le=1000)
     """Number of bins of ECE, MCE and the reliability table."""
     last: Days | None = None
-    """With window.column: the number of last days to measure, such as 1d. null: window.last."""
+    """With window.column: the number of last days to measure, such as 1d; with log.labels.wait, of the last days whose
+    labels are complete. null: window.last.
+    """
     against: Text | None = None
     """Other side of a comparison, on the same rows: another version's name, previous (the version before it),
     or raw (the scores themselves). The difference of the losses is given with its standard error.

@@ -29,7 +29,7 @@ from pipeline.sort.run_files import RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.published import MANIFEST, SCORE_TABLE
+from pipeline.table.published import MANIFEST, SCORE_TABLE, fitted_until
 
 
 @dataclass(frozen=True)
@@ -228,17 +228,18 @@ def in_sample(log: Log, manifest: Mapping[str, Any], days: Mapping[str, Any] | N
     days : of the log, where it is a window: its column, first and last day; none of them were fitted if the version's
         own window, by the same column, has no day in common with them
     """
-    if days is not None and _apart(days, manifest.get("window")):
+    if days is not None and _apart(days, manifest):
         return InSample(0, 0.0)
     fitted = {(file["path"], file["bytes"], file["rows"]) for file in manifest["log"]["files"]}
     rows = sum(file.rows for file in log.files if (file.path, file.size, file.rows) in fitted)
     return InSample(rows, rows / log.rows if log.rows else 0.0)
 
 
-def _apart(days: Mapping[str, Any], window: Mapping[str, Any] | None) -> bool:
+def _apart(days: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    window = manifest.get("window")
     if window is None or days["column"] != window["column"]:
         return False
-    return bool(days["first"] > window["last"] or days["last"] < window["first"])
+    return bool(days["first"] > fitted_until(manifest) or days["last"] < window["first"])
 
 
 def of_same_rows(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:

@@ -27,7 +27,7 @@ from pipeline.sort.segment_rows import SegmentRows
 from pipeline.sort.source import Days, Source
 from pipeline.sort.suspect_days import EVERY_DAY
 from pipeline.table.lookup_table import Predictor
-from pipeline.table.published import Version, segments_of
+from pipeline.table.published import Version, fitted_until, segments_of
 
 TRIAL = "trial"
 """Folder in scratch space."""
@@ -380,7 +380,7 @@ class Trials:
 
     def _seen_day(self, day: int) -> bool:
         """Tell whether the live version may have been fitted to rows of a day."""
-        window = None if self.current is None else self.current.manifest.get("window")
-        if window is not None:
-            return bool(window["first"] <= day_of(day).isoformat() <= window["last"])
+        manifest = {} if self.current is None else self.current.manifest
+        if window := manifest.get("window"):
+            return bool(window["first"] <= day_of(day).isoformat() <= fitted_until(manifest))
         return any((file.path, file.size, file.rows) in self._seen for file in self._log.files)

@@ -202,7 +202,7 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
 
 def waiting(rows: int) -> str:
     """State the number of rows that wait for their label, to end a sentence on rows with."""
-    return f" ({rows:,} of them wait for their label, which is null)" if rows else ""
+    return f" ({rows:,} of them wait for their label)" if rows else ""
 
 
 def write_part(tables: list[pa.Table], path: str) -> None:

@@ -83,6 +83,9 @@ def table_change(old: Version, new: Version) -> TableChange | None:
     return change_of_tables(before, after, data["lowest_score"], data["highest_score"])
 
 
+_COARSE = 10
+"""From how many times fewer rows than the old map's on a new map does not tell where the log's rows lie."""
+
 Place = tuple[str, tuple[str, ...]]
 """Place of a table: the path of its lookup table, and its segment columns."""
 
@@ -101,8 +104,9 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
 
     Notes
     -----
-    Rows are taken from the table with more segment columns; from the new one if both have as many. The rows of a
-    segment without a map of its own are assumed to lie like those of the map that it falls back to. A map counts the
+    Rows are taken from the table with more segment columns; from the new one if both have as many, unless its only map
+    is too coarse to tell where the rows lie, as one of two rows is. The rows of a segment without a map of its own are
+    assumed to lie like those of the map that it falls back to. A map counts the
     rows of each of its intervals: they are assumed to lie evenly in it. O(rows of both tables).
 
     Raises
@@ -112,7 +116,9 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     """
     before, after = (TableMaps.at(*place) for place in (old, new))
     old_weighs = not set(old[1]) <= set(new[1])
-    if old_weighs and not set(new[1]) <= set(old[1]):
+    if not old[1] and not new[1]:
+        old_weighs = bool(before.starts[-1] > _COARSE * after.starts[-1])
+    elif old_weighs and not set(new[1]) <= set(old[1]):
         return None
     both, finer = TwoTables(before, after, lowest, highest, old_weighs), before if old_weighs else after
     if isinstance(finer.table, CalibrationMap):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
@@ -288,6 +288,14 @@ class Version:
 def segments_of(version: Version) -> tuple[str, ...]:
     """The names of a version's segment columns; empty without segments."""
     return tuple((version.manifest.get("segments") or {}).get("columns", ()))
+
+
+def fitted_until(manifest: Mapping[str, Any]) -> str:
+    """Last day that a version's fit used, set aside or excluded: later days of its window had no labels yet."""
+    window = manifest.get("window") or {}
+    unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
+    known = (day for day in window.get("days", ()) if day.get("rows_usable", day["rows_used"]))
+    return max({day["day"] for day in known} - unlabelled, default=window.get("last", ""))
 
 
 def strange_days(version: Version) -> list[str]:
