@@ -113,7 +113,7 @@ def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place
     gated(log__path=wrong).expect(
         4, "inverted? Correct the log.", "; the live version is unchanged. gate.ranking"
     )
-    change = manifest(place)["gate"]["change"]
+    change = place.manifest(place.versions[-1])["gate"]["change"]
     assert (change["mean_old"], change["mean_new"]) == pytest.approx(
         (label.mean(), 1 - label.mean()), abs=0.01
     )
