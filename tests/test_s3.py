@@ -3,6 +3,8 @@
 import json
 import shutil
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -15,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from s3 import BUCKET, environment, s3_server
 
 from logcal.errors import ConfigError, InputRejectedError
+from pipeline.files.requests import TOGETHER, together
 from pipeline.log.logs import Columns, open_log
 from pipeline.score.scored_file import HELD_BYTES
 
@@ -229,6 +232,21 @@ def test_how_often_a_file_is_asked_for_its_size(remote, held):
         job(remote, name).expect(code)
     asked = [path for method, path, _ in remote.server.requests if method == "HEAD" and "/log/part-" in path]
     assert len(asked) <= 10, len(asked)
+
+
+def test_requests_wait_together(remote):
+    """The client would have ten under way, whatever waits."""
+    remote.filesystem.pipe_file(f"{remote.url}/a", b"content")
+    all_here = threading.Barrier(TOGETHER)
+
+    def fault(method, path):
+        with suppress(threading.BrokenBarrierError):
+            all_here.wait(60)
+
+    remote.server.fault = fault
+    asked = together(lambda _: remote.filesystem.cat_file(f"{remote.url}/a", start=0, end=8), range(TOGETHER))
+    assert set(asked) == {b"content"}
+    assert not all_here.broken
 
 
 FAULTS = ["500", "503", "reset", "cut", "403"]

@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from fsspec.config import conf
+
 from calibrators.arithmetic.processors import processors
 from pipeline.execution import tasks
 
 TOGETHER = 32
 """Requests at a time: they wait for the store and need no processor."""
+
+# The client of S3 has ten connections, whatever waits for them, unless it is told otherwise.
+conf.setdefault("s3", {}).setdefault("config_kwargs", {}).setdefault("max_pool_connections", 2 * TOGETHER)
 
 WHOLE_BYTES = 1 << 20
 """Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
