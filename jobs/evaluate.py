@@ -87,7 +87,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     else:
         _check_kept(kept, transform, columns, others, config.window.column)
         log = kept.files()
-    window = window_of(config.window, log, config.evaluate.last, config.log.labels.wait)
+    window = window_of(config.window, log, config.evaluate.last, labelled=True)
     if window is not None:
         log = window.log
     measurement = Measurement(
@@ -111,7 +111,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     check_earlier(output, identity)
     days = None if window is None else window_days(window)
     seen = (
-        in_sample(log, version.manifest, days)
+        in_sample(log, version.manifest, window)
         if kept is None
         else of_same_rows(kept.manifest["data"], version.manifest)
     )

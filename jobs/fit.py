@@ -92,11 +92,10 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     identity = run_id("fit", log, settings)
     wants_candidate = config.store.publish == "candidate"
     keep = config.retention.versions
-    made = left_to_do(store, identity, candidate=wants_candidate, force=config.store.force, keep=keep)
+    until, force = config.window.until is not None, config.store.force
+    made = left_to_do(store, identity, candidate=wants_candidate, force=force, keep=keep, until=until)
     seen = None if current is None else current.name
     if made is not None:
-        until = config.window.until is not None
-        refuse([] if config.store.force else older_data(made.manifest, current, seen, until=until), made)
         return Finishing(store, made, _outcome, keep)
     sorting = Sorting.of(config, log, identity)
     if window is not None:
@@ -436,8 +435,9 @@ def _free_runs(scratch: str) -> None:
 
 def _choice_line(data: dict[str, Any]) -> str:
     """Line about the choice of auto, and its gain."""
-    isotonic = f"{100 * data['isotonic_share']:.2g}"
-    share = f"auto took isotonic steps for {isotonic} % of the log's rows, the smooth curve for the rest"
+    isotonic = 100 * data["isotonic_share"]
+    some = isotonic if isotonic == 100 else min(isotonic, 99.9)  # few are not none
+    share = f"auto took isotonic steps for {some:.3g} % of the log's rows, the smooth curve for the rest"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"

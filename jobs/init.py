@@ -54,6 +54,9 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     _check_roles(log, facts, roles, given, daily=daily)
     values, notes = _found(log, target, facts, roles)
     values |= _daily(target) if daily else _plain(target)
+    if daily and given.get("log.labels.wait") is not None:
+        # A day is fitted to whole or not at all: `evaluate` and `monitor` find days that no fit has seen a part of.
+        values["window.min_labelled"] = 1.0
     values |= given
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)

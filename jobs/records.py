@@ -50,6 +50,7 @@ class Attempt:
     plan: Plan | None = None
     outcome: Outcome | None = None
     message: str | None = None
+    refused: str | None = None
 
     @property
     def settings(self) -> RecordConfig | None:
@@ -180,7 +181,9 @@ class Attempt:
             "outcome": {0: DONE, _NOTHING_TO_DO: NOTHING}.get(code, FAILED),
             "message": self.message,
             **self._table(),
-            "version": known.get("version") or (None if code == _CHECK else known.get("current_version")),
+            "version": self.refused
+            or known.get("version")
+            or (None if code == _CHECK else known.get("current_version")),
             "inputs": {
                 "path": [paths] if isinstance(paths, str) else list(paths),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},

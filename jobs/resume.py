@@ -21,7 +21,7 @@ OLDER_DATA = "older_data"
 
 
 def left_to_do(
-    store: TableStore, identity: str, *, candidate: bool, force: bool, keep: int | None
+    store: TableStore, identity: str, *, candidate: bool, force: bool, keep: int | None, until: bool = False
 ) -> Version | None:
     """The version that a run made before and that is to be made current now; None: the run is new.
 
@@ -31,13 +31,14 @@ def left_to_do(
     candidate : whether the run is to leave CURRENT alone
     force : whether older data are no reason to refuse it
     keep : versions that stay, see `prune`: a run that was killed may have left more
+    until : whether the run was told on which day to end
 
     Raises
     ------
     NothingToDoError
-        It is live, or as the run would leave it, or it was rolled back.
+        It is live, or as the run would leave it, or it was rolled back, or replaced by one of newer data.
     CheckFailedError
-        It was refused, and would be again.
+        It was refused, and would be again, or its data end before those of the live version.
     """
     made = store.find_run(identity)
     if made is None:
@@ -56,11 +57,17 @@ def left_to_do(
     if made.candidate:
         store.enter_candidate(made)
     if stand.status is Status.REFUSED:
-        refuse([refusal for refusal in made.refusals if refusal["rule"] != OLDER_DATA or not force], made)
+        refuse([own for own in made.refusals if own["rule"] != OLDER_DATA or not force], made)
     if candidate:
         raise NothingToDoError(
             f"{said} (live: {now or 'none'}), and store.publish is candidate: nothing to do"
         )
+    refusals = [] if force else older_data(made.manifest, store.current(), now, until=until)
+    if refusals and stand.status is Status.REPLACED:
+        raise NothingToDoError(
+            f"{said}, which {now} with newer days has replaced: nothing to do; --force makes it live again"
+        )
+    refuse(refusals, made)
     return made
 
 
@@ -74,11 +81,13 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
     """
     if refusals:
         reasons = ". ".join(refusal["message"] for refusal in refusals)
-        raise CheckFailedError(
+        error = CheckFailedError(
             f"version {version.name} was saved as a candidate; "
             f"{'the live version is unchanged' if version.manifest['previous_version'] else 'no version is live'}. "
             f"{reasons}. `logcal tables promote` makes the candidate live anyway"
         )
+        error.version = version.name
+        raise error
 
 
 def prune(store: TableStore, keep: int | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.config.jobs import DataConfig, JobConfig
 from jobs.config.sections import LogConfig, WindowConfig, parse_duration, whole_days
 from jobs.outcome import SCRATCH
-from logcal.errors import ConfigError, counted
+from logcal.errors import ConfigError, NothingToDoError, counted
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.log.logs import Columns, Log, cut, open_log
@@ -136,19 +135,32 @@ def _warn_of_labels(labels: Mapping[str, Any], section: str, meaning: str) -> No
 
 
 def window_of(
-    config: WindowConfig, log: Log, last: str | None = None, wait: str | None = None
+    config: WindowConfig, log: Log, last: str | None = None, *, labelled: bool = False
 ) -> Window | None:
     """The days that a configuration chooses, or None where it uses all of the log.
 
-    last : the job's own number of days, such as 1d, in place of window.last
-    wait : as log.labels.wait: with `last`, the days before those whose rows still wait
+    last : the job's own number of days, such as 1d, in place of window.last. labelled : whether it counts from the
+        newest day with labels, where rows wait for them: half of window.min_labelled, so that the next run has another
+
+    Raises
+    ------
+    NothingToDoError
+        There is no such day.
     """
     column, until = config.column, config.last_day
     if column is None:
         return None
-    if last is not None and wait is not None:
-        newest = choose_window(log, column, 1, until).last
-        until = day_of(newest - math.ceil((parse_duration(wait) or 0) / 86400))
+    if labelled and last is not None and log.columns.labels is not None:
+        window = choose_window(log, column, whole_days(config.last), until)
+        labels = window.log.columns.labels
+        known = None if labels is None else labels.known_day(config.min_labelled / 2)
+        days = [day for day in window.days if (known is None or day <= known) and any(window.groups(day))]
+        if not days:
+            raise NothingToDoError(
+                f"all rows up to {day_of(window.last)} wait for their labels (log.labels.wait): nothing to do"
+            )
+        # Outcomes are known up to the end of all days.
+        log, until = replace(log, columns=replace(log.columns, labels=labels)), day_of(days[-1])
     return choose_window(log, column, whole_days(last or config.last), until)
 
 

@@ -19,7 +19,7 @@ from jobs import interrupts
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.records import Attempt
 from jobs.registry import Job
-from logcal.errors import ConfigError, NothingToDoError, TemporaryError
+from logcal.errors import CheckFailedError, ConfigError, NothingToDoError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.storage import remember_urls, use, without_secrets
 
@@ -203,6 +203,8 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
         _silence_stdout()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last resort
         code, message = told(error)
+        if attempt is not None and isinstance(error, CheckFailedError):
+            attempt.refused = error.version
         if code == BUG:
             traceback.print_exc()
         return _fail(name, message, code, as_json, attempt)

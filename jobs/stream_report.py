@@ -244,7 +244,7 @@ class Telling:
             "files not readable yet": len(self.ledger.waiting),
             "files refused": len(refused),
             "last batch": said(_age(self.ledger.facts.get("at"), now)),
-            "table version": self.ledger.facts.get("version"),
+            "table version": self.store.readable_current(),
             "last refit": _refit_said(last, now) if last else "none",
             "rows with a label": None if coverage is None else f"{100 * coverage:.4g} %",
         }

@@ -24,6 +24,7 @@ from pipeline.table.published import (
     PublishedTable,
     Status,
     Version,
+    days_fitted,
     segments_of,
     status_of,
     strange_days,
@@ -144,7 +145,6 @@ def _since(table: PublishedTable, current: str | None) -> str | None:
 
 def _row(version: Version, current: str | None, since: str | None, entries: list[Entry]) -> dict[str, Any]:
     manifest = version.manifest
-    window = manifest.get("window")
     stand = status_of(version, entries, current).status
     return {
         "version": version.name,
@@ -153,12 +153,21 @@ def _row(version: Version, current: str | None, since: str | None, entries: list
         "status": stand.value,
         "created": manifest["created"],
         "method": manifest["method"],
-        "window": None if window is None else {key: window.get(key) for key in ("first", "last", "left_out")},
+        "window": _window(manifest) if manifest.get("window") else None,
         "rows_used": manifest["data"]["rows_used"],
         "lookup_rows": manifest["lookup_rows"],
         "gate": manifest.get("gate"),
         "fingerprint": manifest["fingerprint"],
     }
+
+
+def _window(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A version's window, and how many of its days were not fitted to: left out, or without a label so far."""
+    window, days = manifest["window"], days_fitted(manifest)
+    said = f"{window['first']} to {window['last']}"
+    if out := len(window["days"]) - len(days):
+        said += f" without {counted(out, 'day')}{f', up to {days[-1]}' if days else ''}"
+    return {**{key: window.get(key) for key in ("first", "last", "left_out")}, "said": said}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -168,7 +177,7 @@ def _line(row: dict[str, Any]) -> str:
         row["created"],
         row["method"],
         f"{row['rows_used']:,} rows",
-        *([_days(row["window"])] if row["window"] else []),
+        *([row["window"]["said"]] if row["window"] else []),
         f"{row['lookup_rows']:,} lookup rows",
         *([f"AUC {gate['auc']:.3f}"] if gate.get("auc") is not None else []),
         *_held_out(gate.get("holdout") or {}),
@@ -179,12 +188,6 @@ def _line(row: dict[str, Any]) -> str:
         failed = gate.get("failed")
         parts.append(f"{row['status']} ({', '.join(failed)})" if failed else row["status"])
     return "  ".join(parts)
-
-
-def _days(window: dict[str, Any]) -> str:
-    out = sum(own["days"] for own in (window["left_out"] or {}).values())
-    without = f" without {counted(out, 'day')}" if out else ""
-    return f"{window['first']} to {window['last']}{without}"
 
 
 def _held_out(held: dict[str, Any]) -> list[str]:
@@ -205,7 +208,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines.insert(2, f"status: {stand.value}{f' since {since}' if since else ''}")
     lines += _fact_lines("", manifest["data"])
     if manifest.get("window"):
-        lines += [f"window: {manifest['window']['first']} to {manifest['window']['last']}"]
+        lines += [f"window: {_window(manifest)['said']}"]
     lines += [f"day {day}" for day in strange_days(version)]
     lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]

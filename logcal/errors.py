@@ -38,9 +38,10 @@ class FileChangedError(FileRejectedError):
 
 
 class CheckFailedError(LogcalError):
-    """A result was computed and refused; nothing was published."""
+    """A result was computed and refused; nothing was published. version : the candidate that it is kept as."""
 
     exit_code = 4
+    version: str | None = None
 
 
 class TemporaryError(LogcalError):

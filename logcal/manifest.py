@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal import schema
-from logcal.errors import InputRejectedError
+from logcal.errors import InputRejectedError, examples
 from logcal.lookup_table import Array
 from logcal.storage import parse_checked
 
@@ -82,6 +82,21 @@ _MODEL: dict[str, Any] = {
 """Keys that readers rely on, and what they hold: one of several kinds, where these are in a tuple. A manifest may hold
 more. `?` ends the name of a key that may be absent; `*` stands for every key.
 """
+
+
+def full_name(table: str, name: str, names: Sequence[str]) -> str:
+    """Find the only version of a table whose name begins so. names : of all. Raises InputRejectedError."""
+    found = [full for full in names if full.startswith(name)] if name else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputRejectedError(
+            f"table '{table}' has {len(found)} versions that begin with '{name}': {examples(found)}; write more of the "
+            "name"
+        )
+    raise InputRejectedError(
+        f"table '{table}' has no version '{name}'; found {examples(names) or 'no versions'}"
+    )
 
 
 def read_manifest(path: str, content: bytes) -> dict[str, Any]:

@@ -40,6 +40,13 @@ def read(path: str) -> bytes:
     return content
 
 
+def names(path: str) -> list[str]:
+    """The names of the files and folders in a folder, as they are now. Errors: as `open_filesystem` and `read`."""
+    filesystem, inner = open_filesystem(path)
+    filesystem.invalidate_cache(inner)
+    return sorted(found.rstrip("/").rpartition("/")[2] for found in filesystem.ls(inner, detail=False))
+
+
 def stamp(path: str) -> str:
     """Return the stamp that changes when a file does. Errors: as `read`."""
     if not is_url(path):

@@ -21,7 +21,7 @@ from logcal import storage
 from logcal.arrow_columns import as_column, column_of, kind_of, segment_problems
 from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
-from logcal.manifest import read_manifest
+from logcal.manifest import full_name, read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, not_given
 from logcal.schema import apply_transform
 
@@ -45,7 +45,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     ----------
     store : local folder or fsspec URL
     table : name of the table
-    version : name of a version; None: the current one
+    version : name of a version, or the beginning of it that no other has; None: the current one
 
     Returns
     -------
@@ -66,18 +66,18 @@ def load(store: str, table: str, version: str | None = None) -> Table:
                 f"{key}: expected letters, digits, '.', '_' and '-', found {name!r}: choose a plain name"
             )
     root = f"{str(store).rstrip('/')}/{table}"
-    if version is None:
-        version = _current(root)
-    folder = f"{root}/versions/{version}"
+    wanted = version or _current(root)
     try:
+        version = full_name(table, version, storage.names(f"{root}/versions")) if version else wanted
+        folder = f"{root}/versions/{version}"
         # Which is written last: without it there is no version.
         content = storage.read(f"{folder}/{MANIFEST_FILE}")
     except FileNotFoundError:
         raise InputRejectedError(
-            f"{root}: expected a version '{version}', found none: its whole name is in `logcal tables list`"
+            f"{root}: expected a version '{wanted}', found none: see `logcal tables list`"
         ) from None
     except OSError as error:
-        raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
+        raise not_given(f"{root}/versions/{wanted}/{MANIFEST_FILE}", "manifest", error) from None
     read_manifest(f"{folder}/{MANIFEST_FILE}", content)
     return Table(cached_table(f"{folder}/lookup.parquet"), table)
 

@@ -458,10 +458,11 @@ def test_a_setting_that_the_command_ignores_is_said_and_a_shared_files_is_not(tm
     file.write_text("log: {path: log, label: clicked}\nstore: {path: s, table: t}\ngate: {min_rows: 1}\n")
     caplog.set_level("INFO")
     given = ["output.path=o", "gate={ranking: false}", "calibrator.method=platt", "log.score=s"]
-    load(ScoreConfig, [file], given)
+    load(ScoreConfig, [], [*given, "log.path=log", "store={path: s, table: t}"])
     assert [record.getMessage() for record in caplog.records] == [
         "--set calibrator.method, gate.ranking: ignored, this command has no such setting"
     ]
     caplog.clear()
-    load(ScoreConfig, [file], ["output.path=o"])
+    # Settings beside a file that serves several commands, as day.sh passes them on, serve them too.
+    load(ScoreConfig, [file], given)
     assert not caplog.records

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.files.output import Output
+from pipeline.table.published import PublishedTable, days_fitted
 
 try:
     import pyspark.sql
@@ -105,6 +106,79 @@ def test_a_day_and_the_next_and_a_correction(place, day):
     assert before["table_version"][0] != after["table_version"][0]
     metrics = (place.root / "logcal.prom").read_text()
     assert 'logcal_last_exit_code{job="score",table="ads"} 0' in metrics
+
+
+def test_an_older_day_run_again_has_nothing_to_do(place, day, capsys):
+    for number in (1, 2):
+        write_day(place, number)
+        assert day("fit") == 0
+    newest = place.current
+    assert day("fit", "window.until=2026-01-01") == 99
+    assert f"which {newest} with newer days has replaced" in capsys.readouterr().err
+    assert day("fit", "window.until=2026-01-01", "store.force=true") == 0
+    assert place.current == place.versions[0]
+
+
+@pytest.mark.parametrize("time", [None, "made"])
+def test_days_whose_outcomes_come_later_are_evaluated_and_monitored_before_a_fit_has_them(
+    place, monkeypatch, time
+):
+    """As `init --daily` sets it up; each day arrives with the outcomes that are known at its end."""
+    from jobs.init import init
+    from jobs.registry import JOBS
+    from jobs.run import run_job
+    from jobs.tables import list_versions
+
+    monkeypatch.chdir(place.root)
+    random, known = np.random.default_rng(3), []
+    settings = ["log.key=key", "log.labels.path=outcomes", "log.labels.time=at", "log.labels.wait=1d"]
+    settings += ["cluster.kind=inline", *([f"log.time={time}"] if time else [])]
+
+    def run(job, *more):
+        return run_job(JOBS[job], ["job/day.yaml"], more, dry_run=False, as_json=False)
+
+    def history(version):
+        found = json.loads((place.root / f"job/tables/log/monitor/{version}.json").read_text())
+        return [own["day"] for own in found["days"]]
+
+    (place.root / "outcomes").mkdir()
+    table = PublishedTable(str(place.root / "job/tables"), "log")
+    for number in range(1, 7):
+        midnight = np.datetime64(f"2026-01-{number:02}", "us")
+        z = random.normal(size=1500)
+        key = np.arange(1500) + 1500 * number
+        made = midnight + np.append(random.integers(0, 86_400, 1499), 86_399).astype("timedelta64[s]")
+        folder = place.root / f"log/date={midnight.astype('datetime64[D]')}"
+        folder.mkdir(parents=True)
+        score = 1 / (1 + np.exp(-z))
+        pq.write_table(pa.table({"key": key, "score": score, "made": made}), folder / "a.parquet")
+        one = random.random(1500) < score
+        at = made[one] + random.integers(60, 86_400, one.sum()).astype("timedelta64[s]")
+        known.append(pa.table({"key": key[one], "at": at}))
+        outcomes = pl.from_arrow(pa.concat_tables(known)).filter(
+            pl.col("at") < midnight + np.timedelta64(86_399, "s")
+        )
+        outcomes.write_parquet(place.root / "outcomes/o.parquet")
+        if number == 1:
+            init("log", "job", settings, daily=True)
+        if number < 4:
+            continue
+        if number == 4:  # days 1 and 2 are known, and of the times of day 3 all but the last
+            assert [run(job) for job in ("evaluate", "monitor", "fit", "score")] == [99, 99, 0, 0]
+            continue
+        live = table.current()
+        fitted = days_fitted(live.manifest)
+        assert [run(job) for job in ("evaluate", "monitor", "fit", "score")] == [0, 0, 0, 0]
+        report = place.root / f"job/reports/2026-01-{number - 1 if time else number - 2:02}/run.json"
+        assert json.loads(report.read_text())["in_sample_share"] == 0
+        # The days whose labels have become known since the fit, of times the last one but for its last row.
+        assert history(live.name) == [f"2026-01-{number - ago:02}" for ago in ((2, 1) if time else (2,))]
+        assert fitted[-1] == f"2026-01-{number - 3:02}"
+        assert run("evaluate") == 99 if time is None else run("evaluate") == 0
+    said = list_versions(str(place.root / "job/tables"), "log").lines[-1]
+    assert "to 2026-01-06 without 2 days, up to 2026-01-04" in said
+    # Days that the fit has used are in sample.
+    assert run("evaluate", "evaluate.last=3d", "report.path=other") == 4
 
 
 def test_days_that_an_earlier_version_scored_are_recognised(place, day):

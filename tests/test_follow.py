@@ -729,6 +729,10 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
     assert "&lt;b&gt;.parquet" in page
     assert "<b>.parquet" not in page
     assert "1 file scored, 1 refused." in page
+    # The live version, whatever the last batch had.
+    place.job("fit", "calibrator.method=platt").expect(0)
+    follow("--once", *told).expect(99)
+    assert place.current in (place.root / "page" / "report.html").read_text()
     follow("--once", *told, "report.path=/proc/page").expect(99, "report.path: /proc/page cannot be written")
     assert f"logcal_stream_batches{{{own}}} 0.0" in (place.root / "all.prom").read_text()
 

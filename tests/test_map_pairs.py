@@ -74,25 +74,29 @@ class Brute:
         return p if self.adjustments is None else self.adjustments.apply_one(p, place, score)
 
 
+def divided(masses: list[float], groups: list[int], otherwise: list[float]) -> list[float]:
+    """Shares of the groups' sums."""
+    whole = dict.fromkeys(groups, 0.0)
+    for mass, group in zip(masses, groups, strict=True):
+        whole[group] += mass
+    rows = zip(masses, groups, otherwise, strict=True)
+    return [mass / whole[group] if whole[group] > 0 else other for mass, group, other in rows]
+
+
 def brute(old: Brute, new: Brute, a: int, b: int, finer: Brute, lowest: float, highest: float) -> list[float]:
     """As `TwoTables.changes`, of the maps at two places."""
     inner = {*old.map_of(a).score_hi.tolist(), *new.map_of(b).score_hi.tolist()}
     edges = sorted({lowest, highest} | {x for x in inner if lowest <= x <= highest})
-    weighing = finer.map_of(a if finer is old else b)
+    maps = [old.map_of(a), new.map_of(b)]
     pieces = [(edges[0], edges[0])] if lowest == highest else list(itertools.pairwise(edges))
     middles = [low / 2 + high / 2 for low, high in pieces]
-    rows = [int(np.searchsorted(weighing.score_hi[:-1], middle, side="right")) for middle in middles]
-    width = dict.fromkeys(rows, 0.0)
-    for row, (low, high) in zip(rows, pieces, strict=True):
-        width[row] += high - low
-    weights = [
-        float(weighing.weight[row]) * ((high - low) / width[row] if width[row] > 0 else 1 / rows.count(row))
-        for row, (low, high) in zip(rows, pieces, strict=True)
-    ]
-    whole = 0.0
-    for weight in weights:
-        whole += weight
-    shares = [weight / whole if whole > 0 else 1 / len(pieces) for weight in weights]
+    widths = shares = [high - low for low, high in pieces]
+    # Rows lie evenly in an interval of the coarser map, and in one of the finer map as in the coarser.
+    for weighing in maps[::-1] if finer is old else maps:
+        rows = [int(np.searchsorted(weighing.score_hi[:-1], middle, side="right")) for middle in middles]
+        parts = divided(shares, rows, divided(widths, rows, [1 / rows.count(row) for row in rows]))
+        shares = [float(weighing.weight[row]) * part for row, part in zip(rows, parts, strict=True)]
+    shares = divided(shares, [0] * len(pieces), [1 / len(pieces)] * len(pieces))
     mean, mean_old, mean_new, largest, at = 0.0, 0.0, 0.0, 0.0, edges[0]
     for (low, high), middle, share in zip(pieces, middles, shares, strict=True):
         p, q = old.predict(middle, a), new.predict(middle, b)
@@ -131,6 +135,27 @@ def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
             finer = one if old_weighs else other
             wanted = [brute(one, other, i, j, finer, low, high) for i, j in zip(a, b, strict=True)]
             np.testing.assert_array_equal(found.T, wanted)
+
+
+def steps(edges, weight, prob):
+    low, high, none = np.append(-np.inf, edges), np.append(edges, np.inf), np.zeros(weight.size)
+    return CalibrationMap(low, high, prob, none, none, weight, weight * prob)
+
+
+def test_rows_lie_in_a_coarse_map_as_in_the_fine_one_beside_it():
+    """Most scores are low, which a map of two intervals does not tell."""
+    score = np.random.default_rng(0).beta(0.3, 3.0, 20_000)
+    edges = np.linspace(0, score.max(), 400)
+    counts = np.histogram(score, edges)[0].astype(float)
+    fine = steps(edges[1:-1], counts, edges[1:] ** 0.5)
+    coarse = steps(np.array([0.9]), np.array([19_990.0, 10.0]), np.array([0.8, 0.9]))
+    [found] = (
+        TwoTables(TableMaps(fine), TableMaps(coarse), 0.0, score.max()).changes(*np.zeros((2, 1), int)).T
+    )
+    old, new = fine.predict(score), coarse.predict(score)
+    np.testing.assert_allclose(
+        found[[0, 3, 4]], [np.abs(new - old).mean(), old.mean(), new.mean()], rtol=0.002
+    )
 
 
 def test_of_no_pairs_nothing_is_found():

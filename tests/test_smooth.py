@@ -22,6 +22,7 @@ from calibrators.arithmetic.passes import collapse, in_memory, together
 from calibrators.arithmetic.pooling import pooling_pass
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints
+from jobs.fit import _choice_line
 
 
 def observations(n, seed=0, decimals=None, truth=lambda z: 0.6 * z - 0.5):
@@ -486,3 +487,12 @@ def test_too_few_rows_for_halves_have_the_curve():
     scores = [0.1, 0.2, 0.3]
     curve = logit(Smooth().fit(scores, [0, 0, 1]).predict(scores))
     assert auto.predict(scores) == pytest.approx(expit(curve + auto.choice_.shift))
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, "0 %"), (0.0011, "0.11 %"), (0.9989, "99.9 %"), (0.9999, "99.9 %"), (1.0, "100 %")],
+)
+def test_a_fit_says_all_rows_only_of_all(share, said):
+    line = _choice_line({"isotonic_share": share, "cross_validated_log_loss": {}})
+    assert line.startswith(f"auto took isotonic steps for {said} of the log's rows")

@@ -37,6 +37,23 @@ def test_a_list_of_versions(store):
     assert found.lines[3].endswith("candidate")
 
 
+def test_a_refused_first_fit_is_said_and_listed_as_it_is(place, call):
+    own = place.predictions(2000)
+    place.write_log(own | {"label": 1 - own["label"]})
+    refused = call("fit", "gate.ranking=true").expect(
+        4, "no version is live. gate.ranking: expected more positives"
+    )
+    assert "the live version" not in refused.stderr
+    place.write_log(own)
+    call("fit").expect(0)
+    place.write_log(own | {"label": 1 - own["label"]})
+    call("fit", "gate.ranking=true").expect(4, "the live version is unchanged")
+    records = tables.history(str(place.store), "ads")
+    assert [run["version"] for run in records.summary["runs"]] == place.versions
+    assert records.lines[-1].endswith(" …)")
+    assert place.versions[2] in records.lines[-1]
+
+
 def test_a_list_of_tables(store, place, call):
     call("fit", store__table="shops").expect(0)
     (place.store / "notes.txt").write_text("no table")

@@ -287,11 +287,11 @@ def load_values(model: type[C], values: Values) -> C:
 
 
 def _say_ignored(values: Values, passed: Sequence[str]) -> None:
-    """Name the keys of other commands that were given to this one by --set; a file may serve all commands."""
+    """Name the keys of other commands that were given to this one by --set, unless a file serves all commands."""
     keys = [path for path in passed if not any(other.startswith(f"{path}.") for other in passed)]
     places = {path: values.provenance(path.split(".")) for path in keys}
     given = [path for path, found in places.items() if found and found.place.startswith("--set")]
-    if given:
+    if given and len(given) == len(keys):
         log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(given)))
 
 

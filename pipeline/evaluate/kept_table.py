@@ -24,12 +24,13 @@ from pipeline.log.log_files import LogFile, row_groups_of
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
+from pipeline.log.windows import Window, day_of
 from pipeline.sort.folding import order_tagged
 from pipeline.sort.run_files import RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.published import MANIFEST, SCORE_TABLE, fitted_until
+from pipeline.table.published import MANIFEST, SCORE_TABLE, days_fitted
 
 
 @dataclass(frozen=True)
@@ -222,24 +223,24 @@ class InSample:
         )
 
 
-def in_sample(log: Log, manifest: Mapping[str, Any], days: Mapping[str, Any] | None = None) -> InSample:
+def in_sample(log: Log, manifest: Mapping[str, Any], window: Window | None = None) -> InSample:
     """Find the files of a log that a version was fitted to: by path, size and rows.
 
-    days : of the log, where it is a window: its column, first and last day; none of them were fitted if the version's
-        own window, by the same column, has no day in common with them
+    window : whose log it is. If the version has a window by the same column, its days count: those that its fit left
+        out, such as days that waited for their labels, are new to it
     """
-    if days is not None and _apart(days, manifest):
-        return InSample(0, 0.0)
     fitted = {(file["path"], file["bytes"], file["rows"]) for file in manifest["log"]["files"]}
-    rows = sum(file.rows for file in log.files if (file.path, file.size, file.rows) in fitted)
-    return InSample(rows, rows / log.rows if log.rows else 0.0)
-
-
-def _apart(days: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
-    window = manifest.get("window")
-    if window is None or days["column"] != window["column"]:
-        return False
-    return bool(days["first"] > fitted_until(manifest) or days["last"] < window["first"])
+    parts = [(file, file.rows, True) for file in log.files]
+    if window is not None and window.column == (manifest.get("window") or {}).get("column"):
+        used = set(days_fitted(manifest))
+        seen = {day for day in window.days if day_of(day).isoformat() in used}
+        parts = [
+            (file, group.rows, not seen.isdisjoint(range(group.first, group.last + 1)))
+            for file, groups in window.files
+            for group in groups
+        ]
+    rows = sum(rows for file, rows, own in parts if own and (file.path, file.size, file.rows) in fitted)
+    return InSample(rows, rows / max(1, sum(rows for _, rows, _ in parts)))
 
 
 def of_same_rows(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:

@@ -158,6 +158,7 @@ class Outcomes:
     until : outcomes are known up to here: the time of the newest, or the end of the log's newest day
     chosen : whether the files and `until` have been narrowed to a window
     folders : of all files, chosen or not
+    by_day : whether predictions have dates alone: all of a day's waits end together
     """
 
     source: LabelSource
@@ -171,6 +172,7 @@ class Outcomes:
     until: int | None = None
     chosen: bool = False
     folders: tuple[str, ...] = ()
+    by_day: bool = False
 
     @property
     def rows(self) -> int:
@@ -225,7 +227,11 @@ class Outcomes:
         size = sum(_bytes_of(entries.filesystem, file, texts) for file in files) if texts else 0
         facts = (types, entries.snapshot_facts())
         opened = Outcomes(source, entries.filesystem, files, kinds, *facts, text_bytes=size)
-        return replace(opened, folders=tuple(folders_of(entries.filesystem, entries.root, files))).dated(log)
+        by_day = source.predicted is not None and not pa.types.is_timestamp(
+            schemas[0][1].field(source.predicted).type
+        )
+        folders = tuple(folders_of(entries.filesystem, entries.root, files))
+        return replace(opened, folders=folders, by_day=by_day).dated(log)
 
     def dated(self, log: Log) -> Outcomes:
         """The same with what is known of times."""
@@ -262,6 +268,14 @@ class Outcomes:
             ]
             files, spans = tuple(file for file, _ in inside), tuple(span for _, span in inside)
         return replace(self, files=files, spans=spans, until=until, chosen=True)
+
+    def known_day(self, share: float) -> int | None:
+        """The last day of which some predictions have labels, and this share; None: no prediction waits for its own."""
+        wait = self.source.wait
+        if wait is None or self.until is None or self.source.missing == DROP:
+            return None
+        part = DAY if self.by_day else 1 + round(share * (DAY - 1))
+        return (self.until - wait - part) // DAY
 
     def _range(self, first: int, last: int) -> tuple[int, int]:
         """Times between which outcomes count for predictions of some days."""

@@ -83,9 +83,6 @@ def table_change(old: Version, new: Version) -> TableChange | None:
     return change_of_tables(before, after, data["lowest_score"], data["highest_score"])
 
 
-_COARSE = 10
-"""From how many times fewer rows than the old map's on a new map does not tell where the log's rows lie."""
-
 Place = tuple[str, tuple[str, ...]]
 """Place of a table: the path of its lookup table, and its segment columns."""
 
@@ -104,10 +101,10 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
 
     Notes
     -----
-    Rows are taken from the table with more segment columns; from the new one if both have as many, unless its only map
-    is too coarse to tell where the rows lie, as one of two rows is. The rows of a segment without a map of its own are
-    assumed to lie like those of the map that it falls back to. A map counts the
-    rows of each of its intervals: they are assumed to lie evenly in it. O(rows of both tables).
+    Rows are taken from the table with more segment columns; from the new one if both have as many. The rows of a
+    segment without a map of its own are assumed to lie like those of the map that it falls back to. A map counts the
+    rows of each of its intervals: they are assumed to lie in it as the other table's rows do, which are assumed to lie
+    evenly in that one's intervals. O(rows of both tables).
 
     Raises
     ------
@@ -116,9 +113,7 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     """
     before, after = (TableMaps.at(*place) for place in (old, new))
     old_weighs = not set(old[1]) <= set(new[1])
-    if not old[1] and not new[1]:
-        old_weighs = bool(before.starts[-1] > _COARSE * after.starts[-1])
-    elif old_weighs and not set(new[1]) <= set(old[1]):
+    if old_weighs and not set(new[1]) <= set(old[1]):
         return None
     both, finer = TwoTables(before, after, lowest, highest, old_weighs), before if old_weighs else after
     if isinstance(finer.table, CalibrationMap):
@@ -297,15 +292,14 @@ class TwoTables:
         pairs = maps.shape[1]
         # Lines, so the ends of a piece are the farthest; the upper one is not part of it.
         points = np.stack([low, low / 2 + high / 2, np.maximum(low, np.nextafter(high, -np.inf))], axis=1)
-        finer, own = (self.old, maps[0]) if self.old_weighs else (self.new, maps[1])
-        row = _row_at(finer, own[pair], points[:, 1])
-        # The rows of an interval of the finer table lie evenly in it.
-        run = np.cumsum(np.append(False, (np.diff(pair) > 0) | (np.diff(row) != 0)))
-        width, pieces_of_run = np.bincount(run, high - low)[run], np.bincount(run)[run]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = finer.rows("weight")[row] * np.where(width > 0, (high - low) / width, 1 / pieces_of_run)
-            whole = np.bincount(pair, share, pairs)[pair]
-            share = np.where(whole > 0, share / whole, 1 / np.bincount(pair, minlength=pairs)[pair])
+        sides = [(one, maps[i]) for i, one in enumerate((self.old, self.new))]
+        share = high - low
+        # The rows of an interval of the finer table lie in it as the other's do, whose rows lie evenly in its own.
+        for one, own in sides[::-1] if self.old_weighs else sides:
+            row = _row_at(one, own[pair], points[:, 1])
+            run = np.cumsum(np.append(False, (np.diff(pair) > 0) | (np.diff(row) != 0)))
+            share = one.rows("weight")[row] * _shares(share, run, high - low)
+        share = _shares(share, pair)
         # Pieces without rows change nothing: most of the gaps of isotonic maps.
         kept = np.flatnonzero(share)
         return points[kept], share[kept], np.searchsorted(pair[kept], np.arange(pairs + 1))
@@ -336,6 +330,13 @@ def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
     """The whole numbers from each start on, and the place of the start that each comes from."""
     of = np.repeat(np.arange(counts.size), counts)
     return np.arange(of.size) - np.repeat(np.cumsum(counts) - counts - starts, counts), of
+
+
+def _shares(mass: Array, group: Integers, otherwise: Array | None = None) -> Array:
+    """Divide by the sum of the group; where it is 0 take the share of `otherwise`, or the same for all."""
+    whole = np.bincount(group, mass)[group]
+    rest = 1 / np.bincount(group)[group] if otherwise is None else _shares(otherwise, group)
+    return np.divide(mass, whole, out=rest, where=whole > 0)
 
 
 def _row_at(maps: TableMaps, own: Integers, score: Array) -> Integers:

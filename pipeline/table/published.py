@@ -19,7 +19,7 @@ from typing import Any
 from logcal import schema
 from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, examples, listing
-from logcal.manifest import read_manifest
+from logcal.manifest import full_name, read_manifest
 from logcal.reading import not_given
 from logcal.storage import open_filesystem
 from pipeline.files.folders import Folder
@@ -156,7 +156,7 @@ class PublishedTable:
             return found
         manifest = self._manifest(name)
         if manifest is None:
-            name = self._full_name(name)
+            name = full_name(self.table, name, self.names())
             manifest = self._manifest(name)
         return self._version(name, manifest or b"")
 
@@ -227,20 +227,6 @@ class PublishedTable:
     def _manifest(self, name: str) -> bytes | None:
         return _given(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
 
-    def _full_name(self, name: str) -> str:
-        names = self.names()
-        found = [full for full in names if full.startswith(name)] if name else []
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise InputRejectedError(
-                f"table '{self.table}' has {len(found)} versions that begin with '{name}': {examples(found)}; write "
-                "more of the name"
-            )
-        raise InputRejectedError(
-            f"table '{self.table}' has no version '{name}'; found {examples(names) or 'no versions'}"
-        )
-
     def predecessor(self, entries: list[Entry], now: str | None) -> str | None:
         """The version that a rollback would go back to, or None."""
         names = self.names()
@@ -296,6 +282,11 @@ def fitted_until(manifest: Mapping[str, Any]) -> str:
     unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
     known = (day for day in window.get("days", ()) if day.get("rows_usable", day["rows_used"]))
     return max({day["day"] for day in known} - unlabelled, default=window.get("last", ""))
+
+
+def days_fitted(manifest: Mapping[str, Any]) -> list[str]:
+    """The days of a version's window to whose rows it was fitted, in order; empty without a window."""
+    return [day["day"] for day in (manifest.get("window") or {}).get("days", ()) if day["rows_used"]]
 
 
 def strange_days(version: Version) -> list[str]:
