@@ -14,7 +14,7 @@ from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import log_files
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.log_files import LogFile, find_files, open_parquet
-from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers
+from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers, type_of
 from pipeline.log.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -180,19 +180,11 @@ def check_features(
         names = [feature.name for feature in known]
     for name in names:
         wanted.setdefault(name, f"a feature of {setting}.path")
-    problems = [_missing(name, role, schemas) for name, role in wanted.items()]
-    problems += [_several(name, role, schemas) for name, role in wanted.items()]
     kinds = dict(known) if known is not None else {}
-    features, fields = [], []
-    for name, role in wanted.items():
-        if any(schema.names.count(name) != 1 for _, schema in schemas):
-            continue
-        kind = first.field(name).type
-        if all(schema.field(name).type == first.field(name).type for _, schema in schemas):
-            fields.append(pa.field(name, kind))
-        else:
-            problems.append(_differing(name, role, schemas))
-    types = {f.name: f.type for f in fields}
+    found = {name: type_of(name, role, schemas) for name, role in wanted.items()}
+    types = {name: kind for name, (kind, _) in found.items() if kind is not None}
+    problems = [problem for _, problem in found.values()]
+    features = []
     for name in names:
         if name in types:
             kind, problem = _feature_kind(name, types[name], roles, kinds.get(name))
@@ -203,44 +195,12 @@ def check_features(
         problems.append(
             f"expected feature columns, found none beside {examples(list(wanted), 5)}: set data.features"
         )
-    return features, pa.schema(fields), [problem for problem in problems if problem]
+    return features, pa.schema(list(types.items())), [problem for problem in problems if problem]
 
 
 def _others(schema: pa.Schema, roles: Roles) -> list[str]:
     taken = {name for name, role in roles.named() if role != "data.categories"}
     return [name for name in schema.names if name not in taken]
-
-
-def _missing(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> str:
-    missing = [path for path, schema in schemas if name not in schema.names]
-    if not missing:
-        return ""
-    names = dict(schemas)[missing[0]].names
-    where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
-    return (
-        f"column '{name}' ({role}) is not in {where} ({examples(missing, 3)}), which have the columns "
-        f"{examples(names, 12)}"
-    )
-
-
-def _several(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> str:
-    twice = [path for path, schema in schemas if schema.names.count(name) > 1]
-    if not twice:
-        return ""
-    return (
-        f"column '{name}' ({role}): expected one column of this name, found several in {counted(len(twice), 'file')} "
-        f"({examples(twice, 3)}): give the others another name"
-    )
-
-
-def _differing(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> str:
-    by_type: dict[str, list[str]] = {}
-    for path, schema in schemas:
-        by_type.setdefault(str(schema.field(name).type), []).append(path)
-    counts = "; ".join(
-        f"{kind} in {counted(len(f), 'file')} ({examples(f, 2)})" for kind, f in by_type.items()
-    )
-    return f"column '{name}' ({role}): expected one type in all files, found {counts}: write the files with one schema"
 
 
 def _feature_kind(name: str, kind: pa.DataType, roles: Roles, known: str | None) -> tuple[str, str]:

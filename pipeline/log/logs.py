@@ -243,35 +243,12 @@ def check_roles(
     """Do `check_columns` for columns with their roles, which a section of the configuration names."""
     types: dict[str, str] = {}
     problems = []
-    # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.
-    different = list({id(schema): schema for _, schema in schemas}.values())
     for role, name in roles if schemas else ():
-        times = {id(schema): schema.names.count(name) for schema in different}
-        missing = [path for path, schema in schemas if not times[id(schema)]]
-        if missing:
-            problems.append(_missing(f"{section}.{role}", name, missing, schemas))
+        setting = f"{section}.{role}"
+        kind, problem = type_of(name, setting, schemas, f": set {setting}")
+        if kind is None:
+            problems.append(problem)
             continue
-        twice = [path for path, schema in schemas if times[id(schema)] > 1]
-        if twice:
-            problems.append(
-                f"column '{name}' ({section}.{role}): expected one column of this name, found several in {len(twice)} "
-                f"files ({examples(twice, 3)}): give the others another name"
-            )
-            continue
-        kinds = {id(schema): str(schema.field(name).type) for schema in different}
-        by_type: dict[str, list[str]] = {}
-        for path, schema in schemas:
-            by_type.setdefault(kinds[id(schema)], []).append(path)
-        if len(by_type) > 1:
-            counts = "; ".join(
-                f"{kind} in {counted(len(f), 'file')} ({examples(f, 2)})" for kind, f in by_type.items()
-            )
-            problems.append(
-                f"column '{name}' ({section}.{role}): expected one type in all files, found {counts}: "
-                "write the files with one schema"
-            )
-            continue
-        kind = schemas[0][1].field(name).type
         types[name] = str(kind)
         if not _usable(role, kind):
             wanted = {
@@ -281,19 +258,44 @@ def check_roles(
                 "time": "timestamps or dates",
             }.get(role, "numbers (a float or integer type)")
             problems.append(
-                f"column '{name}' ({section}.{role}): expected {wanted}, found {kind}: "
-                f"set {section}.{role} to another column or convert this one"
+                f"column '{name}' ({setting}): expected {wanted}, found {kind}: "
+                f"set {setting} to another column or convert this one"
             )
     return types, problems
 
 
-def _missing(setting: str, name: str, missing: list[str], schemas: Sequence[tuple[str, pa.Schema]]) -> str:
-    names = dict(schemas)[missing[0]].names
-    where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
-    return (
-        f"column '{name}' ({setting}) is not in {where} ({examples(missing, 3)}), which have the columns "
-        f"{examples(names, 12)}: set {setting}"
-    )
+def type_of(
+    name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]], advice: str = ""
+) -> tuple[pa.DataType | None, str]:
+    """A column's type in all files, or what is wrong with it."""
+    # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.
+    different = {id(schema): schema for _, schema in schemas}
+    times = {key: schema.names.count(name) for key, schema in different.items()}
+    if missing := [path for path, schema in schemas if not times[id(schema)]]:
+        names = dict(schemas)[missing[0]].names
+        where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
+        return None, (
+            f"column '{name}' ({role}) is not in {where} ({examples(missing, 3)}), which have the columns "
+            f"{examples(names, 12)}{advice}"
+        )
+    if twice := [path for path, schema in schemas if times[id(schema)] > 1]:
+        return None, (
+            f"column '{name}' ({role}): expected one column of this name, found several in "
+            f"{counted(len(twice), 'file')} ({examples(twice, 3)}): give the others another name"
+        )
+    kinds = {key: str(schema.field(name).type) for key, schema in different.items()}
+    by_type: dict[str, list[str]] = {}
+    for path, schema in schemas:
+        by_type.setdefault(kinds[id(schema)], []).append(path)
+    if len(by_type) > 1:
+        counts = "; ".join(
+            f"{kind} in {counted(len(f), 'file')} ({examples(f, 2)})" for kind, f in by_type.items()
+        )
+        return None, (
+            f"column '{name}' ({role}): expected one type in all files, found {counts}: "
+            "write the files with one schema"
+        )
+    return schemas[0][1].field(name).type, ""
 
 
 def _usable(role: str, kind: pa.DataType) -> bool:
