@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -16,8 +17,10 @@ import pyarrow.parquet as pq
 
 from calibrators import CalibrationMap
 from calibrators.arithmetic.passes import Pass, Points, run_passes
+from jobs.config.loading import load
+from jobs.registry import JOBS
 from pipeline.evaluate.evaluation import Evaluation, Sizes, both_sides, evaluation_of, side_passes
-from pipeline.execution import Executor, Graph
+from pipeline.execution import Executor, Graph, InlineExecutor
 from pipeline.fit.calibration import Fit, Recipe
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.sort.score_table import SortedRows
@@ -117,6 +120,19 @@ def write_log(folder: Path, columns: Any, files: int = 1, row_group_size: int = 
     for i, (a, b) in enumerate(pairwise(edges)):
         pq.write_table(table.slice(a, b - a), folder / f"part-{i}.parquet", row_group_size=row_group_size)
     return str(folder)
+
+
+def prepared(job: str, *settings: str, files: Iterable[Any] = (), **sections: Any) -> Any:
+    """A job of this process, from files, sections and settings, each over those before."""
+    registered = JOBS[job]
+    given = [f"{name}={json.dumps(values, default=str)}" for name, values in sections.items()]
+    config = load(registered.config_class(), files, [*given, *settings])
+    return registered.load_module().prepare(config)
+
+
+def run_job(job: str, *settings: str, executor: Executor | None = None, **more: Any) -> dict[str, Any]:
+    """Run a job in this process; returns its summary."""
+    return prepared(job, *settings, **more).execute(executor or InlineExecutor()).summary
 
 
 def write_lookup(path: Path, calibration_map: CalibrationMap, version: str = "000001-a", **facts: Any) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import over
+from common import over, prepared, run_job
 from scipy.special import expit, logit
 from scipy.stats import beta
 
@@ -16,9 +16,6 @@ import logcal
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
 from calibrators.measures.predictions import run_passes
-from jobs import fit, monitor
-from jobs.config.jobs import FitConfig, MonitorConfig
-from jobs.config.loading import load
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.day_pages import render_drift
 from pipeline.execution import InlineExecutor
@@ -185,21 +182,18 @@ def place(tmp_path):
 
 
 def publish(place, *more):
-    settings = [
-        f"log.path={place / 'fitted'}", f"store.path={place / 'store'}", "store.table=t", *more,
-    ]  # fmt: skip
-    return fit.prepare(load(FitConfig, settings=settings)).execute(InlineExecutor()).summary
+    return run_job(
+        "fit", *more, log={"path": place / "fitted"}, store={"path": place / "store", "table": "t"}
+    )
 
 
-def prepared(place, *more):
-    settings = [
-        f"log.path={place / 'log'}", f"store.path={place / 'store'}", "store.table=t", "window.column=date", *more,
-    ]  # fmt: skip
-    return monitor.prepare(load(MonitorConfig, settings=settings))
+def planned(place, *more):
+    own = {"log": {"path": place / "log"}, "store": {"path": place / "store", "table": "t"}}
+    return prepared("monitor", *more, window={"column": "date"}, **own)
 
 
 def look(place, *more):
-    return prepared(place, *more).execute(InlineExecutor())
+    return planned(place, *more).execute(InlineExecutor())
 
 
 def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
@@ -209,7 +203,7 @@ def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
     assert first.summary["days"] == 2
     assert not first.summary["alarm"]
     with pytest.raises(NothingToDoError, match="no day of the log is after 2026-01-12"):
-        prepared(place)
+        planned(place)
     days.append(write_day(place / "log", 12))
     found = look(place)
     assert found.summary["days"] == 3
@@ -233,7 +227,7 @@ def test_drift_is_an_alarm_that_stays_on(place):
     with pytest.raises(CheckFailedError, match=r"Since 2026-01-12 the table underestimates: \d+ % more"):
         look(place, page)
     with pytest.raises(CheckFailedError, match="the table underestimates"):
-        prepared(place)
+        planned(place)
     html = (place / "page/report.html").read_text()
     assert "the table underestimates" in html
     assert "Segments alarmed" not in html
@@ -242,7 +236,7 @@ def test_drift_is_an_alarm_that_stays_on(place):
     assert document["history"][0]["log_e"] < math.log(100) < document["history"][1]["log_e"]
     # Whoever asks for a page after the alarm gets it.
     late = f"report.path={place / 'late'}"
-    assert "write the page" in prepared(place, late).plan.stages[0]
+    assert "write the page" in planned(place, late).plan.stages[0]
     with pytest.raises(CheckFailedError, match="the table underestimates"):
         look(place, late)
     assert (place / "late/report.html").read_text() == html
@@ -298,7 +292,7 @@ def test_other_settings_do_not_add_to_the_same_evidence(place):
     look(place)
     write_day(place / "log", 11)
     with pytest.raises(ConfigError, match="move the file away to begin anew"):
-        prepared(place, "monitor.tolerance=1.2")
+        planned(place, "monitor.tolerance=1.2")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +303,7 @@ def test_what_cannot_be_told_is_refused(place, setting, message):
     publish(place)
     write_day(place / "log", 10)
     with pytest.raises(ConfigError, match=message):
-        prepared(place, setting)
+        planned(place, setting)
 
 
 def test_a_sampled_log_is_watched_at_its_own_odds(place):

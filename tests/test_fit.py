@@ -9,14 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from common import wave, write_log
+from common import ANY_TABLE, prepared, wave, write_log
 
 from calibrators import METHODS
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods import enir
-from jobs import fit
-from jobs.config.jobs import FitConfig
-from jobs.config.loading import load
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.sort import score_table
@@ -34,15 +31,14 @@ def rows():
     return score, label, generator.exponential(size=4000)
 
 
-def prepared(tmp_path, *more):
-    settings = [f"log.path={tmp_path / 'log'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
-    settings += ["gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, holdout: none}"]
-    return fit.prepare(load(FitConfig, settings=[*settings, *more]))
+def planned(tmp_path, *more):
+    store = {"path": tmp_path / "store", "table": "t"}
+    return prepared("fit", *more, log={"path": tmp_path / "log"}, store=store, gate=ANY_TABLE)
 
 
 def fitted(tmp_path, table, *more):
     write_log(tmp_path / "log", table)
-    return prepared(tmp_path, *more).execute(InlineExecutor())
+    return planned(tmp_path, *more).execute(InlineExecutor())
 
 
 def manifest_of(summary):
@@ -68,9 +64,9 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
     weight = np.stack([n - np.arange(n), np.arange(n) + 1], axis=1).ravel() / n
     write_log(tmp_path / "log", {"score": score, "label": np.tile([0, 1], n), "w": weight})
     monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
-    planned = prepared(tmp_path, "log.weight=w", "gate.holdout=null", f"calibrator.method={method}")
-    most = planned.plan.facts["gathers_at_most_bytes"]
-    assert any("at most" in stage and "in one process" in stage for stage in planned.plan.stages)
+    plan = planned(tmp_path, "log.weight=w", "gate.holdout=null", f"calibrator.method={method}")
+    most = plan.plan.facts["gathers_at_most_bytes"]
+    assert any("at most" in stage and "in one process" in stage for stage in plan.plan.stages)
     sizes = []
 
     def weighed(combine):
@@ -89,7 +85,7 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
             parts, replace(request, combine=weighed(request.combine)), *how
         ),
     )
-    manifest = manifest_of(planned.execute(InlineExecutor()).summary)
+    manifest = manifest_of(plan.execute(InlineExecutor()).summary)
     assert manifest["gathered"]["at_most_bytes"] == most >= max(sizes)
     if method == "isotonic":
         assert max(sizes) >= 32 * n

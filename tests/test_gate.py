@@ -4,14 +4,12 @@ import os
 
 import numpy as np
 import pytest
-from common import predictions, simulated
+from common import predictions, prepared, simulated
 
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import collapse, run_in_memory
 from calibrators.measures.comparison import comparison_passes
-from jobs import fit
 from jobs.config.jobs import FitConfig
-from jobs.config.loading import load
 from jobs.config.sections import GateConfig, WindowConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
 from jobs.resume import older_data
@@ -292,19 +290,14 @@ def days(place):
     return ("window.column=date", "window.last=2d")
 
 
-def prepared(place, *settings):
-    own = (
-        f"log.path={place.log}",
-        f"store.path={place.store}",
-        "store.table=ads",
-        f"scratch={place.scratch}",
-    )
-    return fit.prepare(load(FitConfig, [], [*own, "cluster.kind=inline", *settings]))
+def planned(place, *settings):
+    store = {"path": place.store, "table": "ads"}
+    return prepared("fit", *settings, log={"path": place.log}, store=store, scratch=place.scratch)
 
 
 def test_a_slow_run_does_not_move_current_back(place, days):
-    slow = prepared(place, *days, "window.until=2026-01-02")
-    fast = prepared(place, *days, "window.until=2026-01-03")
+    slow = planned(place, *days, "window.until=2026-01-02")
+    fast = planned(place, *days, "window.until=2026-01-03")
     newest = fast.execute(InlineExecutor()).summary["version"]
     with pytest.raises(CheckFailedError, match=r"its data end on 2026-01-02.*which was published meanwhile"):
         slow.execute(InlineExecutor())
@@ -313,8 +306,8 @@ def test_a_slow_run_does_not_move_current_back(place, days):
     assert kept["publish"] == "candidate"
     # Run again it is refused again, and --force finds what it made.
     with pytest.raises(CheckFailedError, match="saved as a candidate"):
-        prepared(place, *days, "window.until=2026-01-02")
-    forced = prepared(place, *days, "window.until=2026-01-02", "store.force=true")
+        planned(place, *days, "window.until=2026-01-02")
+    forced = planned(place, *days, "window.until=2026-01-02", "store.force=true")
     assert forced.execute(InlineExecutor()).summary["version"] == place.versions[1] == place.current
 
 
@@ -322,8 +315,8 @@ def test_a_slow_run_of_older_files_does_not_either(place):
     old, new = (place.write_log(place.predictions(1500, seed=seed), name=f"log-{seed}") for seed in (1, 2))
     for file in old.iterdir():
         os.utime(file, (1, 1))
-    slow = prepared(place, f"log.path={old}")
-    prepared(place, f"log.path={new}").execute(InlineExecutor())
+    slow = planned(place, f"log.path={old}")
+    planned(place, f"log.path={new}").execute(InlineExecutor())
     newest = place.current
     with pytest.raises(CheckFailedError, match="its log's newest file is older"):
         slow.execute(InlineExecutor())

@@ -8,12 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from common import run_job
 
 import logcal
-from jobs import fit, score
-from jobs.cluster.starting import starting_executor
-from jobs.config.jobs import FitConfig, ScoreConfig
-from jobs.config.loading import load
 from jobs.config.sections import SegmentsConfig
 from pipeline.table.store import TableStore
 
@@ -45,13 +42,6 @@ def golden(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(job, config, *settings, files=()):
-    """Run a job in this process; returns its summary."""
-    loaded = load(config, files, [*settings, "cluster.kind=inline"])
-    with starting_executor(loaded.cluster) as executor:
-        return job.prepare(loaded).execute(executor()).summary
-
-
 def writer(path):
     return pq.ParquetFile(path).metadata.created_by
 
@@ -72,9 +62,7 @@ def assert_same_columns(found, expected, but=()):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_scoring_with_a_table_gives_what_it_gave(golden, table):
-    run(
-        score, ScoreConfig, "log.path=to-score", "store.path=store", f"store.table={table}", "output.path=now"
-    )
+    run_job("score", "log.path=to-score", "store.path=store", f"store.table={table}", "output.path=now")
     now, before = golden / "now" / "part-0.parquet", golden / "scored" / table / "part-0.parquet"
     if writer(now) == writer(before):
         assert now.read_bytes() == before.read_bytes()
@@ -91,14 +79,14 @@ def test_a_fit_gives_the_table_that_it_gave(golden, table):
     config["gate"] = {"min_rows": 1}
     config |= {"cluster": {"kind": "inline"}, "scratch": None}
     Path("config.yaml").write_text(yaml.safe_dump(config))
-    done = run(fit, FitConfig, *(FORMER_SETTINGS if config["log"]["segment"] else ()), files=["config.yaml"])
+    done = run_job("fit", *(FORMER_SETTINGS if config["log"]["segment"] else ()), files=["config.yaml"])
     now, before = Path(done["lookup_path"]), Path(version.lookup_path)
     redrawn = config["calibrator"]["method"] in REDRAWN
     if not (former or redrawn or config["log"]["segment"]) and writer(now) == writer(before):
         assert now.read_bytes() == before.read_bytes()
     if redrawn:
         scored = ("log.path=to-score", "store.path=now", f"store.table={table}", "output.path=scored-now")
-        run(score, ScoreConfig, *scored)
+        run_job("score", *scored)
         found, expected = (
             pq.read_table(golden / folder / "part-0.parquet")["probability"].to_numpy()
             for folder in ("scored-now", f"scored/{table}")

@@ -33,8 +33,7 @@ from calibrators.methods.intervals import (
     ranks,
     venn_abers_pass,
 )
-from jobs import evaluate, fit, score, tables
-from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
+from jobs import tables
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
 from pipeline.fit.calibration import make_calibrator
@@ -277,7 +276,7 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     plain = {"segment": []}
     calibrator = {"method": method, "interval": "auto" if method == "auto" else kind}
     rate = 0.5 if method in ("abb", "smooth") else 1.0
-    made = run(fit, FitConfig, tmp_path, calibrator=calibrator, log={**plain, "negative_sampling_rate": rate})
+    made = run("fit", tmp_path, calibrator=calibrator, log={**plain, "negative_sampling_rate": rate})
     loaded = read_table(made["lookup_path"])
     assert loaded.facts.interval == kind
     assert loaded.facts.format_version == "2"
@@ -305,7 +304,7 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
 
 def check_scored(root, kind, log, *, inline):
     """Score and evaluate the log; what it got is what applications and queries give it. Returns it, with both ends."""
-    run(score, ScoreConfig, root, log=log, output={"path": str(root / "out"), "interval": True})
+    run("score", root, log=log, output={"path": str(root / "out"), "interval": True})
     scored = pq.read_table(root / "out")
     assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
     segments = {name: scored[name] for name in log["segment"]}
@@ -317,7 +316,7 @@ def check_scored(root, kind, log, *, inline):
             np.testing.assert_array_equal(scored[name], end)
             np.testing.assert_array_equal(rows[name], end)
     report = {"path": str(root / "report")}
-    run(evaluate, EvaluateConfig, root, log=log, evaluate={"allow_in_sample": True}, report=report)
+    run("evaluate", root, log=log, evaluate={"allow_in_sample": True}, report=report)
     page = (root / "report" / "report.html").read_text()
     said = ("The band contains" in page, "multiprobabilities" in page, "posterior interval" in page)
     assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
@@ -360,7 +359,7 @@ def test_rows_with_weights(tmp_path, kind, weights):
             "window": {"column": "date", "last": "4d", "half_life": "1d"},
         }
         weight = 0.5 ** (3 - day)
-    made = run(fit, FitConfig, tmp_path, **more)
+    made = run("fit", tmp_path, **more)
     loaded = read_table(made["lookup_path"])
     own = sampling_weights(weight) if weights == "sampling" else weight
     points = collapse(score, label, own)
@@ -414,9 +413,7 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
     weight = sampling_weights(rows["w"]) if weights == "sampling" else rows["w"]
     heaviest = weight.max() if weights == "sampling" else 1.0
     segments = {"shrinkage": "none", "min_rows": 100}
-    made = run(
-        fit, FitConfig, tmp_path, log=log, segments=segments, calibrator={"method": method, "interval": kind}
-    )
+    made = run("fit", tmp_path, log=log, segments=segments, calibrator={"method": method, "interval": kind})
     found = read_table(made["lookup_path"])
     assert found.facts.interval == kind
     assert found.facts.format_version == "4"
@@ -453,12 +450,11 @@ def test_what_does_not_go_with_intervals(tmp_path):
         ({"segment": []}, {"interval": "posterior", "method": "platt"}, "expected method auto"),
     ):
         with pytest.raises(ConfigError, match=said):
-            run(fit, FitConfig, tmp_path, log=log, calibrator=calibrator)
-    run(fit, FitConfig, tmp_path, log={"segment": []})
+            run("fit", tmp_path, log=log, calibrator=calibrator)
+    run("fit", tmp_path, log={"segment": []})
     with pytest.raises(ConfigError, match=r"output.interval: expected a table with intervals"):
         run(
-            score,
-            ScoreConfig,
+            "score",
             tmp_path,
             log={"segment": []},
             output={"path": str(tmp_path / "o"), "interval": True},
@@ -472,7 +468,7 @@ def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
     write_log(
         tmp_path / "log", pa.table({"score": score, "label": (np.abs(score - 0.4) < 0.2).astype(np.int8)})
     )
-    made = run(fit, FitConfig, tmp_path, log={"segment": []}, calibrator={"interval": "band"})
+    made = run("fit", tmp_path, log={"segment": []}, calibrator={"interval": "band"})
     assert "refute" in caplog.text
     loaded = read_table(made["lookup_path"])
     assert loaded.interval is None
@@ -483,7 +479,7 @@ def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
 
 def test_intervals_that_cannot_be(tmp_path):
     a_log(tmp_path)
-    path = run(fit, FitConfig, tmp_path, log={"segment": []}, calibrator={"interval": "band"})["lookup_path"]
+    path = run("fit", tmp_path, log={"segment": []}, calibrator={"interval": "band"})["lookup_path"]
     table = pq.read_table(path, partitioning=None)
     at = table.schema.get_field_index("prob_lower")
     pq.write_table(table.set_column(at, table.schema.field(at), pa.array(np.full(table.num_rows, 1.5))), path)

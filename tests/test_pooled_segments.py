@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import ANY_TABLE, FACTS, fit_segments, write_log
+from common import ANY_TABLE, FACTS, fit_segments, run_job, write_log
 from scipy import integrate, optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
@@ -21,12 +21,7 @@ from calibrators.segments import adjusting
 from calibrators.segments.adjusting import VARIANCES, Cells, adjust, curve_of
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.partial_pooling import OWN_STRENGTH
-from jobs import evaluate, tables
-from jobs import fit as fit_job
-from jobs import score as score_job
-from jobs.cluster.starting import starting_executor
-from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
-from jobs.config.loading import load
+from jobs import tables
 from logcal.adjustments import Adjustments, drawn
 from logcal.errors import InputRejectedError
 from logcal.reading import read_table
@@ -503,33 +498,30 @@ def test_tables_of_segments_that_cannot_be(tmp_path, column, value, said):
         read_table(path)
 
 
-def run(job, config, root, **sections):
+def run(job, root, **sections):
     """Run a job in this process; returns its summary."""
     content = {
-        "log": {"path": str(root / "log"), "segment": ["a", "b"]},
-        "store": {"path": str(root / "store"), "table": "t"},
-        "cluster": {"kind": "inline"},
-        **({"gate": ANY_TABLE, "scratch": str(root)} if config is FitConfig else {}),
+        "log": {"path": root / "log", "segment": ["a", "b"]},
+        "store": {"path": root / "store", "table": "t"},
     }
-    for name, values in sections.items():
-        content[name] = {**content.get(name, {}), **values}
-    (root / "config.json").write_text(json.dumps(content))
-    loaded = load(config, [str(root / "config.json")], [])
-    with starting_executor(loaded.cluster) as executor:
-        return job.prepare(loaded).execute(executor()).summary
+    if job == "fit":
+        content |= {"gate": ANY_TABLE, "scratch": root}
+    return run_job(
+        job, **content | {name: {**content.get(name, {}), **own} for name, own in sections.items()}
+    )
 
 
 def test_from_a_log_to_its_report(tmp_path):
     table = some_log(13, wave=1.5)
     write_log(tmp_path / "log", table)
-    made = run(fit_job, FitConfig, tmp_path)
+    made = run("fit", tmp_path)
     segments = made["segments"]
     assert segments["min_positives"] == 100
     assert set(segments["fitted_on"]) == {"segment", "moved"}
     assert [row["level"] for row in segments["variances"]] == [1, 2]
     manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
     assert manifest["format_version"] == "2"
-    run(score_job, ScoreConfig, tmp_path, output={"path": str(tmp_path / "scored")})
+    run("score", tmp_path, output={"path": str(tmp_path / "scored")})
     scored = pq.read_table(tmp_path / "scored")
     loaded = logcal.load(str(tmp_path / "store"), "t")
     np.testing.assert_array_equal(
@@ -537,12 +529,12 @@ def test_from_a_log_to_its_report(tmp_path):
     )
     in_sample = {"allow_in_sample": True}
     report = {"path": str(tmp_path / "report")}
-    measured = run(evaluate, EvaluateConfig, tmp_path, evaluate=in_sample, report=report)
+    measured = run("evaluate", tmp_path, evaluate=in_sample, report=report)
     assert set(measured["segments"]["fitted_on"]) == {"segment", "moved"}
     # Isotonic regression keeps totals, and nearly so do pooled maps.
     mean = np.average(scored["probability"])
     assert mean == pytest.approx(np.mean(scored["label"]), rel=0.01)
-    run(fit_job, FitConfig, tmp_path, segments={"shrinkage": "none", "min_rows": 300})
+    run("fit", tmp_path, segments={"shrinkage": "none", "min_rows": 300})
     found = tables.diff(str(tmp_path / "store"), "t", "000001", "000002", str(tmp_path / "diff.html"))
     assert found.summary["segments"]
     query = tables.sql(str(tmp_path / "store"), "t", "000001", "duckdb", False, "log", "score")

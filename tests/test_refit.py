@@ -157,17 +157,10 @@ def changes_in_the_middle(path):
 
 def refit(place, arriving):
     """A refit of a stream whose ledger is what the followers before have left."""
-    config = FollowConfig.model_validate(
-        {
-            "log": {"path": [str(arriving)]},
-            "store": {"path": str(place.store), "table": place.table},
-            "output": {"path": str(place.output)},
-            "refit": {"every": "1h"},
-            "gate": ANY_TABLE,
-            "scratch": str(place.scratch),
-        }
-    )
-    ledger = Ledger(place.filesystem, str(place.output))
+    own = {"log": {"path": [str(arriving)]}, "store": {"path": str(place.store), "table": place.table}}
+    own |= {"output": {"path": str(place.output)}, "refit": {"every": "1h"}}
+    config = FollowConfig.model_validate({**own, "gate": ANY_TABLE, "scratch": str(place.scratch)})
+    ledger = Ledger(fsspec.filesystem("file"), str(place.output))
     ledger.load()
     found = refits.Refits(config, ledger)
     found.run(InlineExecutor())
@@ -190,7 +183,6 @@ def rows_of_current(place):
 )
 def test_a_file_that_lands_as_a_refit_begins_puts_it_off_by_nothing(place, stream, name, spoil):
     follow, arriving = stream
-    place.filesystem = fsspec.filesystem("file")
     lands(arriving, "a.parquet")
     lands(arriving, "b.parquet", seed=1)
     follow("--once", "refit.every=1h").expect(0)
@@ -229,7 +221,6 @@ def test_files_that_change_or_go_while_a_refit_runs_put_it_off_by_nothing(
 ):
     """They were listed, or their footers were read, and they are others when they are to be read."""
     follow, arriving = stream
-    place.filesystem = fsspec.filesystem("file")
     lands(arriving, "a.parquet")
     follow("--once", "refit.every=1h").expect(0)
     lands(arriving, "b.parquet", rows=300)
@@ -253,7 +244,6 @@ def test_files_that_change_or_go_while_a_refit_runs_put_it_off_by_nothing(
 @pytest.mark.parametrize(("damaged", "outcome"), [(3, "published"), (9, "rejected")])
 def test_damaged_files_may_land_while_a_refit_is_tried_again(place, stream, monkeypatch, damaged, outcome):
     follow, arriving = stream
-    place.filesystem = fsspec.filesystem("file")
     lands(arriving, "a.parquet")
     follow("--once", "refit.every=1h").expect(0)
     lands(arriving, "b.parquet", rows=300)
@@ -274,7 +264,6 @@ def test_damaged_files_may_land_while_a_refit_is_tried_again(place, stream, monk
 def test_a_refit_is_tried_again_without_new_files_alone(place, stream):
     """What fails for another reason fails with it: files that were scored are never left out."""
     follow, arriving = stream
-    place.filesystem = fsspec.filesystem("file")
     lands(arriving, "a.parquet")
     follow("--once", "refit.every=1h").expect(0)
     pq.write_table(pa.table({"score": [0.5]}), arriving / "unlabelled.parquet")

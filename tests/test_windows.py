@@ -17,13 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from common import ANY_TABLE
+from common import ANY_TABLE, prepared, run_job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import evaluate, fit
-from jobs import score as score_job
-from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
+from jobs import fit
 from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
@@ -59,18 +57,11 @@ def write_day(log: Path, day: int, table: pa.Table, name: str = "part-0") -> Pat
     return path
 
 
-def run(root: Path, path, store: str = "store", /, *, executor=None, **sections):
-    config = {
-        "log": {"path": path if isinstance(path, list) else str(path), **sections.pop("log", {})},
-        "store": {"path": str(root / store), "table": "ads"},
-        "scratch": str(root),
-        "cluster": {"kind": "inline"},
-        "gate": ANY_TABLE,
-        **sections,
-    }
-    if "window" in config:  # days of some hundred rows that are made to differ
-        config["window"] = {"suspect_days": "use", **config["window"]}
-    return fit.prepare(FitConfig.model_validate(config)).execute(executor or InlineExecutor()).summary
+def run(root: Path, path, store: str = "store", /, *, log=None, **sections):
+    own = {"store": {"path": root / store, "table": "ads"}, "scratch": root, "gate": ANY_TABLE}
+    if "window" in sections:  # days of some hundred rows that are made to differ
+        sections["window"] = {"suspect_days": "use", **sections["window"]}
+    return run_job("fit", log={"path": path, **(log or {})}, **own, **sections)
 
 
 def lookup(summary) -> bytes:
@@ -460,16 +451,12 @@ def test_two_fits_at_once_on_one_store(tmp_path, log):
 
 def test_a_dry_run_says_how_many_days_would_be_sorted(tmp_path, log):
     run(tmp_path, log, window=window(until=date_of(3)))
-    config = {
-        "log": {"path": str(log)},
-        "store": {"path": str(tmp_path / "store"), "table": "ads"},
-        "window": window(),
-    }
-    prepared = fit.prepare(FitConfig.model_validate(config))
-    plan = prepared.plan
+    store = {"path": tmp_path / "store", "table": "ads"}
+    planned = prepared("fit", log={"path": log}, store=store, window=window())
+    plan = planned.plan
     assert plan.facts["window"]["days_to_sort"] == 1
     assert "keep 1 of 3 days sorted in the store" in plan.stages[0]
-    layers = {layer.stage: len(layer.tasks) for layer in prepared.graph().layers.values()}
+    layers = {layer.stage: len(layer.tasks) for layer in planned.graph().layers.values()}
     assert layers["days"] == 1
     assert {"sort", "merge", "combine"} <= layers.keys()
 
@@ -487,16 +474,10 @@ def with_segments(table: pa.Table, seed: int, names: list[str | None]) -> pa.Tab
 # In other jobs
 
 
-def evaluated(root: Path, path, name: str, **sections):
-    config = {
-        "log": {"path": path if isinstance(path, list) else str(path), **sections.pop("log", {})},
-        "store": {"path": str(root / "store"), "table": "ads"},
-        "report": {"path": str(root / name)},
-        "scratch": str(root),
-        "cluster": {"kind": "inline"},
-        **sections,
-    }
-    return evaluate.prepare(EvaluateConfig.model_validate(config)).execute(Shuffled()).summary
+def evaluated(root: Path, path, name: str, *, log=None, **sections):
+    own = {"store": {"path": root / "store", "table": "ads"}, "report": {"path": root / name}}
+    log = {"path": path, **(log or {})}
+    return run_job("evaluate", log=log, scratch=root, executor=Shuffled(), **own, **sections)
 
 
 @pytest.mark.parametrize(("segment", "method"), [([], "histogram"), (["model"], "isotonic")])
@@ -543,14 +524,8 @@ def test_files_that_may_hold_rows_of_a_window_are_scored_whole(tmp_path, log):
     run(tmp_path, log)
     dates = pa.array(np.repeat([date_of(0), date_of(3)], 200))
     pq.write_table(day_rows(7).append_column("date", dates), log / "mixed.parquet")
-    config = {
-        "log": {"path": str(log)},
-        "store": {"path": str(tmp_path / "store"), "table": "ads"},
-        "output": {"path": str(tmp_path / "scored")},
-        "window": window("2d"),
-        "cluster": {"kind": "inline"},
-    }
-    found = score_job.prepare(ScoreConfig.model_validate(config)).execute(InlineExecutor()).summary
+    own = {"store": {"path": tmp_path / "store", "table": "ads"}, "output": {"path": tmp_path / "scored"}}
+    found = run_job("score", log={"path": log}, window=window("2d"), **own)
     assert found["window"] == {"column": "date", "first": date_of(3), "last": date_of(4)}
     names = [str(path.relative_to(tmp_path / "scored")) for path in (tmp_path / "scored").rglob("*.parquet")]
     days = [f"date={date_of(day)}/part-0.parquet" for day in (3, 4)]
@@ -736,14 +711,12 @@ def test_factors_have_sixteen_bits_and_are_next_to_exact(age, half_life):
     assert factor(age + 1, half_life) <= found
 
 
-def test_it_only_goes_with_a_window():
-    with pytest.raises(ValueError, match="only goes with"):
-        FitConfig.model_validate(
-            {"log": {"path": "log"}, "store": {"path": "store", "table": "t"}, "window": {"half_life": "7d"}}
-        )
+def test_it_only_goes_with_a_window(tmp_path):
+    with pytest.raises(ConfigError, match="only goes with"):
+        run(tmp_path, tmp_path, window={"half_life": "7d"})
 
 
 def test_a_half_life_that_makes_rows_vanish_is_refused(tmp_path):
     put(tmp_path / "log", 0, "a", rows_of(0))
-    with pytest.raises(ValueError, match="at least a 300th"):
+    with pytest.raises(ConfigError, match="at least a 300th"):
         run(tmp_path, tmp_path / "log", window=window("301d", half_life="1d"))
