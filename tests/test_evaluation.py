@@ -352,42 +352,35 @@ def test_an_infinite_loss_is_infinity_and_fails_any_limit(place, call):
     assert document(place.output)["evaluation"]["after"]["measures"]["log_loss"] == "Infinity"
 
 
+def evaluated(fitted, call, name, *settings, log="new"):
+    """An evaluation of the day after, into a folder of its own."""
+    paths = {"log__path": fitted.root / log, "output__path": fitted.root / name}
+    return call("evaluate", "--json", *settings, **paths)
+
+
 def test_versions_are_compared_on_the_same_rows(fitted, call):
     first = fitted.current
-    paths = {"log__path": fitted.root / "new"}
-    call("evaluate", "evaluate.against=previous", **paths).expect(0, "has no previous one to compare with")
+    alone = evaluated(fitted, call, "alone", "evaluate.against=previous")
+    old = alone.expect(0, "has no previous one to compare with").json
     call("fit", "calibrator.method=histogram", "calibrator.params={bins: 2}").expect(0)
-    done = call(
-        "evaluate", "--json", "evaluate.against=previous", output__path=fitted.root / "two", **paths
-    ).expect(0)
-    named = call(
-        "evaluate", "--json", f"evaluate.against={first}", output__path=fitted.root / "3", **paths
-    ).expect(0)
-    assert done.json["comparison"] == named.json["comparison"]
-    old = call(
-        "evaluate", "--json", f"store.version={first}", output__path=fitted.root / "one", **paths
-    ).expect(0)
-    loss = done.json["comparison"]["log_loss"]
-    assert loss["old"] == pytest.approx(old.json["after"]["log_loss"], rel=1e-12)
-    assert loss["new"] == pytest.approx(done.json["after"]["log_loss"], rel=1e-12)
+    done = evaluated(fitted, call, "two", "evaluate.against=previous").expect(0).json
+    named = evaluated(fitted, call, "3", f"evaluate.against={first}").expect(0).json
+    assert done["comparison"] == named["comparison"]
+    loss = done["comparison"]["log_loss"]
+    assert loss["old"] == pytest.approx(old["after"]["log_loss"], rel=1e-12)
+    assert loss["new"] == pytest.approx(done["after"]["log_loss"], rel=1e-12)
     assert loss["error"] > 0
-    assert (
-        "On the same rows the log loss of this version is"
-        in (fitted.root / "two" / "report.html").read_text()
-    )
+    page = (fitted.root / "two" / "report.html").read_text()
+    assert "On the same rows the log loss of this version is" in page
 
 
 def test_the_raw_score_to_compare_with(fitted, call):
-    paths = {"log__path": fitted.root / "new"}
-    done = call("evaluate", "--json", "evaluate.against=raw", **paths).expect(0)
-    assert done.json["comparison"]["log_loss"]["old"] == pytest.approx(
-        done.json["before"]["log_loss"], rel=1e-12
-    )
+    done = evaluated(fitted, call, "raw", "evaluate.against=raw").expect(0).json
+    assert done["comparison"]["log_loss"]["old"] == pytest.approx(done["before"]["log_loss"], rel=1e-12)
     margins = fitted.predictions(seed=1)
     fitted.write_log({**margins, "score": 5 * margins["score"]}, name="margins")
-    call(
-        "evaluate", "evaluate.against=raw", log__path=fitted.root / "margins", output__path=fitted.root / "m"
-    ).expect(3, "expected raw scores in [0, 1]")
+    refused = evaluated(fitted, call, "m", "evaluate.against=raw", log="margins")
+    refused.expect(3, "expected raw scores in [0, 1]")
 
 
 def test_segments_that_are_off_are_flagged_with_their_maps(place, call):

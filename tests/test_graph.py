@@ -319,6 +319,14 @@ SEGMENTS = ("log.segment=[site]", "segments.min_rows=100", "segments.min_positiv
 WINDOW = ("window.column=date", "window.last=4d", "window.until=2026-01-04", "window.min_labelled=0.5")
 
 
+def add(sections, settings):
+    """Put settings into the sections of a configuration."""
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = yaml.safe_load(value)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -334,10 +342,7 @@ def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
     (published,) = (dated.store / dated.table / "versions").iterdir()
     expected = read_table(str(published / "lookup.parquet"))
     sections = {"log": {"path": str(dated.log)}, "scratch": str(dated.scratch), "cluster": {"memory": "1GiB"}}
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        section, _, name = key.partition(".")
-        sections.setdefault(section, {})[name] = yaml.safe_load(value)
+    add(sections, settings)
     table = logcal.graph("fit", sections)
     assert isinstance(table, Delayed)
     for scheduler in ("synchronous", "threads", client.get):
@@ -386,10 +391,7 @@ def test_a_graph_needs_as_much_space_as_a_fit_that_keeps_no_days(dated, monkeypa
     asked = []
     monkeypatch.setattr(interface, "check_scratch", lambda config, log, needed: asked.append(needed))
     logcal.graph("fit", sections)
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        section, _, name = key.partition(".")
-        sections.setdefault(section, {})[name] = yaml.safe_load(value)
+    add(sections, settings)
     logcal.graph("fit", sections)
     assert asked[1] >= asked[0] + 16 * 800
 

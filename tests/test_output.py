@@ -43,13 +43,18 @@ def place(request, tmp_path):
         filesystem.rm("/bucket", recursive=True)
 
 
+def put(staging, name, content):
+    """Write a file of an output."""
+    with open_target(staging.filesystem, staging.target(name)) as file:
+        file.write(content)
+    staging.files += [name]
+
+
 def write(path, run_id="run", names=NAMES, failure=None):
     """Write an output, or fail just before its end; return its staging folder."""
     with Output(path).writing(run_id, names) as staging:
         for name in names:
-            with open_target(staging.filesystem, staging.target(name)) as file:
-                file.write(name.encode())
-        staging.files += names
+            put(staging, name, name.encode())
         staging.facts = {"rows": 7}
         if failure is not None:
             raise failure
@@ -80,9 +85,7 @@ def test_nothing_appears_where_the_system_does_not_write(tmp_path):
 
 def test_nothing_is_visible_before_the_end(place):
     with Output(place.path).writing("run", NAMES) as staging:
-        with open_target(staging.filesystem, staging.target("b.parquet")) as file:
-            file.write(b"x")
-        staging.files += ["b.parquet"]
+        put(staging, "b.parquet", b"x")
         assert Output(place.path).manifest() is None
         if Output(place.path).local:
             assert place.content() == {}
@@ -131,11 +134,9 @@ def test_a_folder_that_another_run_filled_meanwhile(tmp_path):
 
 def test_what_lost_workers_left_is_not_published(tmp_path):
     with Output(str(tmp_path / "out")).writing("run", NAMES) as staging:
-        with open_target(staging.filesystem, staging.target("b.parquet")) as file:
-            file.write(b"x")
+        put(staging, "b.parquet", b"x")
         with open(staging.target(".b.parquet.123.tmp"), "wb") as file:  # noqa: PTH123
             file.write(b"half")
-        staging.files += ["b.parquet"]
     assert sorted(p.name for p in (tmp_path / "out").rglob("*") if p.is_file()) == [MANIFEST, "b.parquet"]
 
 
@@ -238,9 +239,7 @@ def test_overlaps(tmp_path, output, other, expected):
 def write_beside(path, run_id="run", content=b"1", replace=False):
     output = Output(path, beside=True, replace=replace)
     with output.writing(run_id, ["a.parquet"]) as staging:
-        with open_target(staging.filesystem, staging.target("a.parquet")) as file:
-            file.write(content)
-        staging.files += ["a.parquet"]
+        put(staging, "a.parquet", content)
         staging.facts = {"files": [{"path": "a.parquet"}]}
     return output
 
@@ -417,9 +416,7 @@ def test_a_manifest_is_written_when_all_else_is_on_the_disk(tmp_path, monkeypatc
     output = Output(path, beside=True, replace=replace)
     with output.writing("run", NAMES) as staging:
         for name in NAMES:
-            with open_target(staging.filesystem, staging.target(name)) as file:
-                file.write(b"2")
-        staging.files += NAMES
+            put(staging, name, b"2")
     found = disk.before(".unfinished.json")
     assert {"a.parquet", "b.parquet", "day=1"} <= found
     assert any(name.startswith(".out.logcal-staging-") for name in found)

@@ -22,7 +22,7 @@ from pipeline.fit.calibration import make_calibrator
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort.score_table import SortPlan, build_score_table
 from tests.test_score_table import assert_same, points_of
-from tests.test_windows import content, put, rows_of, run, window
+from tests.test_windows import content, rows_of, run, window, write_day
 from tests.test_windows import manifest as manifest_of
 
 RATES = (0.01, 0.3, 4.0)
@@ -194,7 +194,7 @@ def test_neither_the_scale_nor_days_matter(tmp_path, segment):
     for day in range(3):
         own, table = rng.lognormal(0, 1, 400), rows_of(day, rows=400)
         for name, unit in (("log", 1), ("large", 64)):
-            put(tmp_path / name, day, "a", table.set_column(2, "w", pa.array(own * unit)))
+            write_day(tmp_path / name, day, table.set_column(2, "w", pa.array(own * unit)), "a")
     plain, large = (run(tmp_path, tmp_path / name, f"of-{name}", **sections) for name in ("log", "large"))
     assert 0 < manifest_of(plain)["data"]["weight"] == manifest_of(large)["data"]["weight"] < 1200
     assert manifest_of(large)["data"]["weight_scale"] == manifest_of(plain)["data"]["weight_scale"] / 64

@@ -163,50 +163,50 @@ def test_pandas_gets_its_index_back(tmp_path, scoring):
     assert result["probability"].tolist() == SLOPES.predict([0.1, 0.9]).tolist()
 
 
+def scored_column(tmp_path, column, calibration_map, row_group_size=1000, **facts):
+    """A column that was scored, as a table, and how many rows it had and how many of them had no score."""
+    lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map, **facts)
+    tables = {"a.parquet": pa.table({"score": column})}
+    log = write_log(tmp_path / "log", tables, row_group_size=row_group_size)
+    scored = run(log, Scoring("score", lookup), tmp_path / "out")
+    return pq.read_table(tmp_path / "out" / "a.parquet"), scored.counts[:2]
+
+
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "uint16", "int64"])
 def test_score_columns_of_any_number(tmp_path, calibration_map, kind):
     kind = np.dtype(kind)
     values = np.array([0, 1, 0, 1, 1, 0]) if kind.kind in "iu" else np.linspace(0, 1, 300)
     values = values.astype(kind)
-    lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map)
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": values})})
-    scored = run(log, Scoring("score", lookup), tmp_path / "out")
-    found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
+    table, counts = scored_column(tmp_path, values, calibration_map)
+    found = table.column("probability").to_numpy()
     assert found.tobytes() == calibration_map.predict(values.astype(np.float64)).tobytes()
-    assert scored.counts[:2] == (values.size, 0)
+    assert counts == (values.size, 0)
 
 
 def test_null_and_nan_get_no_probability_and_infinities_the_ends(tmp_path, calibration_map):
-    lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map)
     column = pa.array([0.3, None, NAN, INF, -INF, -0.0, 0.0, 1e300])
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": column})}, row_group_size=3)
-    scored = run(log, Scoring("score", lookup), tmp_path / "out")
-    table = pq.read_table(tmp_path / "out" / "a.parquet")
+    table, counts = scored_column(tmp_path, column, calibration_map, 3)
     low, high, at_zero = calibration_map.predict([-1e300, 1e300, 0.0])
     assert table.column("probability").to_pylist() == [
         calibration_map.predict(0.3), None, None, high, low, at_zero, at_zero, high,
     ]  # fmt: skip
     assert table.column("table_version").null_count == 0
     assert table.column("score").to_pylist()[1] is None
-    assert scored.counts[:2] == (8, 2)
+    assert counts == (8, 2)
 
 
 def test_margins_go_through_the_sigmoid(tmp_path):
     margins = np.array([-3.0, 0.0, 0.7, 40.0, INF, -INF])
-    lookup = write_lookup(tmp_path / "lookup.parquet", SLOPES, score_transform="sigmoid")
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": margins})})
-    run(log, Scoring("score", lookup), tmp_path / "out")
-    found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
+    table, _ = scored_column(tmp_path, margins, SLOPES, score_transform="sigmoid")
+    found = table.column("probability").to_numpy()
     assert found.tobytes() == SLOPES.predict(apply_transform(margins, "sigmoid")).tobytes()
 
 
-def test_row_groups_longer_than_a_page(tmp_path, scoring, monkeypatch):
+def test_row_groups_longer_than_a_page(tmp_path, monkeypatch):
     monkeypatch.setattr(scored_file, "PAGE_ROWS", 100)
     values = scores(1050)
     values[::13] = NAN
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": values})}, row_group_size=700)
-    run(log, scoring, tmp_path / "out")
-    found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
+    found = scored_column(tmp_path, values, SLOPES, 700)[0].column("probability").to_numpy()
     np.testing.assert_array_equal(found, SLOPES.predict(values))
 
 

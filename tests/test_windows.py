@@ -34,14 +34,19 @@ from tests.test_segments import Shuffled
 FIRST = dt.date(2026, 1, 1)
 
 
-def day_rows(day: int, rows: int = 400, ties: bool = True) -> pa.Table:
-    rng = np.random.default_rng(day)
-    score = rng.integers(0, 60, rows) / 60 if ties else rng.random(rows)
+NAMES = ["a", "b", None, "c"]
+_times = itertools.count(1_700_000_000)
+
+
+def rows_of(seed: int, rows: int = 120) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    score = np.where(rng.random(rows) < 0.4, 0.5, rng.integers(0, 400, rows) / 400)
     return pa.table(
         {
             "score": score,
             "label": (rng.random(rows) < score).astype(np.int8),
             "w": rng.choice([0.1, 1.0, 1e-9, 3e11], rows),
+            "model": pa.array([NAMES[i] for i in rng.integers(0, 4, rows)]),
         }
     )
 
@@ -50,11 +55,13 @@ def date_of(day: int) -> str:
     return (FIRST + dt.timedelta(days=day)).isoformat()
 
 
-def write_day(log: Path, day: int, table: pa.Table, name: str = "part-0") -> Path:
+def write_day(log: Path, day: int, table: pa.Table, name: str = "part-0") -> None:
+    """Write a file, later than all before it."""
     path = log / f"date={date_of(day)}" / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, row_group_size=150)
-    return path
+    pq.write_table(table, path, row_group_size=50)
+    now = next(_times)
+    os.utime(path, (now, now))
 
 
 def run(root: Path, path, store: str = "store", /, *, log=None, **sections):
@@ -89,7 +96,7 @@ def content(summary) -> str:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     for day in range(5):
-        write_day(tmp_path / "log", day, day_rows(day))
+        write_day(tmp_path / "log", day, rows_of(day, 400))
     return tmp_path / "log"
 
 
@@ -100,13 +107,13 @@ def raw_days(root: Path, log: Path, first: int, last: int) -> list[str]:
 def test_only_new_and_changed_days_are_sorted(tmp_path, log):
     weighted = {"weight": "w"}
     assert run(tmp_path, log, window=window(), log=weighted)["window"]["days_sorted"] == 3
-    write_day(log, 5, day_rows(5))
+    write_day(log, 5, rows_of(5, 400))
     moved = run(tmp_path, log, window=window(), log=weighted)
     assert (moved["window"]["days_sorted"], moved["window"]["days_reused"]) == (1, 2)
-    write_day(log, 4, day_rows(104, rows=90), "late")
+    write_day(log, 4, rows_of(104, 90), "late")
     late = run(tmp_path, log, window=window(), log=weighted)
     assert [day["day"] for day in manifest(late)["window"]["days"] if day["sorted_now"]] == [date_of(4)]
-    write_day(log, 3, day_rows(103, rows=50))
+    write_day(log, 3, rows_of(103, 50))
     changed = run(tmp_path, log, window=window(), log=weighted)
     assert [day["day"] for day in manifest(changed)["window"]["days"] if day["sorted_now"]] == [date_of(3)]
     (log / f"date={date_of(4)}" / "late.parquet").unlink()
@@ -121,7 +128,7 @@ def test_only_new_and_changed_days_are_sorted(tmp_path, log):
 
 def test_a_change_outside_of_the_window_is_nothing_to_do(tmp_path, log):
     run(tmp_path, log, window=window())
-    write_day(log, 0, day_rows(77))
+    write_day(log, 0, rows_of(77, 400))
     with pytest.raises(NothingToDoError):
         run(tmp_path, log, window=window())
 
@@ -134,7 +141,7 @@ def test_files_of_days_outside_of_a_window_are_not_opened(tmp_path, log):
     assert content(run(tmp_path, log, "until", window=window(until=date_of(4)))) == first
     # Days without rows are none, and what a window of the days before them has is looked for again.
     for day in (5, 6, 7):
-        write_day(log, day, day_rows(day, rows=0))
+        write_day(log, day, rows_of(day, 0))
     with pytest.raises(InputRejectedError, match=r"damaged\.parquet"):
         run(tmp_path, log, "empty", window=window())
     for day in (0, 1):
@@ -144,7 +151,7 @@ def test_files_of_days_outside_of_a_window_are_not_opened(tmp_path, log):
 
 def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
     shutil.rmtree(log / f"date={date_of(2)}")
-    write_day(log, 3, day_rows(33, rows=10), "late")
+    write_day(log, 3, rows_of(33, 10), "late")
     found = manifest(run(tmp_path, log, window=window("4d")))
     days = found["window"]["days"]
     assert [(day["day"], day["rows_read"], day["files"]) for day in days] == [
@@ -200,18 +207,18 @@ def test_what_fails_leaves_whole_days_and_no_half_ones(tmp_path, log, monkeypatc
 
 def test_nothing_is_tidied_while_another_fit_uses_the_folder(tmp_path, log):
     run(tmp_path, log, window=window())
-    write_day(log, 5, day_rows(5))
+    write_day(log, 5, rows_of(5, 400))
     days = fit.DayTables(TableStore(str(tmp_path / "store"), "ads"), {})
     with days.in_use():
         run(tmp_path, log, window=window())
     assert len(days.folder.names()) == 4
-    write_day(log, 6, day_rows(6))
+    write_day(log, 6, rows_of(6, 400))
     run(tmp_path, log, window=window())
     assert len(days.folder.names()) == 3
 
 
 def test_bad_rows_of_kept_days_are_counted_and_written_again(tmp_path, log):
-    table = day_rows(3)
+    table = rows_of(3, 400)
     bad = pa.array([None, float("nan"), *table["score"].to_pylist()[2:]], pa.float64())
     write_day(log, 3, table.set_column(0, "score", bad))
     rules = {"on_bad_rows": "quarantine", "quarantine_path": str(tmp_path / "bad")}
@@ -246,7 +253,7 @@ def test_a_folder_that_is_no_date_is_named(tmp_path, log):
 
 def column_log(folder: Path, kind: str, seed: int = 0, nulls: bool = False) -> pa.Table:
     """A log of six days whose files and row groups cut through days."""
-    tables = [day_rows(day, rows=300 + 10 * day) for day in range(6)]
+    tables = [rows_of(day, 300 + 10 * day) for day in range(6)]
     table = pa.concat_tables(tables)
     days = np.repeat(np.arange(6), [t.num_rows for t in tables])
     rng = np.random.default_rng(seed)
@@ -306,7 +313,7 @@ def test_rows_are_divided_by_a_columns_days(tmp_path, kind):
 def test_a_new_file_changes_the_days_that_it_holds_and_no_others(tmp_path):
     column_log(tmp_path / "log", "us")
     run(tmp_path, tmp_path / "log", window=window("6d"))
-    late = day_rows(9, rows=40).append_column("date", dates([4] * 20 + [5] * 20, [7] * 40, "us"))
+    late = rows_of(9, 40).append_column("date", dates([4] * 20 + [5] * 20, [7] * 40, "us"))
     late = late.append_column("true_day", pa.array([4] * 20 + [5] * 20))
     pq.write_table(late, tmp_path / "log" / "late.parquet")
     found = run(tmp_path, tmp_path / "log", window=window("6d"), executor=Shuffled())
@@ -361,7 +368,7 @@ def test_a_file_without_statistics_is_named(tmp_path, options):
 def test_dates_that_are_none_between_dates_are_bad_rows(tmp_path):
     (tmp_path / "log").mkdir()
     dated = pa.array([20260131, 20260232, 20260301, 20260228] * 30)
-    table = day_rows(1, rows=120).append_column("date", dated)
+    table = rows_of(1, 120).append_column("date", dated)
     pq.write_table(table, tmp_path / "log" / "part.parquet")
     rules = {"on_bad_rows": "quarantine", "max_bad_fraction": 0.5}
     found = run(tmp_path, tmp_path / "log", log=rules, window=window("31d"))
@@ -372,7 +379,7 @@ def test_dates_that_are_none_between_dates_are_bad_rows(tmp_path):
 def test_weights_out_of_range_are_bad_rows_however_days_lie_in_files(tmp_path, divided):
     """As in a log without a window: they are neither used nor waiting for their label."""
     (tmp_path / "log").mkdir()
-    table = day_rows(1, rows=120)
+    table = rows_of(1, 120)
     weight = np.ones(120)
     weight[[3, 50]], weight[[7, 90, 110]] = 1e101, 1e-101
     table = table.set_column(table.column_names.index("w"), "w", pa.array(weight))
@@ -468,7 +475,7 @@ def with_segments(table: pa.Table, seed: int, names: list[str | None]) -> pa.Tab
     rng = np.random.default_rng(seed)
     model = pa.array([names[i] for i in rng.integers(0, len(names), table.num_rows)], pa.string())
     site = pa.array(rng.integers(-1, 2, table.num_rows), mask=rng.random(table.num_rows) < 0.1)
-    return table.append_column("model", model).append_column("site", site)
+    return table.set_column(3, "model", model).append_column("site", site)
 
 
 # In other jobs
@@ -484,8 +491,8 @@ def evaluated(root: Path, path, name: str, *, log=None, **sections):
 def test_a_window_is_measured_as_its_raw_log(tmp_path, segment, method):
     log = tmp_path / "log"
     for day in range(4):
-        write_day(log, day, with_segments(day_rows(day), day, ["a", None, "b"][: 1 + day % 3]))
-    mixed = pa.concat_tables(with_segments(day_rows(day, rows=100), day, ["b"]) for day in (1, 3))
+        write_day(log, day, with_segments(rows_of(day, 400), day, ["a", None, "b"][: 1 + day % 3]))
+    mixed = pa.concat_tables(with_segments(rows_of(day, 100), day, ["b"]) for day in (1, 3))
     dates = pa.array(np.repeat([date_of(1), date_of(3)], 100))
     pq.write_table(mixed.append_column("date", dates), tmp_path / "log" / "mixed.parquet", row_group_size=60)
     run(tmp_path, log, log={"segment": segment}, calibrator={"method": method})
@@ -507,7 +514,7 @@ def test_a_window_is_measured_as_its_raw_log(tmp_path, segment, method):
 def test_bad_rows_of_a_measured_window_are_kept(tmp_path, log):
     run(tmp_path, log)
     for day in (1, 4):
-        table = day_rows(day)
+        table = rows_of(day, 400)
         bad = pa.array([None, *table["score"].to_pylist()[1:]], pa.float64())
         write_day(log, day, table.set_column(0, "score", bad))
     rules = {"on_bad_rows": "quarantine", "quarantine_path": str(tmp_path / "bad")}
@@ -523,7 +530,7 @@ def test_bad_rows_of_a_measured_window_are_kept(tmp_path, log):
 def test_files_that_may_hold_rows_of_a_window_are_scored_whole(tmp_path, log):
     run(tmp_path, log)
     dates = pa.array(np.repeat([date_of(0), date_of(3)], 200))
-    pq.write_table(day_rows(7).append_column("date", dates), log / "mixed.parquet")
+    pq.write_table(rows_of(7, 400).append_column("date", dates), log / "mixed.parquet")
     own = {"store": {"path": tmp_path / "store", "table": "ads"}, "output": {"path": tmp_path / "scored"}}
     found = run_job("score", log={"path": log}, window=window("2d"), **own)
     assert found["window"] == {"column": "date", "first": date_of(3), "last": date_of(4)}
@@ -540,31 +547,6 @@ def test_kept_tables_have_no_days(tmp_path, log):
 
 
 # Day tables in parts
-
-NAMES = ["a", "b", None, "c"]
-_times = itertools.count(1_700_000_000)
-
-
-def rows_of(seed: int, rows: int = 120) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    score = np.where(rng.random(rows) < 0.4, 0.5, rng.integers(0, 400, rows) / 400)
-    return pa.table(
-        {
-            "score": score,
-            "label": (rng.random(rows) < score).astype(np.int8),
-            "w": rng.choice([0.1, 1.0, 1e-9, 3e11], rows),
-            "model": pa.array([NAMES[i] for i in rng.integers(0, 4, rows)]),
-        }
-    )
-
-
-def put(log, day: int, name: str, table: pa.Table) -> None:
-    """Write a file, later than all before it."""
-    path = log / f"date={date_of(day)}" / f"{name}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, row_group_size=50)
-    now = next(_times)
-    os.utime(path, (now, now))
 
 
 KINDS = {
@@ -583,15 +565,15 @@ def test_files_that_come_change_and_go_in_any_order(tmp_path, kind, monkeypatch)
     rng = np.random.default_rng(len(kind))
     log = tmp_path / "log"
     for day in range(4):
-        put(log, day, "first", rows_of(day))
+        write_day(log, day, rows_of(day), "first")
     for step in range(5):
         day = int(rng.integers(0, 4))
         there = sorted((log / f"date={date_of(day)}").glob("*.parquet"))
         action = rng.choice(["new", "new", "change", "remove"])
         if action == "new" or len(there) < 2:
-            put(log, day, f"later-{step}", rows_of(100 + step))
+            write_day(log, day, rows_of(100 + step), f"later-{step}")
         elif action == "change":
-            put(log, day, there[0].stem, rows_of(200 + step))
+            write_day(log, day, rows_of(200 + step), there[0].stem)
         else:
             there[int(rng.integers(0, len(there)))].unlink()
         found = run(tmp_path, log, window=window("4d"), executor=Shuffled(), **KINDS[kind])
@@ -601,10 +583,10 @@ def test_files_that_come_change_and_go_in_any_order(tmp_path, kind, monkeypatch)
 
 def test_only_the_new_files_of_an_open_day_are_sorted(tmp_path):
     log = tmp_path / "log"
-    put(log, 0, "a", rows_of(0))
+    write_day(log, 0, rows_of(0), "a")
     sorted_rows = []
     for hour in range(8):
-        put(log, 1, f"hour-{hour}", rows_of(10 + hour, rows=100))
+        write_day(log, 1, rows_of(10 + hour, rows=100), f"hour-{hour}")
         found = run(tmp_path, log, window=window("2d"))
         sorted_rows.append(manifest(found)["window"]["rows_sorted"])
     assert sorted_rows == [220, *[100] * 7]
@@ -617,10 +599,10 @@ def test_only_the_new_files_of_an_open_day_are_sorted(tmp_path):
 def test_a_day_that_is_closed_becomes_one_table_and_is_not_read_again(tmp_path, settings):
     log = tmp_path / "log"
     for hour in range(3):
-        put(log, 0, f"hour-{hour}", rows_of(hour))
+        write_day(log, 0, rows_of(hour), f"hour-{hour}")
         run(tmp_path, log, window=window("3d"), **settings)
     for day in (1, 2):
-        put(log, day, "a", rows_of(20 + day))
+        write_day(log, day, rows_of(20 + day), "a")
         found = run(tmp_path, log, window=window("3d"), **settings)
     assert [len(day["tables"]) for day in manifest(found)["window"]["days"]] == [1, 1, 1]
     assert manifest(found)["window"]["rows_sorted"] == 120
@@ -628,7 +610,7 @@ def test_a_day_that_is_closed_becomes_one_table_and_is_not_read_again(tmp_path, 
     assert len(list(days.glob(f"{date_of(0)}-*"))) == 1
     assert content(found) == content(run(tmp_path, log, "raw", **settings))
     # A late file is one part more, and merged at once.
-    put(log, 0, "late", rows_of(99))
+    write_day(log, 0, rows_of(99), "late")
     late = run(tmp_path, log, window=window("3d"), **settings)
     assert manifest(late)["window"]["rows_sorted"] == 120
     assert [len(day["tables"]) for day in manifest(late)["window"]["days"]] == [1, 1, 1]
@@ -678,8 +660,8 @@ def merged(kind: str) -> dict:
 @pytest.mark.parametrize("kind", DECAYED)
 def test_equals_a_weighted_fit(tmp_path, kind):
     for day in range(5):
-        put(tmp_path / "log", day, "a", rows_of(day, rows=300))
-        put(tmp_path / "raw-log", day, "a", with_factors(rows_of(day, rows=300), 4 - day, 3))
+        write_day(tmp_path / "log", day, rows_of(day, rows=300), "a")
+        write_day(tmp_path / "raw-log", day, with_factors(rows_of(day, rows=300), 4 - day, 3), "a")
     found = run(tmp_path, tmp_path / "log", window=window("5d", half_life="3d"), **DECAYED[kind])
     expected = run(tmp_path, tmp_path / "raw-log", "raw", **merged(kind))
     assert content(found) == content(expected)
@@ -695,8 +677,8 @@ def test_rows_with_weights_of_their_own(tmp_path):
     for day in range(3):
         weights = rng.integers(1, 1000, 200) / 8
         table = rows_of(day, rows=200)
-        put(tmp_path / "log", day, "a", table.set_column(2, "w", pa.array(weights)))
-        put(tmp_path / "raw-log", day, "a", with_factors(table, 2 - day, 1, weights))
+        write_day(tmp_path / "log", day, table.set_column(2, "w", pa.array(weights)), "a")
+        write_day(tmp_path / "raw-log", day, with_factors(table, 2 - day, 1, weights), "a")
     weighted = {"log": {"weight": "w"}}
     found = run(tmp_path, tmp_path / "log", window=window("3d", half_life="1d"), **weighted)
     assert content(found) == content(run(tmp_path, tmp_path / "raw-log", "raw", **weighted))
@@ -717,6 +699,6 @@ def test_it_only_goes_with_a_window(tmp_path):
 
 
 def test_a_half_life_that_makes_rows_vanish_is_refused(tmp_path):
-    put(tmp_path / "log", 0, "a", rows_of(0))
+    write_day(tmp_path / "log", 0, rows_of(0), "a")
     with pytest.raises(ConfigError, match="at least a 300th"):
         run(tmp_path, tmp_path / "log", window=window("301d", half_life="1d"))
