@@ -49,9 +49,7 @@ _CONFIG = click.option(
     "--config", "files", multiple=True, metavar="FILE", help="YAML file; later files override earlier ones."
 )
 _SET: Any = {"multiple": True, "metavar": "KEY.PATH=VALUE", "help": "Set one key; overrides all files."}
-_DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Check everything without reading rows, and print the plan."
-)
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Check all without reading rows; print the plan.")
 _GRAPH = click.option(
     "--graph", metavar="FILE", help="With --dry-run: draw the Dask graph (.svg, .png, .dot)."
 )
@@ -258,11 +256,7 @@ def _find_table(given: dict[str, Any], required: bool) -> None:
 _STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")
 _TABLE = click.option("--table", metavar="NAME", help="Name of the table.")
 _TABLE_FILES = click.option(
-    "--config",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="A job's configuration, in place of --store and --table.",
+    "--config", "files", multiple=True, metavar="FILE", help="A job's configuration: its store and table."
 )
 _ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
 _VERSION = click.argument("name", metavar="[VERSION]", required=False)
@@ -419,7 +413,7 @@ def init(**given: Any) -> Outcome:
       logcal init demo-output/log/calibration income
       logcal init --daily /data/log ads
 
-        Finds the columns that can be the score, the label, a weight, a date or a
+    Finds the columns that can be the score, the label, a weight, a date or a
     segment; reads only the Parquet footers. One file serves all jobs; nothing is
     overwritten.
     """  # noqa: D301
@@ -457,7 +451,7 @@ def warm() -> Outcome:
       LOGCAL_CACHE=/opt/logcal logcal warm
 
     Run it once after an installation, or when an image is built; otherwise each
-        kind of job compiles its code when it first runs. It takes some minutes on
+    kind of job compiles its code when it first runs. It takes some minutes on
     one processor; a minute if nothing is left to compile.
     """  # noqa: D301
     from jobs import warm

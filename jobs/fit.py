@@ -448,12 +448,26 @@ def _choice_line(data: dict[str, Any]) -> str:
 
 def _days_line(window: dict[str, Any]) -> str:
     """Line about a window's days: used, left out by reason, without rows."""
-    left_out = {reason: own["days"] for reason, own in window.get("left_out", {}).items()}
-    used = window["days_sorted"] + window["days_reused"] - sum(left_out.values())
-    said = [f"{counted(used, 'day')} used", *(f"{n} {reason}" for reason, n in left_out.items())]
-    said.append(f"{len(window['days_missing'])} without rows")
-    days = ", ".join(said).replace("_", " ")
-    return f"{window['first']} to {window['last']}: {days}; {window['days_sorted']} sorted now"
+    days = window.get("days", ())
+    counts = {"used": sum(day["rows_used"] > 0 for day in days)}
+    counts |= {reason.replace("_", " "): own["days"] for reason, own in window.get("left_out", {}).items()}
+    counts["without usable rows"] = len(days) - sum(counts.values())
+    counts["without rows"] = len(window["days_missing"])
+    said = [f"{counted(n, 'day')} {what}" for what, n in counts.items() if n]
+    return f"{window['first']} to {window['last']}: {', '.join(said)}; {window['days_sorted']:,} sorted now"
+
+
+def _grid_line(facts: dict[str, Any], version: Version) -> str | None:
+    if (move := facts.get("largest_score_move")) is None:
+        return None
+    return f"scores were rounded to {version.manifest['config']['score_table']['grid']}: the largest move is {move:.3g}"
+
+
+def _segments_line(segments: dict[str, Any]) -> str:
+    sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
+    alike = segments.get("reasons", {}).get("no_bend")
+    sources += f"; beyond that {alike:,} differ only by chance" if alike else ""
+    return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
 
 
 _SHOWN = (
@@ -484,37 +498,26 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
         summary["window"] = {key: value for key, value in window.items() if key != "days"}
     if segments is not None:
         summary["segments"] = segments
-    shape = "monotone" if summary["monotone"] else "not monotone"
+    shape, data = "monotone" if summary["monotone"] else "not monotone", version.manifest["data"]
     left_out = sum(own["rows"] for own in (window or {}).get("left_out", {}).values())
+    waiting = f", {facts['rows_waiting']:,} waiting for their label" if facts.get("rows_waiting") else ""
     used = (
-        f"{facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them positive"
-        f"{', ' + format(facts['rows_waiting'], ',') + ' waiting for their label' if facts.get('rows_waiting') else ''}"
+        f"from {facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them "
+        f"positive{waiting}, {facts['distinct_scores']:,} distinct scores"
     )
-    lines = [
-        f"{'saved as a candidate:' if version.candidate else 'published'} {summary['table']} version {version.name}",
-        f"  method {summary['method']}, a table of {summary['lookup_rows']:,} rows, {shape}",
-        f"  from {used}, {facts['distinct_scores']:,} distinct scores",
-        f"  {version.lookup_path}",
+    previous = summary["previous_version"] or ""
+    same = previous.partition("-")[2] == version.name.partition("-")[2]
+    said = [
+        f"method {summary['method']}, a table of {summary['lookup_rows']:,} rows, {shape}",
+        None if window is None else _days_line(window),
+        _choice_line(data) if "isotonic_share" in data else None,
+        _grid_line(facts, version),
+        None if segments is None else _segments_line(segments),
+        used,
+        f"the same table as version {previous}" if same else None,
+        held_out_line(version.manifest.get("gate") or {}),
+        version.lookup_path,
     ]
-    if segments is not None:
-        sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
-        alike = segments["reasons"].get("no_bend")
-        sources += f" ({alike:,} differ from it only by chance)" if alike else ""
-        lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
-    if "isotonic_share" in (data := version.manifest["data"]):
-        lines.insert(2, f"  {_choice_line(data)}")
-    previous = summary["previous_version"]
-    if previous is not None and previous.partition("-")[2] == version.name.partition("-")[2]:
-        lines.insert(-1, f"  the same table as version {previous}")
-    held_out = held_out_line(version.manifest.get("gate") or {})
-    if held_out is not None:
-        lines.insert(-1, f"  {held_out}")
-    if "largest_score_move" in facts:
-        lines.insert(
-            3,
-            f"  scores were rounded to {version.manifest['config']['score_table']['grid']}: the largest "
-            f"move is {facts['largest_score_move']:.3g}",
-        )
-    if window is not None:
-        lines.insert(2, f"  {_days_line(window)}")
+    how = "saved as a candidate:" if version.candidate else "published"
+    lines = [f"{how} {summary['table']} version {version.name}", *(f"  {line}" for line in said if line)]
     return Outcome(summary=summary, lines=lines)

@@ -153,46 +153,41 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         by_day.setdefault(table.day, []).append(table)
     filled = {day: parts for day, parts in by_day.items() if any(table.receipt.rows for table in parts)}
     new = [day for day, parts in filled.items() if any(table.rows_sorted for table in parts)]
-    rows = {day: sum(table.receipt.rows for table in parts) for day, parts in filled.items()}
-    used = {table.day for table in days.used}
-    reasons = {day_of(finding.day).isoformat(): "set_aside" for finding in days.set_aside}
-    for reason, found in (("unlabelled", days.thin), ("excluded", days.excluded)):
-        reasons |= {own["day"]: reason for own in found}
-    left_out: dict[str, dict[str, int]] = {}
-    for day in filled.keys() - used:
-        counts = left_out.setdefault(reasons[day_of(day).isoformat()], {"days": 0, "rows": 0})
-        counts["days"] += 1
-        counts["rows"] += rows[day]
+    found: dict[str, Sequence[Any]] = {
+        "days_set_aside": [finding.as_dict() for finding in days.set_aside],
+        "days_unlabelled": days.thin,
+        "days_excluded": days.excluded,
+    }
+    reasons = {own["day"]: name.removeprefix("days_") for name, left_out in found.items() for own in left_out}
+    each, rows = [], dict[str, list[int]]()
+    for number, parts in filled.items():
+        day = day_of(number).isoformat()
+        read, usable = (sum(getattr(table.receipt, name) for table in parts) for name in ("rows", "used"))
+        if day in reasons:
+            rows.setdefault(reasons[day], []).append(read)
+        each.append(
+            {
+                "day": day,
+                "tables": [table.content for table in parts],
+                "files": sum(len(table.kept.files) for table in parts),
+                "rows_read": read,
+                "rows_usable": usable,
+                "rows_used": 0 if day in reasons else usable,
+                "sorted_now": number in new,
+                **_labels(parts),
+            }
+        )
+    found |= {"days_of_drift": [finding.as_dict() for finding in days.drift], "days_included": days.included}
     facts = {
         **window_days(window),
         "days_sorted": len(new),
         "days_reused": len(filled) - len(new),
         "days_missing": [day_of(day).isoformat() for day in window.days if day not in filled],
         "rows_sorted": sum(table.rows_sorted for table in days.tables),
-        "left_out": dict(sorted(left_out.items())),
-        "days": [
-            {
-                "day": day_of(day).isoformat(),
-                "tables": [table.content for table in parts],
-                "files": sum(len(table.kept.files) for table in parts),
-                "rows_read": rows[day],
-                "rows_usable": (usable := sum(table.receipt.used for table in parts)),
-                "rows_used": usable if day in used else 0,
-                "sorted_now": day in new,
-                **_labels(parts),
-            }
-            for day, parts in filled.items()
-        ],
+        "left_out": {name: {"days": len(own), "rows": sum(own)} for name, own in sorted(rows.items())},
+        "days": each,
+        **{name: list(own) for name, own in found.items() if own},
     }
-    if days.thin:
-        facts["days_unlabelled"] = list(days.thin)
-    if days.set_aside:
-        facts["days_set_aside"] = [finding.as_dict() for finding in days.set_aside]
-    if days.drift:
-        facts["days_of_drift"] = [finding.as_dict() for finding in days.drift]
-    for name, decided in (("days_excluded", days.excluded), ("days_included", days.included)):
-        if decided:
-            facts[name] = list(decided)
     if source.half_life is not None:
         facts["half_life"] = source.half_life
     return facts
