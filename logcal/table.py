@@ -67,17 +67,20 @@ def load(store: str, table: str, version: str | None = None) -> Table:
             )
     root = f"{str(store).rstrip('/')}/{table}"
     wanted = version or _current(root)
+    folder = f"{root}/versions/{wanted}"
     try:
-        version = full_name(table, version, storage.names(f"{root}/versions")) if version else wanted
-        folder = f"{root}/versions/{version}"
-        # Which is written last: without it there is no version.
-        content = storage.read(f"{folder}/{MANIFEST_FILE}")
+        try:
+            # Which is written last: without it there is no version.
+            content = storage.read(f"{folder}/{MANIFEST_FILE}")
+        except FileNotFoundError:
+            folder = f"{root}/versions/{full_name(table, wanted, storage.names(f'{root}/versions'))}"
+            content = storage.read(f"{folder}/{MANIFEST_FILE}")
     except FileNotFoundError:
         raise InputRejectedError(
             f"{root}: expected a version '{wanted}', found none: see `logcal tables list`"
         ) from None
     except OSError as error:
-        raise not_given(f"{root}/versions/{wanted}/{MANIFEST_FILE}", "manifest", error) from None
+        raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
     read_manifest(f"{folder}/{MANIFEST_FILE}", content)
     return Table(cached_table(f"{folder}/lookup.parquet"), table)
 
