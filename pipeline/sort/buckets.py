@@ -146,20 +146,22 @@ class Bucket(NamedTuple):
 
     def points(self) -> Points:
         """The points of all of them; `rows` are used up."""
-        entries = [] if self.entries is None else [self.entries]
-        if self.rows.size:
-            score, signed = sort_pairs(self.rows)
-            rows = score, np.abs(signed), np.maximum(signed, 0.0)
-            if not entries:
-                return Points(*ordering.sum_ties(*rows))
-            entries.append((rows[0], np.column_stack(rows[1:])))
         plain = list(ordering.merge_classes(self.negatives, self.positives))
-        if not entries:
+        if self.rows.size == 0 and self.entries is None:
             return Points(*plain)
-        score, pairs = (np.concatenate(parts) for parts in zip(*entries, strict=True))
-        folded = Points(*ordering.sum_ties(*sort_entries(score, pairs)))
+        rows = self._rows()
+        if self.entries is not None:
+            entries = sort_entries(*self.entries)
+            at = np.searchsorted(rows[0], entries[0])
+            rows = [np.insert(column, at, more) for column, more in zip(rows, entries, strict=True)]
+        folded = Points(*ordering.sum_ties(*rows))
         # A log has either weights or whole-number counts, which add exactly.
         return folded if plain[0].size == 0 else _merged(plain, folded)
+
+    def _rows(self) -> list[Array]:
+        """Scores, weights and positives of the weighted rows, sorted."""
+        score, signed = sort_pairs(self.rows) if self.rows.size else (np.empty(0), np.empty(0))
+        return [score, np.abs(signed), np.maximum(signed, 0.0)]
 
 
 def _merged(columns: list[Array], others: Points) -> Points:
