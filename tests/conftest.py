@@ -335,9 +335,7 @@ def guarded_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         before = _content((function, arguments))
         result = plain(run, function, *arguments)
         if _content((function, arguments)) != before:
-            raise AssertionError(
-                f"expected a task that only reads its arguments, found that {function} changed"
-            )
+            raise AssertionError(f"expected a task that only reads its arguments, found {function} changed")
         return result
 
     monkeypatch.setattr(tasks, "here", here)

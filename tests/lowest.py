@@ -32,9 +32,8 @@ def main(folder: str) -> None:
     subprocess.run(
         [python, "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[dev,system]", *pinned], check=True
     )
-    frozen = subprocess.run(
-        [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
-    ).stdout
+    freeze = [python, "-m", "pip", "freeze"]
+    frozen = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout
     names = {re.split(r"[\[=]", requirement)[0].lower() for requirement in pinned}
     sys.stdout.writelines(f"{line}\n" for line in frozen.splitlines() if line.split("==")[0].lower() in names)
 

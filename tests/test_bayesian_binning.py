@@ -94,9 +94,7 @@ def test_few_cuts_equal_the_definition_on_groups(method):
         np.array([z[g].sum() for g in groups], float),
     )
     # Stretched to the range of the scores, the groups' middles are points whose gaps are those of the prior.
-    binnings = all_binnings(
-        Points(middle, weight, positives), 3.0 * (middle[-1] - middle[0]) / (s[-1] - s[0])
-    )
+    binnings = all_binnings(Points(middle, weight, positives), 3.0 * (np.ptp(middle)) / (s[-1] - s[0]))
     logs = np.array([b[1] for b in binnings])
     if method is ABB:
         expected = np.exp(logs - logsumexp(logs)) @ np.array([b[2] for b in binnings])

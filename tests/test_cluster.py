@@ -256,9 +256,7 @@ def test_ctrl_c_is_not_the_workers():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
-@pytest.mark.parametrize(
-    "job", [job for job in JOBS.values() if job.workers_import], ids=lambda job: job.name
-)
+@pytest.mark.parametrize("job", [job for job in JOBS.values() if job.workers_import], ids=lambda j: j.name)
 def test_workers_that_train_are_forked_from_a_process_that_has_imported_it(job):
     code = (
         "import multiprocessing, sys; from jobs.cluster import worker_process\n"

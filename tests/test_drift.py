@@ -97,9 +97,7 @@ def simulated_years(rng, shifts, days):
     logs, highest = np.full((len(off), len(CHANGES)), -np.inf), np.full(len(off), -np.inf)
     for t in range(1, days + 1):
         positives = rng.binomial(5000, off).sum(axis=1)
-        logs = (
-            np.logaddexp(logs, -math.log(t) - math.log(t + 1)) + zero + positives[:, None] * np.array(CHANGES)
-        )
+        logs = np.logaddexp(logs, -math.log(t * (t + 1))) + zero + positives[:, None] * np.array(CHANGES)
         mean = np.logaddexp.reduce(logs, axis=1) - math.log(len(CHANGES))
         highest = np.maximum(highest, np.logaddexp(mean, -math.log(t + 1)))
     return highest

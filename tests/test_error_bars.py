@@ -260,9 +260,7 @@ def test_parts_of_losses_equal_those_of_scikit_learns_isotonic_regression(digits
 def test_chance_shows_what_right_probabilities_show():
     rng = np.random.default_rng(2)
     p = np.sort(rng.beta(0.5, 1.5, 1000))
-    found = [
-        parts_of(Points(p, np.ones(p.size), (rng.random(p.size) < p).astype(float)))[1] for _ in range(40)
-    ]
+    found = [parts_of(Points(p, np.ones(p.size), 1.0 * (rng.random(p.size) < p)))[1] for _ in range(40)]
     for name in ("brier", "log_loss"):
         shown = np.array([getattr(one, name).miscalibration for one in found])
         expected = getattr(found[0], name)
@@ -351,10 +349,8 @@ def test_errors_of_groups_are_their_formulas(groups, scale):
         terms = (p - f) ** 2 - f * (1 - f) / (Fraction(one.effective_size) - 1)
         squared += Fraction(one.weight) * terms
         m = int(one.effective_size)
-        deviation = (
-            math.comb(m, k) * p**k * (1 - p) ** (m - k) * abs(Fraction(k, m) - p) for k in range(m + 1)
-        )
-        shown += Fraction(one.weight) * sum(deviation)
+        terms = (math.comb(m, k) * p**k * (1 - p) ** (m - k) * abs(Fraction(k, m) - p) for k in range(m + 1))
+        shown += Fraction(one.weight) * sum(terms)
     assert chance_error(table) == pytest.approx(float(shown / whole), rel=1e-11, abs=1e-300)
     assert debiased_squared_error(table) == pytest.approx(float(squared / whole), rel=1e-11, abs=1e-15)
 

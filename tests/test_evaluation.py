@@ -302,9 +302,7 @@ def document(folder):
 
 
 def test_unseen_rows_are_no_sample_of_the_fit(fitted, call):
-    done = call("evaluate", "--json", "evaluate.allow_in_sample=false", log__path=fitted.root / "new").expect(
-        0
-    )
+    done = call("evaluate", "--json", "evaluate.allow_in_sample=no", log__path=fitted.root / "new").expect(0)
     assert (done.json["in_sample"], document(fitted.output)["in_sample_share"]) == (False, 0.0)
     assert "In sample" not in (fitted.output / "report.html").read_text()
 
@@ -420,11 +418,9 @@ def test_plain_rows_are_not_said_to_weigh_anything(fitted, call):
 FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
 
 
-def evaluation_of(score, label, calibration_map, weight=None):
+def evaluation_of(score, label, one, weight=None):
     positives = label if weight is None else label * weight
-    before, after = (
-        assess(p, weight, positives, rows=score.size) for p in (score, calibration_map.predict(score))
-    )
+    before, after = (assess(p, weight, positives, rows=score.size) for p in (score, one.predict(score)))
     return Evaluation(score.size, before, after)
 
 

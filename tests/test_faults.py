@@ -200,9 +200,7 @@ def test_current_as_a_folder_is_refused_and_nothing_is_written(place, call):
 
 def test_nested_without_end(place, call):
     """No JSON that a command reads ends it, however deep."""
-    place.write_log(
-        {**place.predictions(), "day": np.repeat(["2026-01-01", "2026-01-02", "2026-01-03"], 1000)}
-    )
+    place.write_log({**place.predictions(), "day": np.repeat(20260101 + np.arange(3), 1000)})
     window = ("window.column=day", "window.last=3d")
     call("fit", *window).expect(0)
     call("follow", "follow.once=true", output__path=place.output).expect(0)

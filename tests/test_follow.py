@@ -433,9 +433,7 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     again.retry("good.parquet")
     assert "good.parquet" in again.ledger.files
     pq.write_table(pa.table({"score": [1.0]}), path)
-    again.ledger.files["poison.parquet"] = Known(
-        path.stat().st_size, str(path.stat().st_mtime), reason="as it was"
-    )
+    again.ledger.files["poison.parquet"] = Known(path.stat().st_size, str(path.stat().st_mtime), reason="so")
     assert again.listing(whole=True).new == ()
     again.retry("poison.parquet")
     world.take_all(again)

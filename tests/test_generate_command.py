@@ -55,9 +55,7 @@ def test_the_number_of_workers_changes_nothing_and_the_other_jobs_go_on_from_the
     found = contents(place.root / "generated")
     assert len(found) == 4
     assert contents(place.root / "local") == found
-    assert inline["rows"] == sum(
-        pq.read_metadata(path).num_rows for path in (place.root / "local").glob("log/*")
-    )
+    assert inline["rows"] == sum(pq.read_metadata(path).num_rows for path in place.root.glob("local/log/*"))
 
     # A log like any other: from its folder or from the folder above.
     fits = [

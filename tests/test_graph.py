@@ -40,9 +40,7 @@ def squares(count):
     graph = Graph()
     parts = graph.layer("square", pow, [(i, 2) for i in range(count)])
     whole = graph.task("gather", list, parts)
-    halves = graph.layer(
-        "halve", operator.floordiv, [(entry, 2) for entry in graph.entries("entry", whole, count)]
-    )
+    halves = graph.layer("halve", operator.floordiv, [(e, 2) for e in graph.entries("entry", whole, count)])
     return graph, graph.task("combine", sum, halves)
 
 

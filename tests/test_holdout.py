@@ -119,9 +119,7 @@ def test_measures_are_those_of_the_rows_that_are_held_out():
     points, split = points_of(score, label), Split(0.25)
     held_scores = set(split.held(points).score)
     out = np.array([s in held_scores for s in score])
-    old, new = (
-        Isotonic(ends=1).fit(score[:1000] ** power, label[:1000]).calibration_map_ for power in (1, 1.5)
-    )
+    old, new = (Isotonic().fit(score[:1000] ** power, label[:1000]).calibration_map_ for power in (1, 1.5))
     results = [
         measure_held_out(
             new.predict_ascending,
@@ -233,9 +231,7 @@ def days(place, lost=0.0):
 def test_lost_positives_are_noticed(place, call):
     days(place, lost=0.5)
     refused = call("fit", "window.column=date", "window.suspect_days=use", "gate={holdout: 1d}", "--json")
-    refused.expect(
-        4, "gate.holdout: expected about", "positives on held-out rows", "more than chance explains"
-    )
+    refused.expect(4, "gate.holdout: expected about", "positives on held-out rows", "more than chance")
     assert not (place.store / "ads" / "CURRENT").exists()
 
 
@@ -546,9 +542,7 @@ def test_a_kept_table_of_segments_is_a_log_to_compare_on(place, call):
     two = call("evaluate", *settings, output__path=place.root / "two").expect(0).json
     assert one["comparison"] == two["comparison"]
     turned = (f"store.version={first}", f"evaluate.against={version}", "--json")
-    found = (
-        call("evaluate", *turned, log__path=table, output__path=place.root / "3").expect(0).json["comparison"]
-    )
+    found = call("evaluate", *turned, log__path=table, output__path=place.root / "3").json["comparison"]
     assert found["log_loss"]["difference"] == -one["comparison"]["log_loss"]["difference"]
     sites = call("fit", "log.segment=site", "--json").expect(0).json["version"]
     wrong = (f"store.version={version}", f"evaluate.against={sites}")

@@ -287,9 +287,7 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     for found, own in zip(loaded.interval, expected, strict=True):
         np.testing.assert_allclose(found, own, rtol=1e-12)
     decoded = []
-    monkeypatch.setattr(
-        scored_file, "read_batches", lambda *given: decoded.append(given[3]) or read_batches(*given)
-    )
+    monkeypatch.setattr(scored_file, "read_batches", lambda *of: decoded.append(of[3]) or read_batches(*of))
     scored, lower, upper = check_scored(tmp_path, kind, plain, inline=method == "isotonic")
     groups = sum(pq.ParquetFile(path).num_row_groups for path in (tmp_path / "out").rglob("*.parquet"))
     assert len(decoded) == groups  # each once
@@ -465,9 +463,7 @@ def test_what_does_not_go_with_intervals(tmp_path):
 
 def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
     score = np.arange(4000) / 4000
-    write_log(
-        tmp_path / "log", pa.table({"score": score, "label": (np.abs(score - 0.4) < 0.2).astype(np.int8)})
-    )
+    write_log(tmp_path / "log", {"score": score, "label": np.abs(score - 0.4) < 0.2})
     made = run("fit", tmp_path, log={"segment": []}, calibrator={"interval": "band"})
     assert "refute" in caplog.text
     loaded = read_table(made["lookup_path"])

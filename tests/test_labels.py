@@ -77,9 +77,8 @@ class RandomLog:
             null = self.random.random(rows) < 0.05
             column = [None if gone else int(value) for value, gone in zip(values, null, strict=True)]
             if kind == "integer":
-                found[f"k{i}"] = pa.array(
-                    column, [pa.int64(), pa.int32(), pa.uint64()][self.random.integers(3)]
-                )
+                whole = [pa.int64(), pa.int32(), pa.uint64()][self.random.integers(3)]
+                found[f"k{i}"] = pa.array(column, whole)
             else:
                 text = pa.array([None if value is None else f"request-{value:05d}-é" for value in column])
                 found[f"k{i}"] = text.dictionary_encode() if self.random.integers(2) else text
@@ -162,9 +161,8 @@ class RandomLog:
             if pa.types.is_dictionary(column.type):
                 return column.dictionary_decode()
             if pa.types.is_timestamp(column.type):
-                return (
-                    column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
-                )
+                whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+                return whole.cast(pa.timestamp("us"))
             return column
 
         return pa.table([simple(column) for column in table.columns], names=table.column_names)
@@ -449,9 +447,7 @@ def test_every_job_takes_the_same_labels(days):
             "evaluate", later, *more, "--json", output__path=None, report__path=report, **own
         ).expect(0)
         evaluated = run.json["after"]
-        compare = (
-            days.job("compare", *more, "--json", store__path=None, store__table=None, **own).expect(0).json
-        )
+        compare = days.job("compare", *more, "--json", store__path=None, store__table=None, **own).json
         days.job("monitor", later, *more, "--json", report__path=days.root / f"page-{name}", **own).expect(0)
         history = json.loads(next((days.store / days.table).glob("monitor*/*.json")).read_text())
         next((days.store / days.table).glob("monitor*/*.json")).unlink()

@@ -214,9 +214,7 @@ def test_segments_are_found_as_in_a_dictionary(data, kinds):
 
 
 def test_dictionaries_that_grow_are_looked_up_as_they_grow():
-    index = SegmentIndex(
-        [pa.array([None, *"abcd"])], np.array([0, 1, 1, 1, 1]), np.arange(5), np.ones(5, bool)
-    )
+    index = SegmentIndex([pa.array([None, *"abcd"])], np.array([0, 1, 1, 1, 1]), np.arange(5), np.ones(5) > 0)
     seen = index.nothing_seen()
     for values in (["a", "b"], ["a", "b", "c"], ["a", "b", "c"], ["b"], ["b", "x", "d"]):
         column = pa.DictionaryArray.from_arrays(pa.array([*range(len(values)), None]), pa.array(values))
@@ -350,9 +348,8 @@ def changed(folder, name, column, value):
     values = table.column(column).to_pylist()
     values[0] = value
     at = table.schema.get_field_index(column)
-    pq.write_table(
-        table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type)), path
-    )
+    field = table.schema.field(at)
+    pq.write_table(table.set_column(at, field, pa.array(values, field.type)), path)
 
 
 @pytest.mark.parametrize("manifest", [True, False])
@@ -497,9 +494,8 @@ def test_the_inverse_of_a_segment_is_that_of_its_curve(published):
         low, high = (table.predict(s, segments) for s in (0.0, 1.0))
         wanted = float(low + 0.4 * (high - low))
         score = table.inverse(wanted, segments)
-        assert (
-            table.predict(score, segments) >= wanted > table.predict(np.nextafter(score, -np.inf), segments)
-        )
+        below = np.nextafter(score, -np.inf)
+        assert table.predict(score, segments) >= wanted > table.predict(below, segments)
     with pytest.raises(ConfigError, match="one value"):
         table.inverse(0.5, {"country": ["de", "fr"], "model": 1})
     with pytest.raises(ConfigError, match="found none of"):

@@ -118,9 +118,8 @@ def logs(tmp_path_factory):
         table = rows_of_day(day, bad=bad)
         if layout == "joined":
             table = table.append_column("id", pa.array(np.arange(table.num_rows) + 1000 * day))
-            outcomes = table.select(["id", "label"]).take(
-                np.random.default_rng(day).permutation(table.num_rows)
-            )
+            order = np.random.default_rng(day).permutation(table.num_rows)
+            outcomes = table.select(["id", "label"]).take(order)
             pq.write_table(outcomes, root / str(bad) / f"outcomes-{day}.parquet", row_group_size=40)
             table = table.drop_columns(["label"])
         if layout in ("days", "joined"):
@@ -132,9 +131,8 @@ def logs(tmp_path_factory):
         edges = [0, *np.sort(rng.integers(0, table.num_rows + 1, 3)), table.num_rows, table.num_rows]
         for i, (a, b) in enumerate(itertools.pairwise(edges)):
             # File names in the other order than the rows.
-            pq.write_table(
-                table.slice(a, b - a), folder / f"{9 - i}.parquet", row_group_size=[1, 7, 100][day % 3]
-            )
+            path, size = folder / f"{9 - i}.parquet", [1, 7, 100][day % 3]
+            pq.write_table(table.slice(a, b - a), path, row_group_size=size)
     return root
 
 

@@ -278,9 +278,7 @@ def column(rng: np.random.Generator, weighted: bool = False) -> Points:
     """Rows of any kind: one alone, ties, many rows a prediction, one label, predictions at edges, scores."""
     rows = int(rng.integers(1, rng.choice([3, 12, 60, 900])))
     few = rng.random(rng.integers(1, 6))
-    values = (EDGES, few, rng.random(400), np.round(rng.random(400), 2), 4 * rng.random(50) - 2)[
-        rng.integers(5)
-    ]
+    values = (EDGES, few, rng.random(400), rng.random(400).round(2), 4 * rng.random(50) - 2)[rng.integers(5)]
     score = rng.choice(values, rows)
     label = rng.random(rows) < rng.choice([0.0, 0.05, 0.5, 1.0])
     weight = rng.integers(1, 10 ** rng.integers(1, 6), rows).astype(float) if rng.integers(2) else None

@@ -396,9 +396,7 @@ COLUMNS = Columns("score", "label")
 def rows(n, seed=0):
     random = np.random.default_rng(seed)
     score = random.random(n)
-    return pa.table(
-        {"score": score, "label": (random.random(n) < score).astype(np.int32), "day": ["a b"] * n}
-    )
+    return pa.table({"score": score, "label": (random.random(n) < score).astype("i4"), "day": ["a b"] * n})
 
 
 @pytest.fixture

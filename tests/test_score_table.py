@@ -182,9 +182,7 @@ def test_sigmoid_of_margins_but_infinite_margins_are_bad(tmp_path):
 
 def test_tasks_are_runs_of_row_groups_and_small_files_share_one(tmp_path):
     columns = {"score": np.arange(100.0), "label": np.arange(100) % 2}
-    log = open_log(
-        write_log(tmp_path / "log", columns, files=10, row_group_size=4), Columns("score", "label")
-    )
+    log = open_log(write_log(tmp_path / "log", columns, 10, 4), Columns("score", "label"))
     tasks = cut(log, 24)
     covered = [(p.path, g) for task in tasks for p in task for g in p.row_groups]
     assert covered == [(f.path, g) for f in log.files for g in range(len(f.row_groups))]

@@ -139,9 +139,8 @@ def assert_equal(found, expected):
     for level in found.levels:
         columns, start = level.maps.arrays(), 0
         assert level.keys == sorted(level.keys, key=segment_values.order)
-        for i, (key, size, reason) in enumerate(
-            zip(level.keys, level.maps.sizes, level.reasons, strict=True)
-        ):
+        of_each = zip(level.keys, level.maps.sizes, level.reasons, strict=True)
+        for i, (key, size, reason) in enumerate(of_each):
             seen.add(key)
             if isinstance(expected[key], str):
                 assert reason == expected[key], key
@@ -418,12 +417,10 @@ def rows_in_memory(table, expected, columns):
     rows = []
     for row in table.to_pylist():
         key = tuple(row[c] for c in columns)
-        fallen = next(
-            key[:n] for n in range(len(key), -1, -1) if not isinstance(expected.get(key[:n], ""), str)
-        )
-        rows.append(
-            (key, row["score"], row["label"], row["w"], expected[fallen].predict(row["score"]).item())
-        )
+        levels = (key[:n] for n in range(len(key), -1, -1))
+        fallen = next(level for level in levels if not isinstance(expected.get(level, ""), str))
+        p = expected[fallen].predict(row["score"]).item()
+        rows.append((key, row["score"], row["label"], row["w"], p))
     return rows
 
 
@@ -741,9 +738,7 @@ def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of):
         path = write_log(folder / "log", table)
         log = open_log(path, Columns("score", "label", None, ("model",)))
         recipe = Recipe("platt", {"input": method}, monotone=monotone, columns=("model",), rules=rules)
-        found = fit_segments(recipe, sorted_rows(log, SortPlan(folder), InlineExecutor()), InlineExecutor())[
-            0
-        ]
+        found, _ = fit_segments(recipe, sorted_rows(log, SortPlan(folder), Shuffled()), Shuffled())
         files, lookup, segments = files_of(found, ("model",))
         (folder / "lookup.parquet").write_bytes(lookup)
         (folder / "segments.parquet").write_bytes(segments)

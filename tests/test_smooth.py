@@ -276,9 +276,7 @@ def test_the_map_is_the_chosen_methods_own_but_for_zeros_and_ones():
 def test_neither_zero_nor_one_is_returned():
     scores = np.arange(100) / 100
     auto = Auto(candidates=["isotonic"], ends=0).fit(scores, scores >= 0.5)
-    assert auto.predict([0.0, 0.2, 0.9, 1.0]).tolist() == pytest.approx(
-        [0.005, 0.005, 0.995, 0.995], abs=1e-15
-    )
+    assert auto.predict([0.0, 0.2, 0.9, 1.0]) == pytest.approx([0.005, 0.005, 0.995, 0.995], abs=1e-15)
     assert auto.calibration_map_.monotone
     ends = Auto(candidates=["isotonic"]).fit(scores, scores >= 0.5)
     assert ends.predict([0.0, 1.0]).tolist() == pytest.approx([1 / 51, 50 / 51], abs=1e-15)
@@ -378,9 +376,8 @@ def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
     assert found["both"].chosen_ == "both"
     for name, auto in found.items():
         assert auto.cross_validated_log_loss_.keys() == {"smooth", "isotonic"}
-        both = [
-            excess(made.fit(*normal(200_000, TRUTHS[name])), TRUTHS[name]) for made in (Smooth(), Isotonic())
-        ]
+        truth = TRUTHS[name]
+        both = [excess(made.fit(*normal(200_000, truth)), truth) for made in (Smooth(), Isotonic())]
         assert excess(auto, TRUTHS[name]) < 1.3 * min(both) + 1e-6
 
 

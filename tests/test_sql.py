@@ -149,9 +149,8 @@ def test_sqlite(place, table):
 def test_the_recipe_in_python(place):
     names: dict = {}
     text = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
-    code = next(
-        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def calibrate" in block
-    )
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = next(block for block in blocks if "def calibrate" in block)
     exec(compile(code, "docs/recipes.md", "exec"), names)
     log = new_log(place).to_pylist()
     scores = [float("nan") if row["score"] is None else row["score"] for row in log]

@@ -153,9 +153,7 @@ def test_which_of_two_versions_is_better_is_said_beyond_its_error(place, call):
     )
     place.write_log(place.predictions(6000, seed=1), name="new")
     call("fit", "gate={}", log__path=place.root / "new").expect(0)
-    gate = json.loads((place.store / "ads" / "versions" / place.versions[1] / "manifest.json").read_text())[
-        "gate"
-    ]
+    gate = place.newest_manifest["gate"]
     loss = gate["holdout"]["against_current"]["log_loss"]
     for pair in (("000001", "000002"), ("000002", "000001")):
         said = tables.diff(str(place.store), "ads", *pair, None).lines[2]

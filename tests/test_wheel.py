@@ -167,9 +167,7 @@ def test_jobs_run_from_a_folder_with_such_packages(place, command, kind):
 def test_other_packages_on_the_path_are_the_users(place, command):
     (place.root / "models").mkdir()
     (place.root / "models" / "__init__.py").write_text("MINE = True")
-    code = (
-        "import logcal.command, models, jobs, pipeline; print(models.MINE, jobs.__file__, pipeline.__file__)"
-    )
+    code = "import logcal.command, models, jobs, pipeline as p; print(models.MINE, jobs.__file__, p.__file__)"
     done = run(place, [sys.executable, "-c"], code, PYTHONPATH=str(place.root))
     assert done.stdout.split() == ["True", str(OURS / "jobs/__init__.py"), str(OURS / "pipeline/__init__.py")]
 

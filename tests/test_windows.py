@@ -167,9 +167,8 @@ def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
 def test_other_settings_make_other_day_tables_and_another_method_does_not(tmp_path, log):
     run(tmp_path, log, window=window())
     assert run(tmp_path, log, window=window(), calibrator={"method": "platt"})["window"]["days_sorted"] == 0
-    assert (
-        run(tmp_path, log, window=window(), log={"score_transform": "sigmoid"})["window"]["days_sorted"] == 3
-    )
+    other = run(tmp_path, log, window=window(), log={"score_transform": "sigmoid"})
+    assert other["window"]["days_sorted"] == 3
 
 
 def test_a_damaged_day_table_is_made_anew(tmp_path, log):
@@ -281,9 +280,8 @@ def dates(day, second, kind: str, mask=None) -> pa.Array:
     if kind == "int":
         return pa.array([int(m.strftime("%Y%m%d")) for m in moments], pa.int32(), mask=mask)
     if kind in ("date32", "date64"):
-        return pa.array(
-            [m.date() for m in moments], pa.date32() if kind == "date32" else pa.date64(), mask=mask
-        )
+        own = pa.date32() if kind == "date32" else pa.date64()
+        return pa.array([m.date() for m in moments], own, mask=mask)
     unit, _, zone = kind.partition("/")
     if zone:
         moments = [m.replace(tzinfo=dt.UTC) for m in moments]

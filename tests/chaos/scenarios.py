@@ -53,9 +53,7 @@ def write_log(folder: Path, files: int = 2, rows: int = 300, seed: int = 0) -> N
     """Write a log of several files."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(files):
-        pq.write_table(
-            pa.table(predictions(rows, seed + i)), folder / f"part-{i}.parquet", row_group_size=200
-        )
+        pq.write_table(pa.table(predictions(rows, seed + i)), folder / f"part-{i}.parquet", row_group_size=99)
 
 
 def write_days(folder: Path, days: range) -> None:

@@ -111,9 +111,7 @@ def object_store(trials: int, seed: int, folder: Path) -> Iterator[Trial]:
                     break
 
 
-def _on_store(
-    place: Place, server: Proxy, url: str, name: str, share: float, random: Any
-) -> tuple[int, int, str]:
+def _on_store(place: Place, server: Proxy, url: str, name: str, share: float, random: Any) -> Any:
     secrets = environment(server.url)
     said = ""
     if not name.startswith("fit"):

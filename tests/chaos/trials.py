@@ -231,9 +231,7 @@ def _inside(files: dict[str, bytes], folder: str) -> set[str]:
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    differ = [
-        path for path in sorted(found.keys() | expected.keys()) if found.get(path) != expected.get(path)
-    ]
+    differ = [path for path in sorted(found.keys() | expected) if found.get(path) != expected.get(path)]
     said = []
     for path in differ[:5]:
         if path not in found:
