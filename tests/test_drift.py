@@ -333,14 +333,8 @@ def test_days_that_a_fit_has_kept_are_read_there(place, settings, monkeypatch):
     for path in history.glob("*.json"):
         path.unlink()
     # Another fit keeps the days sorted, and publishes nothing that is looked at.
-    kept = [
-        f"log.path={place / 'log'}",
-        "window.column=date",
-        "window.last=5d",
-        "store.publish=candidate",
-        *settings,
-    ]
-    publish(place, *kept)
+    kept = ["window.column=date", "window.last=5d", "store.publish=candidate", *settings]
+    publish(place, f"log.path={place / 'log'}", *kept)
     monkeypatch.setattr(source, "add_scratch_days", None)
     look(place, *rates)
     [found] = [path.read_text() for path in history.glob("*.json")]
@@ -369,14 +363,8 @@ def test_segments_say_what_their_rows_say(place):
 
 
 def test_the_page_has_no_distances_of_scores_where_no_day_has_any():
-    day = {
-        "day": "2026-01-01",
-        "rows": 100,
-        "observed": 5,
-        "expected": 4.5,
-        "log_e": 0.1,
-        "segments_alarmed": 0,
-    }
+    day = {"day": "2026-01-01", "rows": 100, "observed": 5, "expected": 4.5, "log_e": 0.1}
+    day["segments_alarmed"] = 0
     page = render_drift("t", [{**day, "psi": None, "ks": None}], [], 0.01, 1.05)
     assert "PSI" not in page
     assert '<td class="num">1.111</td>' in page

@@ -515,12 +515,8 @@ def test_segments_ratios_are_those_of_all_rows():
     p = np.full(800, 0.2)
     y = rng.random(800) < 0.25
     bars = ErrorBars(float(y.sum()))
-    found = observed_over_expected(
-        np.array([800.0, 3.0]),
-        np.array([y.sum(), 0.0]),
-        np.array([0.2, 0.0]),
-        np.array([(p * (1 - p)).sum(), 0.0]),
-    )
+    of_two = [(800.0, 3.0), (y.sum(), 0.0), (0.2, 0.0), ((p * (1 - p)).sum(), 0.0)]
+    found = observed_over_expected(*map(np.array, of_two))
     from calibrators.measures.assessment import wilson_interval
 
     low, high = wilson_interval(y.mean(), 800)

@@ -209,21 +209,10 @@ def test_the_run_document_is_strict_json():
     steps = CalibrationMap.from_bins(np.array([0.5]), np.array([0.5, 0.5]), np.ones(2), np.ones(2))
     found = evaluate(over(points), steps, rows=4)
     assert found.before.measures.log_loss == math.inf
-    facts = {
-        "path": Path("a/b"),
-        "seconds": np.float64(1.5),
-        "limit": math.inf,
-        "files": ("a", None),
-        "n": {1: True},
-    }
+    facts = {"path": Path("a/b"), "seconds": np.float64(1.5), "limit": math.inf, "n": {1: ("a", None)}}
     document = json.loads(to_json(run_document(found, facts)), parse_constant=pytest.fail)
-    assert document["facts"] == {
-        "path": "a/b",
-        "seconds": 1.5,
-        "limit": "Infinity",
-        "files": ["a", None],
-        "n": {"1": True},
-    }
+    expected = {"path": "a/b", "seconds": 1.5, "limit": "Infinity", "n": {"1": ["a", None]}}
+    assert document["facts"] == expected
     before = document["evaluation"]["before"]
     assert before["measures"]["log_loss"] == "Infinity"
     assert "probability 0" in before["measures"]["reasons"]["log_loss"]

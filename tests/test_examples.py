@@ -153,20 +153,6 @@ def test_the_cronjob_runs_the_same_script(machine):
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
 
 
-def test_the_image_asks_for_commands_that_are_there(machine):
-    from jobs.cli import main
-
-    text = (machine.folder / "Dockerfile").read_text()
-    assert re.findall(r"logcal (\w+)", text) == ["warm"]
-    assert "warm" in main.commands
-    # It is built from what `make wheel` leaves, and sent nothing else.
-    root = DAILY.parents[1]
-    assert "--wheel-dir dist " in (root / "Makefile").read_text()
-    assert re.findall(r"^COPY (\S+)/", text, re.MULTILINE) == ["dist"]
-    assert (root / ".dockerignore").read_text().split() == ["*", "!dist"]
-    assert "LOGCAL_CACHE" in text
-
-
 class _Task:
     def __init__(self, **facts):
         self.facts, self.before = facts, []

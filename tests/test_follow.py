@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -622,12 +623,8 @@ def test_states_hold_what_is_known(world, monkeypatch):
 
 def test_a_batch_has_one_file_at_least_and_keeps_to_its_limits():
     files = [Source(str(i), 10, "0") for i in range(5)]
-    assert [len(cut(files, Limits(n, size))) for n, size in ((9, 1), (9, 25), (3, 99), (9, 99))] == [
-        1,
-        2,
-        3,
-        5,
-    ]
+    limits = [Limits(9, 1), Limits(9, 25), Limits(3, 99), Limits(9, 99)]
+    assert [len(cut(files, own)) for own in limits] == [1, 2, 3, 5]
     assert cut([], Limits()) == ()
 
 
@@ -635,10 +632,8 @@ def test_a_batch_has_one_file_at_least_and_keeps_to_its_limits():
 
 
 @pytest.fixture
-def stream(place):
+def stream(fitted, place):
     """Follow a folder that files arrive in, with a table that has been published; and the folder."""
-    place.write_log()
-    place.job("fit").expect(0)
     arriving = place.root / "arriving"
     arriving.mkdir()
 
@@ -757,28 +752,24 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     ]
 
 
-def test_scores_that_the_table_has_not_seen_are_counted(fitted, place, call):
-    percent = place.root / "arriving"
-    percent.mkdir()
+def test_scores_that_the_table_has_not_seen_are_counted(stream):
+    follow, percent = stream
     pq.write_table(pa.table({"score": [0.5, 50.0, 99.0, -1.0]}), percent / "a.parquet")
     pq.write_table(pa.table({"score": [0.4, 0.6]}), percent / "b.parquet")
-    paths = {"log__path": percent, "output__path": place.output}
-    follow = call("follow", "follow.once=true", "score.max_outside_range=1", "--json", **paths)
-    found = follow.expect(0, "3 of 6 rows have scores that no row of the table's fit reached").json
+    done = follow("--once", "score.max_outside_range=1", "--json")
+    found = done.expect(0, "3 of 6 rows have scores that no row of the table's fit reached").json
     assert (found["rows_below_range"], found["rows_above_range"]) == (1, 2)
-    status = call("follow", "follow.status=true", "--json", **paths).expect(0).json
+    status = follow("--status", "--json").expect(0).json
     assert (status["rows"], status["rows_below_range"], status["rows_above_range"]) == (6, 1, 2)
 
 
-def test_once_takes_all_that_was_there_however_many_batches_it_needs(fitted, place, call):
-    arriving = place.root / "arriving"
-    arriving.mkdir()
-    paths = {"log__path": arriving, "output__path": place.output}
+def test_once_takes_all_that_was_there_however_many_batches_it_needs(stream):
+    follow, arriving = stream
     for rows in (50, 60):
         # New ones, then the same names with other contents.
         for name in "abc":
-            pq.write_table(pa.table({"score": np.linspace(0, 1, rows)}), arriving / f"{name}.parquet")
-        done = call("follow", "follow.once=true", "follow.max_files=1", "--json", **paths).expect(0).json
+            _lands(arriving, f"{name}.parquet", rows)
+        done = follow("--once", "follow.max_files=1", "--json").expect(0).json
         assert (done["files"], done["batches"], done["rows"]) == (3, 3, 3 * rows)
 
 
@@ -804,9 +795,7 @@ def test_what_cannot_be_followed_is_refused(place, stream):
 @pytest.mark.parametrize("kind", ["inline", "threads"])
 def test_files_are_scored_as_they_come_until_it_is_stopped(place, stream, start, kind):
     follow, arriving = stream
-    running = follow(
-        "follow.poll=50ms", f"cluster.kind={kind}", run=lambda *given, **paths: start(place, *given, **paths)
-    )
+    running = follow("follow.poll=50ms", f"cluster.kind={kind}", run=partial(start, place))
     for name in ("a.parquet", "b.parquet"):
         _lands(arriving, name)
         running.await_that((place.output / name).exists, name)

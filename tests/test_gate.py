@@ -213,14 +213,8 @@ def map_change(old, new, lowest, highest):
 
 
 def test_nothing_is_measured_of_a_map_that_is_not_there():
-    data = {
-        "rows_used": 2000,
-        "rows_positive": 900,
-        "weight": 2000.0,
-        "positives": 900.0,
-        "lowest_score": 0.0,
-        "highest_score": 1.0,
-    }
+    counts = {"rows_used": 2000, "rows_positive": 900, "weight": 2000.0, "positives": 900.0}
+    data = {**counts, "lowest_score": 0.0, "highest_score": 1.0}
     verdict = judge(
         FitConfig.model_construct(gate=GateConfig(), window=WindowConfig()), data, None, None, None
     )

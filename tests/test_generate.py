@@ -389,14 +389,9 @@ def test_when_all_repeats_fail_the_run_ends(tmp_path, monkeypatch):
     real = GaussianNB.fit
     monkeypatch.setattr(GaussianNB, "fit", fit)
     data = write(people(100), tmp_path / "data")
+    settings = ["generate.repeats=null", "generate.target_rows=200", "generate.on_failure=skip"]
     with pytest.raises(InputRejectedError, match=r"repeat 0 \(seed 0\): ArithmeticError: never"):
-        run(
-            data,
-            tmp_path / "out",
-            "generate.repeats=null",
-            "generate.target_rows=200",
-            "generate.on_failure=skip",
-        )
+        run(data, tmp_path / "out", *settings)
     assert not (tmp_path / "out").exists()
 
 

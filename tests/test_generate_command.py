@@ -64,7 +64,7 @@ def test_the_number_of_workers_changes_nothing_and_the_other_jobs_go_on_from_the
         )
         for log in (place.root / "generated", place.root / "local" / "log")
     ]
-    assert "dgg: " in fits[0].stdout
+    assert "method dgg, " in fits[0].stdout
     assert "published ads version 000002" in fits[1].stdout  # another log, though of the same content
     first, second = place.versions
     assert first.partition("-")[2] == second.partition("-")[2]
@@ -120,6 +120,9 @@ def masked(name, where):
 
 ROW = np.arange(240)
 LISTS = changed("tags", lambda _: pa.array([[1, 2]] * 240))
+FEW_NULLS = masked("x", lambda _: ROW == 3)
+PAIRS, SCORES = changed("id", lambda _: ROW // 2), changed("score", lambda _: ROW)
+CLASS = "estimator.class=sklearn."
 NAIVE, CLINIC = "sklearn.naive_bayes.GaussianNB", "data.group=clinic"
 
 
@@ -138,12 +141,7 @@ BAD = [
     refused(2, "is made of other estimators", "estimator.class=sklearn.ensemble.VotingClassifier"),
     refused(2, "did you mean 'var_smoothing'?", "estimator.params={var_smothing: 1}"),
     refused(2, f"estimator.params: {NAIVE} refuses them", "estimator.params={var_smoothing: -1}"),
-    refused(
-        2,
-        "sklearn.svm.SVC cannot be trained piece by piece",
-        "generate.training=partial_fit",
-        "estimator.class=sklearn.svm.SVC",
-    ),
+    refused(2, "SVC cannot be trained piece by", "generate.training=partial_fit", f"{CLASS}svm.SVC"),
     # labels
     refused(3, "found 80 rows with other labels, such as 2", change=changed("label", lambda _: ROW % 3)),
     refused(
@@ -164,12 +162,7 @@ BAD = [
     refused(3, "column 'tags': expected a feature of numbers", change=LISTS),
     refused(3, "nulls alone", change=changed("empty", lambda _: pa.nulls(240, pa.float64()))),
     refused(3, "found 1 infinite", change=changed("x", lambda x: np.where(ROW == 7, np.inf, x))),
-    refused(
-        2,
-        f"{NAIVE} takes no missing values, found nulls in x",
-        "estimator.imputation=none",
-        change=masked("x", lambda _: ROW == 3),
-    ),
+    refused(2, "no missing values, found nulls in x", "estimator.imputation=none", change=FEW_NULLS),
     refused(2, "expected features of numbers alone, found", "estimator.categories=none"),
     refused(3, "column 'z' (data.features) is not in any file", "data.features=[x, z]"),
     refused(2, "found 'label', which is data.label", "data.features=[x, label]"),
@@ -184,18 +177,8 @@ BAD = [
         change=changed("clinic", lambda _: ["c1"] * 240),
     ),
     refused(2, "data.group: REQUIRED", "generate.split=group"),
-    refused(
-        3,
-        "a different value in each row, found 120",
-        "data.row_id=id",
-        change=changed("id", lambda _: ROW // 2),
-    ),
-    refused(
-        2,
-        "data.keep: expected no column named score",
-        "data.keep=score",
-        change=changed("score", lambda _: ROW),
-    ),
+    refused(3, "a different value in each row, found 120", "data.row_id=id", change=PAIRS),
+    refused(2, "data.keep: expected no column named score", "data.keep=score", change=SCORES),
     refused(
         3,
         "found cluster.memory=400MiB",

@@ -381,22 +381,10 @@ def test_the_last_days_of_each_country_are_held_out(place, call):
     days = [countries(place, 2000, seed=day) for day in range(4)]
     for day, columns in enumerate(days, 1):
         place.write_log(columns, name=f"log/date=2026-01-0{day}", files=1)
-    fit = (
-        "window.column=date",
-        "log.segment=country",
-        "segments.min_rows=100",
-        "gate={holdout: 1d}",
-        "--json",
-    )
+    own = ("window.column=date", "log.segment=country", "segments.min_rows=100", "--json")
+    fit = (*own, "gate={holdout: 1d}")
     call("fit", *fit).expect(0)
-    plain = call(
-        "fit",
-        "window.column=date",
-        "log.segment=country",
-        "segments.min_rows=100",
-        "--json",
-        store__table="b",
-    )
+    plain = call("fit", *own, store__table="b")
     assert plain.expect(0).json["fingerprint"] == place.newest_manifest["fingerprint"]
     current = place.versions[-1]
     new = countries(place, 2000, seed=9)

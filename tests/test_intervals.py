@@ -451,12 +451,7 @@ def test_what_does_not_go_with_intervals(tmp_path):
             run("fit", tmp_path, log=log, calibrator=calibrator)
     run("fit", tmp_path, log={"segment": []})
     with pytest.raises(ConfigError, match=r"output.interval: expected a table with intervals"):
-        run(
-            "score",
-            tmp_path,
-            log={"segment": []},
-            output={"path": str(tmp_path / "o"), "interval": True},
-        )
+        run("score", tmp_path, log={"segment": []}, output={"path": tmp_path / "o", "interval": True})
     with pytest.raises(ConfigError, match="found one without"):
         logcal.load(str(tmp_path / "store"), "t").interval([0.5])
 

@@ -133,17 +133,10 @@ def check_groups(groups, ends=0.3):
         parts[1].append(rows[cut:])
     everywhere = BlockRanges(np.zeros(1, np.int32), np.array([0, 1]))
     of, all_pooled = np.zeros(len(groups), np.int32), np.ones(len(groups), bool)
-    pooled = [
-        pool_ranks_within(
-            np.concatenate(part),
-            np.cumsum([0, *(own.size for own in part)]),
-            distinct,
-            everywhere,
-            of,
-            all_pooled,
-        )
-        for part in parts
-    ]
+    pooled = []
+    for part in parts:
+        starts = np.cumsum([0, *(own.size for own in part)])
+        pooled.append(pool_ranks_within(np.concatenate(part), starts, distinct, everywhere, of, all_pooled))
     blocks = [np.split(own, np.cumsum(sizes)[:-1], axis=1) for own, _, sizes in pooled]
     columns = np.concatenate([part for pair in zip(*blocks, strict=True) for part in pair], axis=1)
     sizes = pooled[0][2] + pooled[1][2]

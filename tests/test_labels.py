@@ -479,14 +479,8 @@ def test_each_day_is_evaluated_and_tested_once_its_labels_are_complete(days):
         arrive(days, [number])
         labels = {"log__labels__path": days.labels}
         own = (*KEYED, *DAILY)
-        found = days.job(
-            "evaluate",
-            *own,
-            *measured,
-            output__path=None,
-            report__path=days.root / f"report-{number}",
-            **labels,
-        ).expect(0)
+        paths = {"output__path": None, "report__path": days.root / f"report-{number}"}
+        found = days.job("evaluate", *own, *measured, **paths, **labels).expect(0)
         assert found.json["window"]["last"] == f"2026-03-{number - 1:02}"
         assert 1470 < found.json["rows_used"] <= 1500
         watched = days.job("monitor", *own, "--json", **labels).expect(0).json

@@ -164,13 +164,7 @@ KINDS = {
     "flag": (pa.bool_(), st.booleans()),
     "day": (pa.date32(), st.dates(dt.date(2026, 1, 1), dt.date(2026, 1, 5))),
 }
-OTHERS = {
-    "text": pa.large_string(),
-    "whole": pa.int8(),
-    "large": pa.int16(),
-    "flag": pa.bool_(),
-    "day": pa.date32(),
-}
+OTHERS = {"text": pa.large_string(), "whole": pa.int8(), "large": pa.int16()}
 
 
 @given(st.data(), st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3))
@@ -203,7 +197,7 @@ def test_segments_are_found_as_in_a_dictionary(data, kinds):
         [c.dictionary_encode() for c in columns],
     ]
     with contextlib.suppress(pa.ArrowInvalid):  # a number that the other type has not
-        layouts.append([c.cast(OTHERS[kind]) for c, kind in zip(columns, kinds, strict=True)])
+        layouts.append([c.cast(OTHERS.get(kind, c.type)) for c, kind in zip(columns, kinds, strict=True)])
     with pytest.MonkeyPatch.context() as patched:
         for _ in each_way(patched):
             before = index.nothing_seen()

@@ -177,16 +177,8 @@ def one_segment(at, x, score, label, weight, a_variance, d_variance):
 )
 def test_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, ends):
     table = some_log(seed, rows=1500, ties=seed == 1)
-    found = fit(
-        tmp_path,
-        table,
-        columns,
-        weighted,
-        params={"ends": ends},
-        cut=(3, 100),
-        run_rows=500,
-        bucket_bytes=2000,
-    )
+    sizes = {"cut": (3, 100), "run_rows": 500, "bucket_bytes": 2000}
+    found = fit(tmp_path, table, columns, weighted, params={"ends": ends}, **sizes)
     assert any(size for level in found.levels[1:] for size in level.maps.sizes)
     assert max(found.variances[0]) > 0
     _, path = published(tmp_path, found, columns)

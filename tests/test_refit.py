@@ -1,9 +1,9 @@
 """Refits of a stream's table: what the fit job would have published, when it is time."""
 
 import datetime as dt
-import json
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from common import ANY_TABLE
 from jobs import fit
 from jobs import refit as refits
 from jobs.config.jobs import FollowConfig
+from jobs.config.loading import load
 from jobs.config.sections import parse_duration
 from pipeline.execution import InlineExecutor
 from pipeline.follow.ledger import Ledger
@@ -63,13 +64,9 @@ def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(pl
     assert status["refit"]["outcome"] == "published"
     assert status["refit"]["version"] == place.current
     # What fit would have made of it, in a store of its own.
-    fitted = json.loads(
-        place.job("fit", "window.column=date", "--json", log__path=arriving, store__path=place.root / "own")
-        .expect(0)
-        .stdout
-    )
-    manifest = place.manifest()
-    assert manifest["fingerprint"] == fitted["fingerprint"]
+    paths = {"log__path": arriving, "store__path": place.root / "own"}
+    fitted = place.job("fit", "window.column=date", "--json", **paths).expect(0).json
+    assert place.manifest()["fingerprint"] == fitted["fingerprint"]
 
 
 def test_a_refit_that_was_killed_after_it_published_publishes_once(place, stream):
@@ -311,9 +308,7 @@ def test_what_does_not_go_with_refits(place, stream):
 def test_refits_of_a_stream_that_goes_on(place, stream, start):
     follow, arriving = stream
     lands(arriving, "a.parquet")
-    running = follow(
-        "follow.poll=50ms", "refit.rows=300", run=lambda *given, **paths: start(place, *given, **paths)
-    )
+    running = follow("follow.poll=50ms", "refit.rows=300", run=partial(start, place))
     running.await_that((place.output / "a.parquet").exists, "a.parquet")
     lands(arriving, "b.parquet")
     running.await_that(lambda: len(place.versions) == 2, "a second version")
@@ -336,14 +331,8 @@ def test_refits_of_a_stream_that_goes_on(place, stream, start):
     ],
 )
 def test_when_it_is_time(last, rows, expected, monkeypatch):
-    config = FollowConfig.model_validate(
-        {
-            "log": {"path": "log"},
-            "store": {"path": "store", "table": "t"},
-            "output": {"path": "out"},
-            "refit": {"every": "1h", "rows": 100},
-        }
-    )
+    places = ["log.path=log", "store.path=store", "store.table=t", "output.path=out"]
+    config = load(FollowConfig, [], [*places, "refit.every=1h", "refit.rows=100"])
     ledger = SimpleNamespace(files={"a": SimpleNamespace(rows=rows)})
     stream = refits.Refits(config, ledger)
     monkeypatch.setattr(refits.Refits, "last", lambda self: last)
@@ -352,13 +341,8 @@ def test_when_it_is_time(last, rows, expected, monkeypatch):
 
 
 def test_durations():
-    assert [parse_duration(text) for text in ("500ms", "2s", "1.5m", "24h", "3d")] == [
-        0.5,
-        2,
-        90,
-        86400,
-        259200,
-    ]
+    seconds = {"500ms": 0.5, "2s": 2, "1.5m": 90, "24h": 86400, "3d": 259200}
+    assert {text: parse_duration(text) for text in seconds} == seconds
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration("3 weeks")
 

@@ -230,13 +230,9 @@ def test_counted_rows_are_all_rows(tmp_path_factory, batches, kind, slots, many)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "_SLOTS", slots)
         patch.setattr(counting, "_MANY", many)
-        own = (
-            buffers.CodedBuffer
-            if kind == "segments"
-            else buffers.WeightedBuffer
-            if kind == "weights"
-            else buffers.Buffer
-        )
+        own = {"segments": buffers.CodedBuffer, "weights": buffers.WeightedBuffer, "rows": buffers.Buffer}[
+            kind
+        ]
         more = (encoder, False) if kind == "segments" else ()
         buffer = own(50, str(tmp_path_factory.mktemp("runs")), 0, *more)
         wanted, used, positive = {}, 0, 0

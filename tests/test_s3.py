@@ -121,13 +121,8 @@ def test_a_kept_score_table_on_the_store_is_measured_as_its_log(remote, segments
 
 
 TWO_WORKERS = ("cluster.kind=local", "cluster.workers=2", "log.segment=[model]", "segments.min_rows=50")
-WINDOW = (
-    "window.column=date",
-    "window.last=2d",
-    "log.weight=w",
-    "score_table.keep=true",
-    "log.on_bad_rows=quarantine",
-)
+DAYS = ("window.column=date", "window.last=2d")
+WINDOW = (*DAYS, "log.weight=w", "score_table.keep=true", "log.on_bad_rows=quarantine")
 
 
 def write_day(place, day):

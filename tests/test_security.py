@@ -45,12 +45,8 @@ def test_markup_in_names_is_shown_and_not_obeyed(hostile, call):
     # A file that is refused, with its reason, is on the page of the stream.
     shutil.copy(hostile.log / "part-0.parquet", hostile.log / "<img src=x>.parquet")
     pq.write_table(pa.table({SCRIPT: [0.5]}), hostile.log / "<img src=y>.parquet")
-    call(
-        "follow",
-        "follow.once=true",
-        output__path=hostile.root / "scored",
-        report__path=hostile.root / "stream",
-    ).expect(3)
+    paths = {"output__path": hostile.root / "scored", "report__path": hostile.root / "stream"}
+    call("follow", "follow.once=true", **paths).expect(3)
     difference = hostile.root / "difference.html"
     given = ("--store", str(hostile.store), "--table", hostile.table, "--report", str(difference))
     hostile.run("tables", "diff", *given, "000001", "000002").expect(0)

@@ -206,20 +206,11 @@ def test_equals_a_loop_in_memory(
     rules = SegmentRules(*rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
-        found = fit(
-            tmp_path_factory.mktemp("x"),
-            table,
-            columns,
-            weighted,
-            rules,
-            cut=cut,
-            run_rows=run_rows,
-            bucket_bytes=bucket_bytes,
-        )
+        sizes = {"cut": cut, "run_rows": run_rows, "bucket_bytes": bucket_bytes}
+        found = fit(tmp_path_factory.mktemp("x"), table, columns, weighted, rules, **sizes)
     assert_equal(found, expected_maps(table, columns, weighted, rules))
-    again = fit(
-        tmp_path_factory.mktemp("x"), table.take(np.arange(len(rows))[::-1]), columns, weighted, rules
-    )
+    backwards = table.take(np.arange(len(rows))[::-1])
+    again = fit(tmp_path_factory.mktemp("x"), backwards, columns, weighted, rules)
     assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
 
 
