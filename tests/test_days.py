@@ -82,15 +82,18 @@ def test_persons_decide():
     assert found([own for own in days if own.day != 5]) == []
 
 
+def write(log, number, name="a", *, of=None, kind=None, rows=3000):
+    """Write a simulated day, or that of another number, as a file of a day."""
+    score, label, _ = simulated_day(number if of is None else of, kind, rows=rows, day_sd=0.0)
+    folder = log / f"date=2026-01-{number:02}"
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {"score": score, "label": label, "c": np.arange(score.size) % 2}
+    pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+
+
 def test_days_that_a_fit_set_aside_for_good_stay_aside_until_nothing_else_is_left(tmp_path):
     """Another model's scores, day after day, become what days are like only after a whole window, or by a person."""
     log, store = tmp_path / "log", tmp_path / "store"
-
-    def write(number, kind=None):
-        score, label, _ = simulated_day(number, kind, rows=3000, day_sd=0.0)
-        folder = log / f"date=2026-01-{number + 1:02}"
-        folder.mkdir(parents=True)
-        pq.write_table(pa.table({"score": score, "label": label}), folder / "a.parquet")
 
     def fit():
         logcal.run(
@@ -109,10 +112,10 @@ def test_days_that_a_fit_set_aside_for_good_stay_aside_until_nothing_else_is_lef
         return [int(own["day"][-2:]) - 1 for own in aside]
 
     for number in range(5):
-        write(number)
+        write(log, number + 1, of=number)
     assert fit() == []
     for number in range(5, 8):
-        write(number, "another model")
+        write(log, number + 1, of=number, kind="another model")
         assert fit() == list(range(5, number + 1))
     days = [day(number, "another model", rows=3000, day_sd=0.0) for number in range(5, 8)]
     kept = [Finding(number, never=True) for number in range(5, 8)]
@@ -156,15 +159,6 @@ def test_profiles_add_up_and_keep_the_order(scores, seed):
 def test_decisions_hold_until_the_files_of_the_day_change(tmp_path):
     log, store = tmp_path / "log", str(tmp_path / "store")
 
-    def write(number, name="a"):
-        score, label, _ = simulated_day(number, rows=1500, day_sd=0.0)
-        folder = log / f"date=2026-01-{number:02}"
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            pa.table({"score": score, "label": label, "c": np.arange(score.size) % 2}),
-            folder / f"{name}.parquet",
-        )
-
     def excluded(segment=None):
         window = {"column": "date", "last": "4d", "suspect_days": "use"}
         table = {"path": store, "table": "ads"}
@@ -176,19 +170,19 @@ def test_decisions_hold_until_the_files_of_the_day_change(tmp_path):
         return [(own["day"][-2:], own["reason"]) for own in found]
 
     for number in (1, 2, 3):
-        write(number)
-    write(3, "b")
+        write(log, number, rows=1500)
+    write(log, 3, "b", rows=1500)
     excluded()
     decide_on(store, "ads", "2026-01-03", "exclude", "labels came twice")
     decide_on(store, "ads", "20260105", "exclude", "will be a holiday")
     assert excluded() == [("03", "labels came twice")]
     assert excluded(["c"]) == [("03", "labels came twice")]
-    write(4)
-    write(5)  # the tables of a day before are merged
+    write(log, 4, rows=1500)
+    write(log, 5, rows=1500)  # the tables of a day before are merged
     assert excluded() == [("03", "labels came twice"), ("05", "will be a holiday")]
     assert "labels came twice" in "\n".join(list_days(store, "ads").lines)
     decide_on(store, "ads", "2026-01-05", None, "")
-    write(3, "c")
+    write(log, 3, "c", rows=1500)
     assert excluded() == []
     # As earlier versions wrote them: names of the day's tables.
     names = {path.name[:27] for path in (tmp_path / "store/ads/days").glob("2026-01-04-*")}

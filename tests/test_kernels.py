@@ -377,23 +377,15 @@ def test_after_it_no_job_compiles(place, tmp_path):
     rows = 40_000
     score = rng.random(rows)
     label = rng.random(rows) < score
+    plain = {"score": score, "label": label.astype(np.int8)}
+    digits = {"score": score.round(2).astype(np.float32), "label": label.astype(np.int64)}
+    few, ninth = rng.integers(0, 5, rows).astype(str), rng.integers(0, 9, rows)
     logs = {
-        "plain": ({"score": score, "label": label.astype(np.int8)}, ()),
-        "digits": ({"score": score.round(2).astype(np.float32), "label": label.astype(np.int64)}, ()),
-        "weights": ({"score": score, "label": label, "w": score + 1}, ("log.weight=w",)),
-        "texts": (
-            {"score": score, "label": label, "s": rng.integers(0, 50, rows).astype(str)},
-            ("log.segment=[s]",),
-        ),
-        "two": (
-            {
-                "score": score,
-                "label": label,
-                "s": rng.integers(0, 5, rows).astype(str),
-                "n": rng.integers(0, 9, rows),
-            },
-            ("log.segment=[s, n]",),
-        ),
+        "plain": (plain, ()),
+        "digits": (digits, ()),
+        "weights": (plain | {"w": score + 1}, ("log.weight=w",)),
+        "texts": (plain | {"s": rng.integers(0, 50, rows).astype(str)}, ("log.segment=[s]",)),
+        "two": (plain | {"s": few, "n": ninth}, ("log.segment=[s, n]",)),
     }
     for name, (columns, settings) in logs.items():
         log = place.write_log(columns, name=name)

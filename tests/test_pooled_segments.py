@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import numpy as np
@@ -106,37 +105,26 @@ def in_memory(table, columns, weighted, found, ends):
     whole = IsotonicRegression().fit(*extra, sample_weight=np.append(weight, [ends, ends]))
     p = whole.predict(score)
     for level, (a_variance, d_variance) in enumerate(found.variances, 1):
-        above = {}
-        for i, key in enumerate(keys):
-            above.setdefault(key[: level - 1], []).append(i)
         finished, full, x = np.empty((3, score.size))
-        for parent in map(np.array, above.values()):
+        for parent in groups_of([key[: level - 1] for key in keys]):
             full[parent] = at = logit_of_finite(score[parent], weight[parent], p[parent])
             information = weight[parent] * expit(at) * (1 - expit(at))
             x[parent] = at - (information * at).sum() / information.sum()
         if level > 1:
-            last = np.array([str(key[level - 1]) for key in keys])
-            several = [
-                v for v in set(last) if len({keys[i][: level - 1] for i in np.flatnonzero(last == v)}) > 1
-            ]
-            shared = np.isin(last, several)
+            values = groups_of([key[level - 1] for key in keys])
+            several = [rows for rows in values if len({keys[i][: level - 1] for i in rows}) > 1]
+            shared = np.sort(np.concatenate(several))
             information = (weight * expit(full) * (1 - expit(full)))[shared]
             centre = (information * full[shared]).sum() / information.sum()
             before = full.copy()
-            for value in several:
-                own = np.flatnonzero(last == value)
+            for own in several:
                 offset = before[own] - centre
                 a, d = moved_by(before[own], offset, label[own], weight[own], *found.levels[level].crossed)
                 full[own] = before[own] + a + d * offset
                 x[own] *= 1 + d
-        for parent in map(np.array, above.values()):
-            for _, rows in itertools.groupby(
-                sorted(parent, key=lambda i: str(keys[i][:level])), key=lambda i: keys[i][:level]
-            ):
-                rows = np.array(sorted(rows))
-                finished[rows] = one_segment(
-                    full[rows], x[rows], score[rows], label[rows], weight[rows], a_variance, d_variance
-                )
+        for rows in groups_of([key[:level] for key in keys]):
+            own = (full[rows], x[rows], score[rows], label[rows], weight[rows])
+            finished[rows] = one_segment(*own, a_variance, d_variance)
         p = finished
     return p
 
