@@ -94,9 +94,8 @@ def evaluate(
         function = getattr(predict, "predict_ascending", predict)
         return evaluation_of(rows, *run_passes(both_sides(asked, function, table), run))
     sides = [side_passes(asked, table, tests=False), side_passes(asked, table)]
-    return evaluation_of(
-        rows, *(run_passes(own, by) for own, by in zip(sides, (run, run_after), strict=True))
-    )
+    both = zip(sides, (run, run_after), strict=True)
+    return evaluation_of(rows, *(run_passes(own, by) for own, by in both))
 
 
 def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[SegmentedFit, Fit]:

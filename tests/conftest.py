@@ -176,9 +176,8 @@ class Place:
 
     def lookup(self, version: str | None = None) -> bytes:
         """The bytes of a published lookup table."""
-        return (
-            self.store / self.table / "versions" / (version or self.current) / "lookup.parquet"
-        ).read_bytes()
+        versions = self.store / self.table / "versions"
+        return (versions / (version or self.current) / "lookup.parquet").read_bytes()
 
     def manifest(self, version: str | None = None) -> dict[str, Any]:
         """What a version says of itself; of the current one, if none is named."""

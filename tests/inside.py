@@ -35,9 +35,8 @@ def suits(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     if arguments and arguments[0] in CLUSTERED and "cluster.kind=inline" not in arguments:
         return False
     told = environment.items() ^ {(key, text) for key, text in os.environ.items() if key != "PYTHONWARNINGS"}
-    return threading.current_thread() is threading.main_thread() and all(
-        name.startswith(OWN) for name, _ in told
-    )
+    alone = threading.current_thread() is threading.main_thread()
+    return alone and all(name.startswith(OWN) for name, _ in told)
 
 
 def run(

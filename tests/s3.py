@@ -69,9 +69,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(text)
             return
         behind = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
-        headers = {
-            k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "content-length")
-        }
+        own = ("transfer-encoding", "content-length")
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in own}
         behind.request(self.command, self.path, body=body, headers=headers)
         answer = behind.getresponse()
         content = answer.read()

@@ -166,9 +166,8 @@ def test_scores_whose_differences_overflow_are_drawn_in_units():
 def test_rows_whose_label_is_not_known_are_left_out(predictions):
     labels, p = predictions
     unknown = np.arange(len(labels)) % 5 == 0
-    expected = logcal.ReliabilityDisplay.from_predictions(
-        np.asarray(labels)[~unknown], np.asarray(p)[~unknown]
-    )
+    known = np.asarray(labels)[~unknown], np.asarray(p)[~unknown]
+    expected = logcal.ReliabilityDisplay.from_predictions(*known)
     for given in (
         np.where(unknown, np.nan, np.asarray(labels, float)),
         [None if gone else label for gone, label in zip(unknown, labels, strict=True)],

@@ -182,9 +182,8 @@ def test_authors_variant_equals_their_procedure_on_rows(n, decimals, thinned):
 
 def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     # 3 positives among 8 million: every level rounds to zero.
-    points = Points(
-        np.array([0.1, 0.2, 0.3, 0.4]), np.array([2e6, 4e6, 1e6, 1e6]), np.array([1.0, 1.0, 0.0, 1.0])
-    )
+    columns = [0.1, 0.2, 0.3, 0.4], [2e6, 4e6, 1e6, 1e6], [1.0, 1.0, 0.0, 1.0]
+    points = Points(*map(np.array, columns))
     fitted = ENIR(reference="authors", shrink=0).fit_points(points)
     assert np.isfinite(fitted.predict(points.score)).all()
     assert fitted.models_.weight.tolist() == [1.0]

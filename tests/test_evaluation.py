@@ -75,9 +75,8 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     assert [part.first for part in table.parts] == sorted(part.first for part in table.parts)
     fitted = Isotonic().fit(score[::2], label[::2]).calibration_map_
     found = evaluate(run, Predictor(write_lookup(tmp_path / "lookup.parquet", fitted)), rows=table.used)
-    whole, run_whole = table_runner(
-        log, tmp_path / "b", weight="weight" if weighted else None, bytes_each=1 << 20
-    )
+    own = "weight" if weighted else None
+    whole, run_whole = table_runner(log, tmp_path / "b", weight=own, bytes_each=1 << 20)
     assert len(whole.parts) == 1
     assert found == evaluate(run_whole, fitted, rows=table.used)
     assert found == evaluate(run_whole, fitted.predict, rows=table.used)
@@ -96,9 +95,8 @@ def test_a_map_that_decreases_needs_a_table_of_its_own(data, log, tmp_path):
     _, run = table_runner(log, tmp_path / "a")
     with pytest.raises(ValueError, match="do not decrease"):
         evaluate(run, falling)
-    _, run_after = table_runner(
-        log, tmp_path / "b", lookup=write_lookup(tmp_path / "lookup.parquet", falling)
-    )
+    lookup = write_lookup(tmp_path / "lookup.parquet", falling)
+    _, run_after = table_runner(log, tmp_path / "b", lookup=lookup)
     found = evaluate(run, run_after=run_after, rows=6000)
     assert found.before == assess(score, None, label, rows=6000)
     assert found.after == assess(falling.predict(score), None, label, rows=6000)
@@ -156,9 +154,8 @@ def test_a_change_is_better_or_worse_beyond_its_error():
     assert verdicts["log_loss"] == verdicts["ece_frequency"] == "better"
     # A bin of few rows says little: its own error counts, not that of the groups of equally many rows.
     fewest = min((group for group in found.after.by_width if group.weight), key=lambda group: group.weight)
-    assert errors["mce_width"] >= 0.9 * np.sqrt(
-        fewest.mean_prediction * (1 - fewest.mean_prediction) / fewest.weight
-    )
+    p = fewest.mean_prediction
+    assert errors["mce_width"] >= 0.9 * np.sqrt(p * (1 - p) / fewest.weight)
     assert errors["mce_width"] > 2 * errors["mce_frequency"]
     assert verdicts["auc"] == "unchanged"
     # A map that is a little off on few rows is not measurably worse.

@@ -90,9 +90,8 @@ class World:
         ledger = self.ledger()
         ledger.begin(STREAM)
         lease_owner = LeaseOwner(ledger.folder)
-        return Follower(
-            self.places, ledger, self.rules, self.scoring, lambda: self.current, InlineExecutor(), lease_owner
-        )
+        own = (self.places, ledger, self.rules, self.scoring, lambda: self.current)
+        return Follower(*own, InlineExecutor(), lease_owner)
 
     def take_all(self, follower: Follower | None = None) -> Follower:
         """What --once does."""

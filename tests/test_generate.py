@@ -73,9 +73,8 @@ def prepared(estimator, *, impute=True, scale=False):
     steps = ([SimpleImputer(strategy="median")] if impute else []) + ([StandardScaler()] if scale else [])
     numbers = make_pipeline(*steps) if steps else "passthrough"
     one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    return make_pipeline(
-        ColumnTransformer([("numbers", numbers, NUMBERS), ("categories", one_hot, CATEGORIES)]), estimator
-    )
+    columns = [("numbers", numbers, NUMBERS), ("categories", one_hot, CATEGORIES)]
+    return make_pipeline(ColumnTransformer(columns), estimator)
 
 
 CASES = {

@@ -75,9 +75,8 @@ def test_dask_takes_the_graph():
     graph, whole = squares(5)
     assert isinstance(graph.high_level(), HighLevelGraph)
     graph.high_level().validate()
-    assert list(graph.dependencies()) == [
-        f"{s}-{graph.token}" for s in ("square", "gather", "entry", "halve", "combine")
-    ]
+    stages = ("square", "gather", "entry", "halve", "combine")
+    assert list(graph.dependencies()) == [f"{stage}-{graph.token}" for stage in stages]
     found = graph.delayed(whole)
     assert isinstance(found, Delayed)
     for scheduler in ("synchronous", "threads"):

@@ -138,9 +138,8 @@ def test_measures_are_those_of_the_rows_that_are_held_out():
     assert found.bars.auc == pytest.approx(roc_auc_score(y, q), rel=1e-12)
     assert found.against.log_loss.difference == pytest.approx(log_loss(y, q) - log_loss(y, p), rel=1e-9)
     each = [-np.log(np.where(y, one, 1 - one)) for one in (p, q)]
-    assert found.against.log_loss.error == pytest.approx(
-        np.std(each[1] - each[0]) / math.sqrt(out.sum()), rel=1e-9
-    )
+    error = np.std(each[1] - each[0]) / math.sqrt(out.sum())
+    assert found.against.log_loss.error == pytest.approx(error, rel=1e-9)
     assert found.raw.log_loss.old == pytest.approx(log_loss(y, score[out]), rel=1e-12)
 
 
@@ -520,9 +519,8 @@ def test_both_predict_as_score_does(place, call, versions, mine, other):
 def test_a_kept_table_of_segments_is_a_log_to_compare_on(place, call):
     place.write_log(countries(place, 2500))
     first = call("fit", "--json").expect(0).json["version"]
-    kept = call(
-        "fit", "log.segment=country", "segments.min_rows=150", "score_table.keep=true", "--json"
-    ).expect(0)
+    own = ("log.segment=country", "segments.min_rows=150", "score_table.keep=true")
+    kept = call("fit", *own, "--json").expect(0)
     version = kept.json["version"]
     table = place.store / "ads" / "versions" / version / "score_table"
     settings = (f"store.version={version}", f"evaluate.against={first}", "--json")

@@ -175,9 +175,8 @@ def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
     for r in np.flatnonzero(one.weight > 0)[1:-1]:
         inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
         for x, extra, level in ((inside[0], 0, found.lower[r]), (inside[-1], 1, found.upper[r])):
-            fitted = IsotonicRegression().fit(
-                np.append(score, x), np.append(label, extra), np.append(weight, 1.0)
-            )
+            more = np.append(score, x), np.append(label, extra), np.append(weight, 1.0)
+            fitted = IsotonicRegression().fit(*more)
             assert level == pytest.approx(fitted.predict([x])[0], abs=1e-12)
 
 
@@ -223,9 +222,8 @@ def test_draws_vary_as_the_posterior_does():
     """Of each prior the variance at a place is a quadratic form of an inverse that numpy makes."""
     rng = np.random.default_rng(0)
     z = rng.standard_normal(300)
-    curve = (
-        make_calibrator("smooth", {}).fit(1 / (1 + np.exp(-z)), rng.random(300) < 1 / (1 + np.exp(-z))).curve_
-    )
+    score = 1 / (1 + np.exp(-z))
+    curve = make_calibrator("smooth", {}).fit(score, rng.random(300) < score).curve_
     cells = curve.cells
     x = curve.table(cells.held, cells.rank)[:, : curve.thetas.shape[1]]
     total, mean = 0.0, cells.held + x @ (curve.share @ curve.thetas)

@@ -52,9 +52,8 @@ class RandomLog:
         own = random.integers(0, rows, self.rows)
         after = random.choice([-40.0, -3.0, 0.5, 5.0, 20.0, 90.0], self.rows)
         came = [times[i] + dt.timedelta(hours=h) for i, h in zip(own, after, strict=True)]
-        outcomes = {
-            name: column.take(pa.array(own)) for name, column in predictions.items() if name.startswith("k")
-        }
+        keys = {name: column for name, column in predictions.items() if name.startswith("k")}
+        outcomes = {name: column.take(pa.array(own)) for name, column in keys.items()}
         noise = random.random(self.rows) < 0.2
         outcomes = {
             name: pa.concat_arrays([c.filter(pa.array(~noise)), c.filter(pa.array(noise))])
@@ -108,9 +107,8 @@ class RandomLog:
         label = "clicked::DOUBLE" if self.labelled else "1.0::DOUBLE"
         keys = [name for name in self.predictions.column_names if name.startswith("k")]
         on = " AND ".join(f"o.{key} = p.{key}" for key in keys)
-        order = {"any": f"-{label}, came", "first": f"came, {label}", "last": f"came DESC, -{label}"}[
-            self.duplicates
-        ]
+        orders = {"any": f"-{label}, came", "first": f"came, {label}", "last": f"came DESC, -{label}"}
+        order = orders[self.duplicates]
         if not self.timed:
             order = f"-{label}"
         inside = "TRUE"
@@ -123,9 +121,8 @@ class RandomLog:
             else "(SELECT date_trunc('day', max(made)) + INTERVAL 1 DAY FROM predictions)"
         )
         waits = f"made + INTERVAL {self.wait} HOUR > {until}" if self.wait else "FALSE"
-        rule = {"negative": f"CASE WHEN {waits} THEN NULL ELSE coalesce(label, 0.0) END", "drop": "label"}[
-            self.missing
-        ]
+        negative = f"CASE WHEN {waits} THEN NULL ELSE coalesce(label, 0.0) END"
+        rule = {"negative": negative, "drop": "label"}[self.missing]
         gone = f"label IS NULL AND NOT ({waits})" if self.missing == "drop" else "FALSE"
         predictions, outcomes = self.plain(self.predictions), self.plain(self.outcomes)
         with duckdb.connect() as connection:
@@ -232,9 +229,8 @@ def clicks(place):
     columns["made"] = pa.array([made[i * 240 // 2000] for i in range(2000)], pa.timestamp("us"))
     table = pa.table(columns)
     positive = table.filter(pa.array(columns["label"] == 1)).select(["id", "made"])
-    came = pa.array(
-        [time + dt.timedelta(hours=5) for time in positive.column("made").to_pylist()], pa.timestamp("us")
-    )
+    later = [time + dt.timedelta(hours=5) for time in positive.column("made").to_pylist()]
+    came = pa.array(later, pa.timestamp("us"))
     place.write_log({name: columns[name] for name in ("score", "id", "made")})
     place.labels = place.root / "outcomes"
     place.clicks = pa.table({"id": positive.column("id"), "came": came})

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import errno
 import hashlib
+import itertools
 import json
 import math
 import shutil
@@ -428,9 +429,8 @@ def exchanged(table):
     starts = np.append(np.flatnonzero(np.asarray(table["score_lo"]) == -np.inf), table.num_rows)
     names = [name for name in table.column_names if name not in ("country", "model", "segment_level")]
     sizes = np.diff(starts).tolist()
-    one, other = next(
-        (i, j) for i in range(1, len(sizes)) for j in range(i + 1, len(sizes)) if sizes[i] == sizes[j]
-    )
+    pairs = itertools.combinations(range(1, len(sizes)), 2)
+    one, other = next((i, j) for i, j in pairs if sizes[i] == sizes[j])
     rows = np.arange(table.num_rows)
     rows[starts[one] : starts[one + 1]], rows[starts[other] : starts[other + 1]] = (
         rows[starts[other] : starts[other + 1]].copy(),

@@ -50,21 +50,6 @@ def test_files_and_globs(folder, pattern, names):
     assert [f.relative for f in open_log(str(folder.parent / pattern), BOTH).files] == names
 
 
-def test_several_paths(folder):
-    log = open_log([str(folder / "date=2026-01-01"), str(folder / "date=2026-01-02" / "b.parquet")], BOTH)
-    assert log.rows == 6
-
-
-def test_a_url():
-    memory = fsspec.filesystem("memory")
-    with memory.open("/test_logs/a.parquet", "wb") as file:
-        pq.write_table(GOOD, file)
-    log = open_log("memory://test_logs", BOTH)
-    assert (log.rows, log.local) == (3, False)
-    [piece] = [p for f in log.files for p in [f.path]]
-    assert piece == "/test_logs/a.parquet"
-
-
 def test_only_the_used_columns_are_read(folder):
     log = open_log(str(folder), BOTH)
     [rows] = read_rows(log.filesystem, log.files[0].piece((0,), 0, 3), BOTH)

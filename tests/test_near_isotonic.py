@@ -237,9 +237,8 @@ def test_runs_equal_a_loop():
 def test_levels_of_runs_are_compared_exactly():
     # 1e-200 / 3e-200 and 2e200 / 6e200 overflow or underflow when multiplied out.
     tiny, huge = 2.0**-700, 2.0**700
-    points = Points(
-        np.arange(3.0), np.array([3 * tiny, 6 * huge, 6 * huge]), np.array([tiny, 2 * huge, 3 * huge])
-    )
+    weight, positives = np.array([[3 * tiny, 6 * huge, 6 * huge], [tiny, 2 * huge, 3 * huge]])
+    points = Points(np.arange(3.0), weight, positives)
     assert part_runs(points).runs.last.tolist() == [1.0, 2.0]
 
 
@@ -250,9 +249,8 @@ def test_calibrator_is_the_solution_at_its_lambda(lam):
         calibrator = NearIsotonic(lam=lam, shrink=0).fit_points(points)
         expected = path.solution(lam)
         got = calibrator.predict(points.score)
-        np.testing.assert_allclose(
-            got, levels_at_points(expected, points.score), rtol=0, atol=1e-11, err_msg=name
-        )
+        wanted = levels_at_points(expected, points.score)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-11, err_msg=name)
         middle = (points.score[:-1] + points.score[1:]) / 2
         np.testing.assert_allclose(
             calibrator.predict(middle), np.interp(middle, points.score, got), rtol=0, atol=1e-9, err_msg=name

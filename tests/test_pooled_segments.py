@@ -225,9 +225,8 @@ def on_a_curve(table, columns, weighted, found):
     weight = np.asarray(table["w"]) if weighted else np.ones(score.size)
     keys = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
     p = Auto().fit(score, label, weight).predict(score)
-    blocks = np.unique(
-        IsotonicRegression().fit(score, label, sample_weight=weight).predict(score), return_inverse=True
-    )[1]
+    levels = IsotonicRegression().fit(score, label, sample_weight=weight).predict(score)
+    blocks = np.unique(levels, return_inverse=True)[1]
     at, exact = logit((np.bincount(blocks, weight * p) / np.bincount(blocks, weight))[blocks]), logit(p)
     for level, variances in enumerate(found.variances, 1):
         places, centre = found.levels[level].bent, np.empty(score.size)
@@ -291,9 +290,8 @@ def test_pooling_with_a_curve_equals_doing_it_in_memory(tmp_path, seed, columns,
     assert any(level.bent["place"] != 0 for level in found.levels[1:])
     _, path = published(tmp_path, found, columns)
     got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
-    np.testing.assert_allclose(
-        logit(got), logit_of_all(on_a_curve(table, columns, weighted, found)), atol=2e-5
-    )
+    expected = logit_of_all(on_a_curve(table, columns, weighted, found))
+    np.testing.assert_allclose(logit(got), expected, atol=2e-5)
 
 
 def logit_of_all(p):
@@ -414,9 +412,8 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
     )
     held = np.clip(p, 1e-200, 1 - 1e-12)
     still = (adjustments.shift == 0) & (adjustments.slope == 1)
-    expected = np.where(
-        still[entry], p, expit(adjustments.shift[entry] + adjustments.slope[entry] * logit(held))
-    )
+    moved = expit(adjustments.shift[entry] + adjustments.slope[entry] * logit(held))
+    expected = np.where(still[entry], p, moved)
     np.testing.assert_allclose(compiled, expected, rtol=1e-12)
 
 

@@ -142,9 +142,8 @@ def test_sql_gives_what_logcal_gives(demo, document, number, monkeypatch):
     duckdb = pytest.importorskip("duckdb")
     monkeypatch.chdir(demo)
     sql = blocks(document, "sql")[number]
-    found = duckdb.sql(
-        f"SELECT row_id, probability FROM ({sql.strip().rstrip(';')}) ORDER BY row_id"
-    ).fetchnumpy()
+    query = f"SELECT row_id, probability FROM ({sql.strip().rstrip(';')}) ORDER BY row_id"
+    found = duckdb.sql(query).fetchnumpy()
     expected = pq.read_table(demo / "demo-output" / "scored").sort_by("row_id")
     assert found["row_id"].tolist() == expected["row_id"].to_pylist()
     assert found["probability"].tolist() == expected["probability"].to_pylist()

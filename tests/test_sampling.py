@@ -43,9 +43,8 @@ def of_all_rows(calibrator, rate):
 @pytest.mark.parametrize(("n", "digits"), [(50, 1), (3000, None), (3000, 2)])
 def test_isotonic_equals_scikit_learn_with_weighed_negatives(rate, n, digits):
     s, z = sample(n, n, digits)
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(
-        s, z.astype(float), sample_weight=np.where(z, 1.0, 1 / rate)
-    )
+    weight = np.where(z, 1.0, 1 / rate)
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(s, z.astype(float), sample_weight=weight)
     at = np.concatenate([s, np.linspace(-0.2, 1.2, 700)])
     ours = of_all_rows(Isotonic(ends=0), rate).fit(s, z)
     np.testing.assert_allclose(ours.predict(at), theirs.predict(at), rtol=0, atol=4e-16)
@@ -77,13 +76,6 @@ def test_lines_that_are_cut_hold_the_rows_between_the_cuts(rate):
     assert table.weight.tolist() == np.bincount(row, minlength=len(table)).tolist()
     assert table.positives.tolist() == np.bincount(row, z, len(table)).tolist()
     assert len(table) > len(Isotonic(strict=True).fit(s, z).calibration_map_)
-
-
-def test_platt_moves_its_intercept():
-    s, z = sample()
-    raw, ours = Platt().fit(s, z), of_all_rows(Platt(), 0.01).fit(s, z)
-    assert ours.slope_ == pytest.approx(raw.slope_)
-    assert ours.intercept_ == pytest.approx(raw.intercept_ + np.log(0.01))
 
 
 @given(st.floats(0, 1), st.floats(1e-4, 1e4))
@@ -177,9 +169,8 @@ def test_a_fit_equals_the_one_in_memory(place, call, method):
     size = columns["w"].sum() ** 2 / (columns["w"] ** 2).sum()
     assert place.newest_manifest["data"]["weight"] == pytest.approx(size)
     assert place.newest_manifest["data"]["rows_used"] == 3000
-    fitted = make_calibrator(method, {}).fit(
-        columns["score"], columns["label"], sampling_weights(columns["w"])
-    )
+    weight = sampling_weights(columns["w"])
+    fitted = make_calibrator(method, {}).fit(columns["score"], columns["label"], weight)
     from logcal import load
 
     at = np.linspace(-0.1, 1.1, 500)

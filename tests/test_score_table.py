@@ -69,9 +69,8 @@ def check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_
     path = write_log(folder / "log", {"score": score, "label": label, "w": weight}, files, group)
     log = open_log(path, Columns("score", "label", "w" if weighted else None))
     plan = SortPlan(folder, write=folder / "table", run_rows=run_rows, bucket_bytes=bucket_bytes)
-    table, parts = build_score_table(
-        log, plan, InlineExecutor(), Pass(chunk=lambda points: points.score[0], combine=list)
-    )
+    first = Pass(chunk=lambda points: points.score[0], combine=list)
+    table, parts = build_score_table(log, plan, InlineExecutor(), first)
     expected = collapse(score, label, weight if weighted else None)
     assert_same(points_of(table), expected)
     assert parts == [part.first for part in table.parts]

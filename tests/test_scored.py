@@ -144,9 +144,8 @@ def test_every_column_keeps_its_bytes(tmp_path, scoring, options):
         assert new.schema.field("probability").type == pa.float64()
         assert new.schema.field("table_version").type == pa.string()
         assert set(new.column("table_version").to_pylist()) == {"000007-abc"}
-        np.testing.assert_array_equal(
-            new.column("probability").to_numpy(), SLOPES.predict(old.column("score").to_numpy())
-        )
+        expected = SLOPES.predict(old.column("score").to_numpy())
+        np.testing.assert_array_equal(new.column("probability").to_numpy(), expected)
 
 
 def test_pandas_gets_its_index_back(tmp_path, scoring):

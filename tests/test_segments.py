@@ -459,9 +459,8 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
             weight = np.array([r[3] for r in own]) if weighted else np.ones(len(own))
             wanted = assess([r[at] for r in own], weight, [r[2] for r in own] * weight)
             for name in MEASURES:
-                assert row[f"{name}_{side}"] == pytest.approx(
-                    getattr(wanted.measures, name), rel=1e-12, abs=1e-15
-                )
+                expected = getattr(wanted.measures, name)
+                assert row[f"{name}_{side}"] == pytest.approx(expected, rel=1e-12, abs=1e-15)
             assert row[f"mean_prediction_{side}"] == pytest.approx(wanted.mean_prediction, rel=1e-12)
             assert 0 <= row[f"beyond_chance_{side}"] <= row[f"ece_frequency_{side}"]
         assert row["rows"] == len(own)

@@ -71,9 +71,8 @@ def test_cells_hold_what_lies_in_them():
     at = np.searchsorted(cells.first, points.score, side="right") - 1
     assert np.array_equal(cells.weight, np.bincount(at, points.weight))
     assert np.array_equal(cells.positives, np.bincount(at, points.positives))
-    assert np.array_equal(
-        cells.last, np.maximum.reduceat(points.score, np.searchsorted(points.score, cells.first))
-    )
+    starts = np.searchsorted(points.score, cells.first)
+    assert np.array_equal(cells.last, np.maximum.reduceat(points.score, starts))
     # Nearly equal shares of either label: the largest of some 16,000 random gaps.
     for column in (cells.positives, cells.weight - cells.positives):
         assert column.max() <= max(column.sum() * 20 / fine_cells.DRAWN, 1)
@@ -321,9 +320,8 @@ def test_ties_are_dealt_by_quantiles_of_binomials(probability):
     generator = np.random.default_rng(0)
     count = np.floor(10 ** generator.uniform(0, 8, 2000))
     uniform = generator.random(2000)
-    assert np.array_equal(
-        binomial_quantiles(uniform, count, probability), binom.ppf(uniform, count, probability)
-    )
+    expected = binom.ppf(uniform, count, probability)
+    assert np.array_equal(binomial_quantiles(uniform, count, probability), expected)
 
 
 def test_scores_outside_the_unit_interval_leave_bbq_out():

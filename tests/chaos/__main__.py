@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -141,9 +141,8 @@ def _ended(trial: Trial) -> str:
 
 
 def _read(path: Path) -> list[Trial]:
-    return [
-        Trial(**{**json.loads(line), "problems": tuple(json.loads(line)["problems"])}) for line in path.open()
-    ]
+    trials = [Trial(**json.loads(line)) for line in path.open()]
+    return [replace(trial, problems=tuple(trial.problems)) for trial in trials]
 
 
 def main() -> int:

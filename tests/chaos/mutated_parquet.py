@@ -76,9 +76,8 @@ def mutated(content: bytes, seed: int) -> bytes:
     data = bytearray(content)
     footer = int.from_bytes(data[-8:-4], "little")
     # Half of them in the footer, where most is at stake.
-    low, high = (
-        (len(data) - 8 - footer, len(data) - 8) if random.random() < 0.5 else (4, len(data) - 8 - footer)
-    )
+    start, end = len(data) - 8 - footer, len(data) - 8
+    low, high = (start, end) if random.random() < 0.5 else (4, start)
     for _ in range(random.integers(1, 4)):
         at = int(random.integers(low, high))
         kind = random.integers(0, 6)
@@ -175,9 +174,8 @@ def trial(
         if kind == "read":
             log = open_log(str(path), Columns("score", "label", "w", ("s",)))
             pieces = [piece for task in cut(log, 1 << 20) for piece in task]
-            found = sum(
-                r.score.size for piece in pieces for r in read_rows(log.filesystem, piece, log.columns)
-            )
+            read = (rows for piece in pieces for rows in read_rows(log.filesystem, piece, log.columns))
+            found = sum(rows.score.size for rows in read)
             assert found == log.rows
         elif kind == "facts":
             log_facts(str(path))
