@@ -110,7 +110,7 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(place):
 def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
     place.write_log()
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobs", *place.arguments("fit", "--json")],
+        [sys.executable, "-m", "logcal", *place.arguments("fit", "--json")],
         cwd=place.root,
         env=place.environment,
         stdout=subprocess.PIPE,

@@ -114,7 +114,7 @@ def test_the_first_minutes_need_nothing_but_the_wheel(wheel, tmp_path):
     assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
     assert "<svg" in (tmp_path / "diff.html").read_text()
     # The command itself, as pip leaves it, and as a module.
-    for command in ([str(installed / "bin" / "logcal")], ["-m", "jobs"]):
+    for command in ([str(installed / "bin" / "logcal")], ["-m", "logcal"]):
         said = run_command(sys.executable, "-P", *command, "--version", **there)
         assert said.stdout.startswith("logcal, version")
 
