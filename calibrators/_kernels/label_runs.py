@@ -61,8 +61,9 @@ def of_classes(negatives, positives):
     """
     i = j = r = both = 0
     n, p = negatives.size, positives.size
-    # As many runs as rows at most; memory that is not written to is none.
-    first, last, weight, hits = np.empty(n + p), np.empty(n + p), np.empty(n + p), np.empty(n + p)
+    # Each run but one has, or has a neighbour with, a row of the rarer class.
+    most = 2 * min(n, p) + 1
+    first, last, weight, hits = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
     while i < n or j < p:
         start = i
         i = first_not_below(negatives, i, n, positives[j] if j < p else np.inf)
