@@ -72,7 +72,8 @@ def cases() -> Iterator[Case]:
     either: tuple[tuple[str, ...], ...] = ((), weighted)
     yield Case(("log.score=distinct",), (("score",), ("evaluate", *weighted)))
     yield Case(("log.score=distinct", *weighted, "score_table.keep=true"), (("evaluate", *weighted),))
-    yield Case(("log.score=distinct", "calibrator.method=platt"))
+    for method in ("platt", "near_isotonic"):
+        yield Case(("log.score=distinct", f"calibrator.method={method}"))
     yield Case(("log.weight=whole", "score_table.keep=true"), (("evaluate", "log.weight=whole"),))
     yield Case(("log.score=float", "log.label=flag", "score_table.grid=float32"), measured)
     yield Case(("log.score=margin", "log.score_transform=sigmoid"), measured)
