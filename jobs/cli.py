@@ -283,7 +283,13 @@ def show(**given: Any) -> Outcome:
     *_OF_TABLE,
     click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ..."),
     click.option("--inline", is_flag=True, help="Write the table into the query."),
-    click.option("--log", default="log", metavar="NAME", show_default=True, help="The log's table."),
+    click.option(
+        "--log",
+        default="log",
+        metavar="NAME",
+        show_default=True,
+        help="The log's table, or the path of a .parquet file.",
+    ),
     click.option("--score", default="score", metavar="NAME", show_default=True, help="Its score column."),
     _VERSION,
 )
@@ -312,7 +318,7 @@ def rollback(**given: Any) -> Outcome:
     changes=True,
 )
 def promote(**given: Any) -> Outcome:
-    """Make VERSION live; a candidate, which a fit only saved, too."""
+    """Make VERSION live, also a candidate that a fit only saved."""
     return _actions().promote(**given)
 
 

@@ -443,7 +443,7 @@ def _choice_line(data: dict[str, Any]) -> str:
         return f"{share}: too few rows to compare them"
     gain = losses["isotonic"] - losses["smooth"]
     better = "lower" if gain >= 0 else "higher"
-    return f"{share}; the held-out log loss of the curve is {abs(gain):.2g} {better} than that of the steps"
+    return f"{share}; over all rows the curve's held-out log loss is {abs(gain):.2g} {better} than that of the steps"
 
 
 def _days_line(window: dict[str, Any]) -> str:
@@ -466,7 +466,7 @@ def _grid_line(facts: dict[str, Any], version: Version) -> str | None:
 def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
-    sources += f"; beyond that {alike:,} differ only by chance" if alike else ""
+    sources += f" ({alike:,} differ from that only by chance)" if alike else ""
     return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
 
 

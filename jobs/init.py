@@ -90,7 +90,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         ),
         *_candidates(roles, given),
         "",
-        f"Look at {path}, then run{' once a day, when the labels of the last day are there' if daily else ''}:",
+        f"Look at {path}, then run{' once a day' if daily else ''}:",
         *(f"  {command}" for command in run),
     ]
     summary = {

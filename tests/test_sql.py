@@ -85,9 +85,9 @@ def table_of(place, table):
     return (read_lookup_table if table in ("ads", "margins") else read_segmented_lookup)(path)
 
 
-def sql_of(place, table, dialect, inline):
+def sql_of(place, table, dialect, inline, log="log"):
     return query(
-        table_of(place, table), path_of(place, table), dialect, inline=inline, log="log", score="score"
+        table_of(place, table), path_of(place, table), dialect, inline=inline, log=log, score="score"
     )
 
 
@@ -120,6 +120,8 @@ def test_duckdb(place, table, inline):
     sql = sql_of(place, table, "duckdb", inline)
     found = connection.sql(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id")
     assert_same([row[1] for row in found.fetchall()], expected(place, table), table)
+    by_path = sql_of(place, table, "duckdb", inline, log=str(place.root / "new" / "log.parquet"))
+    assert connection.sql(f"SELECT probability FROM ({by_path})").fetchall()
 
 
 @TABLES

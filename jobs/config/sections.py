@@ -383,8 +383,8 @@ class ScoreTableConfig(Section):
     """true: keep it with the published version, as Parquet."""
     grid: Annotated[Text, BeforeValidator(_as_grid), accepted_by(_check_grid)] = "none"
     """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit float. A power of
-    ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported. A power of ten bounds the
-    size of the rows that are kept for each day (without weights).
+    ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported. A power of ten bounds
+    what is kept of each day (without weights).
     """
 
 

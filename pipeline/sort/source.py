@@ -236,8 +236,8 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     used = tuple(tables[i] for i in left_in if tables[i].day not in strange)
     if (found or excluded) and not any(table.receipt.used for table in used):
         raise InputRejectedError(
-            "window: expected days to fit to, found none that is neither set aside nor excluded: "
-            f"{in_words(found) or 'all are excluded'}; decide with `logcal days`"
+            "window: expected days to fit to, found that all are set aside or excluded; decide with `logcal days`"
+            f"{': ' * bool(found)}{in_words(found)}"
         )
     return Days(
         tuple(every),

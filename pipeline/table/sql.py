@@ -79,7 +79,7 @@ def query(
     table : the lookup table. path : its file, for engines that read Parquet.
     dialect : one of DIALECTS
     inline : write the table into the query, as one CASE expression that halves the table at each step
-    log, score : names of the log's table and of its score column
+    log, score : names of the log's table, or its path where the engine reads Parquet, and of its score column
 
     Raises
     ------
@@ -97,6 +97,8 @@ def query(
     d = DIALECTS[dialect]
     if not inline and d.parquet is None:
         raise ConfigError(f"--dialect {dialect}: it reads no Parquet by its path: give --inline")
+    if d.parquet is not None and "/" in log and log.endswith(".parquet"):
+        log = d.parquet.format(path=log.replace("'", "''"))
     rows = f"(SELECT t.*, {_transformed(d, table.facts.score_transform, score)} AS {_SCORE} FROM {log} AS t)"
     adjusting = isinstance(table, SegmentedLookup) and table.adjustments is not None
     if inline and isinstance(table, SegmentedLookup) and adjusting:
