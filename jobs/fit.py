@@ -437,13 +437,13 @@ def _choice_line(data: dict[str, Any]) -> str:
     """Line about the choice of auto, and its gain."""
     isotonic = 100 * data["isotonic_share"]
     some = isotonic if isotonic == 100 else min(isotonic, 99.9)  # few are not none
-    share = f"auto took isotonic steps for {some:.3g} % of the log's rows, the smooth curve for the rest"
+    share = f"auto: isotonic steps for {some:.3g} % of the log's rows, the smooth curve for the rest"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"
     gain = losses["isotonic"] - losses["smooth"]
     better = "lower" if gain >= 0 else "higher"
-    return f"{share}; over all rows the curve's held-out log loss is {abs(gain):.2g} {better} than that of the steps"
+    return f"{share}; each alone, the curve's held-out log loss is {abs(gain):.2g} {better} than the steps'"
 
 
 def _days_line(window: dict[str, Any]) -> str:
@@ -466,7 +466,7 @@ def _grid_line(facts: dict[str, Any], version: Version) -> str | None:
 def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
-    sources += f" ({alike:,} differ from that only by chance)" if alike else ""
+    sources += f" ({alike:,} of them differ from it only by chance)" if alike else ""
     return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
 
 

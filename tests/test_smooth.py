@@ -490,4 +490,4 @@ def test_too_few_rows_for_halves_have_the_curve():
 )
 def test_a_fit_says_all_rows_only_of_all(share, said):
     line = _choice_line({"isotonic_share": share, "cross_validated_log_loss": {}})
-    assert line.startswith(f"auto took isotonic steps for {said} of the log's rows")
+    assert line.startswith(f"auto: isotonic steps for {said} of the log's rows")
