@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -584,8 +583,7 @@ def check_unchanged(filesystem: Any, files: Sequence[LogFile]) -> None:
             info = listed.get(file.path) or filesystem.info(file.path)
             _compare(file.path, file.seen, _seen(info))
 
-    others = [file for file in files if file.path not in listed]
-    deque(chain(map(check, [file for file in files if file.path in listed]), together(check, others)), 0)
+    deque(together(check, files), 0)
 
 
 def _changed(path: str, seen: Seen, now: Seen) -> FileChangedError:
