@@ -15,13 +15,13 @@ from typing import Any
 from calibrators.methods.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
+from jobs.fit_outcome import outcome_of
 from jobs.gate.requirements import (
     DAYS_VARY,
     Verdict,
     can_compare,
     change_of,
     check_holdout,
-    held_out_line,
     judge,
     judge_held_out,
 )
@@ -60,7 +60,7 @@ from pipeline.table.journal import read_decisions
 from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange
 from pipeline.table.published import Version, run_id, segments_of, software
-from pipeline.table.segment_maps import SOURCES, SegmentRules
+from pipeline.table.segment_maps import SegmentRules
 from pipeline.table.store import TableStore
 
 _logger = logging.getLogger("logcal")
@@ -96,7 +96,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     made = left_to_do(store, identity, candidate=wants_candidate, force=force, keep=keep, until=until)
     seen = None if current is None else current.name
     if made is not None:
-        return Finishing(store, made, _outcome, keep)
+        return Finishing(store, made, outcome_of, keep)
     sorting = Sorting.of(config, log, identity)
     if window is not None:
         kept = _day_tables(config, store, window)
@@ -349,7 +349,7 @@ class Prepared(Startable):
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
             source.kept.tidy(source.window, days.tables)
-        outcome = _outcome(content.table.facts(), version)
+        outcome = outcome_of(content.table.facts(), version)
         outcome.lines[-1:-1] = [f"  {line}" for line in label_lines(self.config.log, manifest)]
         return outcome
 
@@ -431,93 +431,3 @@ def _free_runs(scratch: str) -> None:
     left = place.matching("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)
     for name in [*place.matching("receipt-*"), *left]:
         place.remove(name)
-
-
-def _choice_line(data: dict[str, Any]) -> str:
-    """Line about the choice of auto, and its gain."""
-    isotonic = 100 * data["isotonic_share"]
-    some = isotonic if isotonic == 100 else min(isotonic, 99.9)  # few are not none
-    share = f"auto: isotonic steps for {some:.3g} % of the log's rows, the smooth curve for the rest"
-    losses = data["cross_validated_log_loss"]
-    if len(losses) < 2:
-        return f"{share}: too few rows to compare them"
-    gain = losses["isotonic"] - losses["smooth"]
-    better = "lower" if gain >= 0 else "higher"
-    return f"{share}; each alone, the curve's held-out log loss is {abs(gain):.2g} {better} than the steps'"
-
-
-def _days_line(window: dict[str, Any]) -> str:
-    """Line about a window's days: used, left out by reason, without rows."""
-    days = window.get("days", ())
-    counts = {"used": sum(day["rows_used"] > 0 for day in days)}
-    counts |= {reason.replace("_", " "): own["days"] for reason, own in window.get("left_out", {}).items()}
-    counts["without usable rows"] = len(days) - sum(counts.values())
-    counts["without rows"] = len(window["days_missing"])
-    said = [f"{counted(n, 'day')} {what}" for what, n in counts.items() if n]
-    return f"{window['first']} to {window['last']}: {', '.join(said)}; {window['days_sorted']:,} sorted now"
-
-
-def _grid_line(facts: dict[str, Any], version: Version) -> str | None:
-    if (move := facts.get("largest_score_move")) is None:
-        return None
-    return f"scores were rounded to {version.manifest['config']['score_table']['grid']}: the largest move is {move:.3g}"
-
-
-def _segments_line(segments: dict[str, Any]) -> str:
-    sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
-    alike = segments.get("reasons", {}).get("no_bend")
-    sources += f" ({alike:,} of them differ from it only by chance)" if alike else ""
-    return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
-
-
-_SHOWN = (
-    "table",
-    "previous_version",
-    "method",
-    "monotone",
-    "lookup_rows",
-    "fingerprint",
-    "run_id",
-    "gate",
-)
-"""Keys of the manifest in the outcome."""
-
-
-def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
-    summary = {
-        "version": version.name,
-        "published_as": version.manifest.get("publish", "current"),
-        "lookup_path": version.lookup_path,
-        **{key: version.manifest.get(key) for key in _SHOWN},
-        **facts,
-    }
-    segments, window = version.manifest.get("segments"), version.manifest.get("window")
-    if "labels" in version.manifest:
-        summary["labels"] = version.manifest["labels"]
-    if window is not None:
-        summary["window"] = {key: value for key, value in window.items() if key != "days"}
-    if segments is not None:
-        summary["segments"] = segments
-    shape, data = "monotone" if summary["monotone"] else "not monotone", version.manifest["data"]
-    left_out = sum(own["rows"] for own in (window or {}).get("left_out", {}).values())
-    waiting = f", {facts['rows_waiting']:,} waiting for their label" if facts.get("rows_waiting") else ""
-    used = (
-        f"from {facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them "
-        f"positive{waiting}, {facts['distinct_scores']:,} distinct scores"
-    )
-    previous = summary["previous_version"] or ""
-    same = previous.partition("-")[2] == version.name.partition("-")[2]
-    said = [
-        f"method {summary['method']}, a table of {summary['lookup_rows']:,} rows, {shape}",
-        None if window is None else _days_line(window),
-        _choice_line(data) if "isotonic_share" in data else None,
-        _grid_line(facts, version),
-        None if segments is None else _segments_line(segments),
-        used,
-        f"the same table as version {previous}" if same else None,
-        held_out_line(version.manifest.get("gate") or {}),
-        version.lookup_path,
-    ]
-    how = "saved as a candidate:" if version.candidate else "published"
-    lines = [f"{how} {summary['table']} version {version.name}", *(f"  {line}" for line in said if line)]
-    return Outcome(summary=summary, lines=lines)

@@ -22,7 +22,7 @@ from calibrators.arithmetic.passes import collapse, in_memory, together
 from calibrators.arithmetic.pooling import pooling_pass
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints
-from jobs.fit import _choice_line
+from jobs.fit_outcome import _choice_line
 
 
 def observations(n, seed=0, decimals=None, truth=lambda z: 0.6 * z - 0.5):
