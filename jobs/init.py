@@ -160,6 +160,8 @@ def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[s
     if roles.date:
         values["window.column"] = roles.date[0].name
         notes["window.column"] = _note(roles.date)
+        values["window.last"] = "30d"
+        notes["window.last"] = "a fit uses these days, not earlier ones"
     return values, notes
 
 

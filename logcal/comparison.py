@@ -213,7 +213,7 @@ def comparison_headline(found: CrossValidation) -> str:
     loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
     said = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
     if not near:
-        return f"{said}; compared row by row, every other method is measurably worse."
+        return f"{said}; compared row by row, every other one compared is measurably worse."
     names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
     return f"{said}; {names} not measurably different."
 
