@@ -463,27 +463,6 @@ def test_monitor_waits_for_labels(days):
     assert "2026-03-09 has no row with a label yet: not tested" in run.stdout
 
 
-def test_each_day_is_evaluated_and_tested_once_its_labels_are_complete(days):
-    """Before the fits that use it, though earlier fits had it in their window."""
-    for number in range(5, 10):
-        (days.root / "log" / f"day-{number}").rename(days.root / f"later-{number}")
-    arrive(days, range(5))
-    joined(days, *DAILY)[0].expect(0)
-    measured = ("evaluate={last: 1d, allow_in_sample: false, against: previous}", "--json")
-    for number in range(5, 8):
-        (days.root / f"later-{number}").rename(days.root / "log" / f"day-{number}")
-        arrive(days, [number])
-        labels = {"log__labels__path": days.labels}
-        own = (*KEYED, *DAILY)
-        paths = {"output__path": None, "report__path": days.root / f"report-{number}"}
-        found = days.job("evaluate", *own, *measured, **paths, **labels).expect(0)
-        assert found.json["window"]["last"] == f"2026-03-{number - 1:02}"
-        assert 1470 < found.json["rows_used"] <= 1500
-        watched = days.job("monitor", *own, "--json", **labels).expect(0).json
-        assert (watched["days"], watched["last_day"]) == (1, f"2026-03-{number - 1:02}")
-        joined(days, *DAILY)[0].expect(0)
-
-
 def test_generate_takes_labels_of_other_files(place):
     """The same log as of data that was joined beforehand, and keys are no features."""
     random = np.random.default_rng(8)

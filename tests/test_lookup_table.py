@@ -44,18 +44,6 @@ def path(tmp_path):
     return str(path)
 
 
-def rewritten(path, columns=None, metadata=None, drop=None):
-    """The file with columns, or entries of its metadata, replaced."""
-    table = pq.read_table(path)
-    entries = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}
-    entries |= metadata or {}
-    if drop:
-        del entries[drop]
-    arrays = [pa.array((columns or {}).get(f.name, table.column(f.name)), f.type) for f in table.schema]
-    pq.write_table(pa.table(arrays, schema=table.schema.with_metadata(entries)), path)
-    return path
-
-
 def columns_of(calibration_map):
     return {name: getattr(calibration_map, name).tolist() for name in schema.LOOKUP_TABLE.names}
 
@@ -123,15 +111,6 @@ def test_missing_file(tmp_path, read):
         read(str(tmp_path / "none.parquet"))
 
 
-@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts])
-@pytest.mark.parametrize("content", [b"", b"score,label\n0.5,1\n"])
-def test_not_parquet(tmp_path, read, content):
-    path = tmp_path / "lookup.parquet"
-    path.write_bytes(content)
-    with pytest.raises(InputRejectedError, match="found a file that cannot be read"):
-        read(str(path))
-
-
 @pytest.mark.parametrize(
     ("error", "expected", "said"),
     [
@@ -157,42 +136,59 @@ def test_a_table_that_its_storage_does_not_give_is_not_said_to_be_damaged(
         assert read(path)
 
 
-def test_other_columns(tmp_path):
-    path = str(tmp_path / "lookup.parquet")
-    pq.write_table(pa.table({"score": [0.5]}), path)
-    with pytest.raises(InputRejectedError, match=r"with the columns score_lo double not null, .*; found"):
-        read_lookup_table(path)
+def rewritten(columns=None, metadata=None, drop=None):
+    """Replace columns, or entries of the metadata, of a file."""
+
+    def change(path):
+        table = pq.read_table(path)
+        entries = {k.decode(): v.decode() for k, v in table.schema.metadata.items()} | (metadata or {})
+        entries.pop(drop, None)
+        arrays = [pa.array((columns or {}).get(f.name, table.column(f.name)), f.type) for f in table.schema]
+        pq.write_table(pa.table(arrays, schema=table.schema.with_metadata(entries)), path)
+
+    return change
 
 
-@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts])
-def test_other_format_version(path, read):
-    rewritten(path, metadata={"logcal.format_version": "5"})
-    with pytest.raises(
-        InputRejectedError,
-        match="expected format_version 1, 2, 3 or 4, found 5: a newer version of logcal wrote it",
-    ):
+def with_content(content):
+    return lambda path: Path(path).write_bytes(content)
+
+
+FORMATS = "expected format_version 1, 2, 3 or 4, found"
+GAP = [MAP.score_lo[0], np.nextafter(MAP.score_lo[1], 1.0), *MAP.score_lo[2:]]
+CANNOT_BE_READ = [
+    (with_content(b""), "found a file that cannot be read"),
+    (with_content(b"score,label\n0.5,1\n"), "found a file that cannot be read"),
+    (rewritten(metadata={"logcal.format_version": "5"}), f"{FORMATS} 5: a newer version of logcal wrote it"),
+    (rewritten(drop="logcal.format_version"), "found none"),
+]
+IS_NO_TABLE = [
+    (
+        lambda path: pq.write_table(pa.table({"score": [0.5]}), path),
+        r"with the columns score_lo double not null, .*; found",
+    ),
+    *(
+        (rewritten(drop=f"logcal.{key}"), rf"metadata, found them incomplete \('{key}'\)")
+        for key in ("version", "method", "parameters", "score_transform", "monotone", "data")
+    ),
+    (
+        rewritten(metadata={"logcal.score_transform": "probit"}),
+        "expected a score transform among none, sigmoid, found",
+    ),
+    (rewritten({"score_lo": GAP}), "not a calibration map: its rows must follow each other"),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "change", "said"),
+    [
+        *((read_lookup_table, *case) for case in [*CANNOT_BE_READ, *IS_NO_TABLE]),
+        *((read_lookup_facts, *case) for case in CANNOT_BE_READ),
+    ],
+)
+def test_what_is_no_lookup_table_is_refused(path, read, change, said):
+    change(path)
+    with pytest.raises(InputRejectedError, match=said):
         read(path)
-    rewritten(path, drop="logcal.format_version")
-    with pytest.raises(InputRejectedError, match="found none"):
-        read(path)
-
-
-@pytest.mark.parametrize("key", ["version", "method", "parameters", "score_transform", "monotone", "data"])
-def test_incomplete_metadata(path, key):
-    with pytest.raises(InputRejectedError, match=rf"metadata, found them incomplete \('{key}'\)"):
-        read_lookup_table(rewritten(path, drop=f"logcal.{key}"))
-
-
-def test_unknown_transform(path):
-    with pytest.raises(InputRejectedError, match="expected a score transform among none, sigmoid, found"):
-        read_lookup_table(rewritten(path, metadata={"logcal.score_transform": "probit"}))
-
-
-def test_rows_that_are_not_a_map(path):
-    gap = MAP.score_lo.tolist()
-    gap[1] = np.nextafter(gap[1], 1.0)
-    with pytest.raises(InputRejectedError, match="not a calibration map: its rows must follow each other"):
-        read_lookup_table(rewritten(path, columns={"score_lo": gap}))
 
 
 # Score transforms
@@ -225,8 +221,3 @@ def test_sigmoid_has_the_same_bits_on_every_machine():
 def test_sigmoid_at_the_ends():
     result = apply_transform([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, -745.0], "sigmoid")
     np.testing.assert_array_equal(result, [np.nan, 1.0, 0.0, 0.5, 0.5, 1.0, 0.0, 5e-324])
-
-
-def test_unknown_transform_is_named():
-    with pytest.raises(ConfigError, match=r"log\.score_transform: expected one of none, sigmoid, found"):
-        apply_transform([0.0], "logit")

@@ -11,7 +11,6 @@ import pytest
 from common import assert_same_map, cut, over, wave
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
 
 from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.arithmetic.label_runs import join_runs, part_runs
@@ -190,16 +189,6 @@ def test_every_solution_is_optimal(n):
         last = t[-1] if t.size else 0.0
         for lam in [0.0, *some, *(some * 0.999), *(some * 1.001), (last + 1) * 2, (last + 1) * 1e3]:
             assert_optimal(path, points, float(lam))
-
-
-def test_last_solution_is_scikit_learns_isotonic_regression():
-    for name, (score, weight, positives) in data_sets(2000):
-        path = path_of_points(Points(score, weight, positives))
-        y = positives / weight
-        expected = IsotonicRegression().fit(np.arange(score.size), y, weight).predict(np.arange(score.size))
-        for lam in [*path.breakpoints[-1:], np.inf, 1e12 * weight.sum()]:
-            got = levels_at_points(path.solution(lam), score)
-            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12, err_msg=name)
 
 
 def test_levels_that_meet_at_rest_merge_at_once():

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.log import thrift
@@ -119,27 +119,24 @@ def test_few_values_are_dictionary_encoded(count):
     assert (statistics.min, statistics.max, statistics.null_count) == (0.0, (count - 1) / count, 0)
 
 
-def test_many_values_are_plain():
-    values = np.random.default_rng(0).random(5000)
-    column = check(numbered(5000), values).row_group(0).column(1)
-    assert not column.has_dictionary_page
-    assert column.encodings == ("PLAIN", "RLE")
-    assert (column.statistics.min, column.statistics.max) == (values.min(), values.max())
+RANDOM = np.random.default_rng(0).random(6 * PAGE)
+LATE = np.concatenate([np.full(4 * PAGE, 0.25), RANDOM])
+LATE[::17] = np.nan
+MOST = np.resize(np.random.default_rng(0).permutation(1 << 16) / 2.0**16, 1 << 17)
 
 
-def test_a_dictionary_that_stops_paying_in_a_late_page_is_given_up():
-    values = np.concatenate([np.full(4 * PAGE, 0.25), np.random.default_rng(0).random(6 * PAGE)])
-    values[::17] = np.nan
+@pytest.mark.parametrize(
+    ("values", "encoded"),
+    [(RANDOM, False), (LATE, False), (MOST, True), (np.append(MOST[1:], 2.0), False)],
+    ids=["many", "many in a late page", "as many as can be", "one more"],
+)
+def test_many_values_are_plain(values, encoded):
     column = check(numbered(values.size), values).row_group(0).column(1)
-    assert not column.has_dictionary_page
-    assert column.statistics.null_count == np.isnan(values).sum()
-
-
-def test_a_dictionary_of_the_largest_size():
-    values = np.resize(np.random.default_rng(0).permutation(1 << 16) / 2.0**16, 1 << 17)
-    assert check(numbered(values.size), values).row_group(0).column(1).has_dictionary_page
-    values[-1] = 2.0
-    assert not check(numbered(values.size), values).row_group(0).column(1).has_dictionary_page
+    assert column.has_dictionary_page == encoded
+    assert encoded or column.encodings == ("PLAIN", "RLE")
+    statistics = column.statistics
+    expected = np.nanmin(values), np.nanmax(values), np.isnan(values).sum()
+    assert (statistics.min, statistics.max, statistics.null_count) == expected
 
 
 @given(
@@ -147,6 +144,7 @@ def test_a_dictionary_of_the_largest_size():
     st.integers(1, 40),
     st.booleans(),
 )
+@example([], 1, False)
 def test_any_values_in_any_row_groups(values, group_size, spread):
     values = np.array(values)
     if spread:
@@ -165,13 +163,6 @@ def test_all_null():
     column = check(numbered(20), np.full(20, np.nan)).row_group(0).column(1)
     assert column.statistics.null_count == 20
     assert not column.statistics.has_min_max
-
-
-@pytest.mark.parametrize(
-    "table", [pa.table({"a": pa.array([], pa.int64())}), pa.schema([("a", pa.int8())]).empty_table()]
-)
-def test_no_rows(table):
-    check(parquet_bytes(table), np.empty(0))
 
 
 def test_no_row_groups():

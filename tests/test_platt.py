@@ -39,28 +39,6 @@ def test_equals_scikit_learn(kind, weighted):
 
 
 @pytest.mark.parametrize("kind", ["score", "logit"])
-def test_equals_scipy_optimum_and_has_no_gradient(kind):
-    s, z, w = observations(400, 1, kind)
-    x = inputs(s, kind)
-    n1, n0 = w[z].sum(), w[~z].sum()
-    target = np.where(z, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
-
-    def loss(ab):
-        u = ab[0] * x + ab[1]
-        residual = w * (expit(u) - target)
-        value = np.sum(w * (target * np.logaddexp(0, -u) + (1 - target) * np.logaddexp(0, u)))
-        return value, np.array([residual @ x, residual.sum()])
-
-    best = minimize(loss, [0.0, 0.0], jac=True, method="BFGS", options={"gtol": 1e-6})
-    fitted = Platt(kind).fit(s, z, w)
-    value, gradient = loss([fitted.slope_, fitted.intercept_])
-    assert fitted.log_loss_ == pytest.approx(value, rel=1e-13)
-    assert value <= best.fun * (1 + 1e-14)
-    assert [fitted.slope_, fitted.intercept_] == pytest.approx(best.x, rel=1e-6)
-    assert np.abs(gradient).max() < 1e-10 * w.sum()
-
-
-@pytest.mark.parametrize("kind", ["score", "logit"])
 @pytest.mark.parametrize("max_error", [1e-2, 1e-5, 1e-9, 1e-11])
 def test_table_is_within_the_stated_error_of_the_sigmoid(kind, max_error):
     s, z, _ = observations(2000, 2, kind)

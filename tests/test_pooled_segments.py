@@ -646,13 +646,6 @@ def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
     assert exactly >= 3
 
 
-def test_truth_is_recovered():
-    rng = np.random.default_rng(4)
-    adjusted = adjust(cells_of(rng, groups=1000, shift=0.5, block_range=0.25, rows=400))
-    assert adjusted.variances[0] in (0.125, 0.25, 0.5)
-    assert adjusted.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
-
-
 def test_the_ends_of_a_curve_are_finite():
     curve = curve_of([0.0, 0.2, 1.0], [9.0, 10.0, 4.0])
     np.testing.assert_allclose(curve.logit, logit([0.05, 0.2, 0.9]))

@@ -22,7 +22,7 @@ from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files
 from pipeline.sort.buckets import CodedBucket
-from pipeline.sort.folding import fold_coded, sort_tagged
+from pipeline.sort.folding import sort_tagged
 from pipeline.sort.run_files import (
     COLUMNS,
     CodedRows,
@@ -136,42 +136,6 @@ def test_a_file_that_was_cut_off_is_noticed(tmp_path):
     (tmp_path / "run").write_bytes((tmp_path / "run").read_bytes()[:-8])
     with pytest.raises(OSError, match=r"expected [0-9,]+ bytes, found"):
         read_run(run)
-
-
-def sums(score, weight, positives):
-    found = {}
-    for s, w, k in zip(score.tolist(), weight.tolist(), positives.tolist(), strict=True):
-        before = found.get(s, (0, 0))
-        found[s] = (before[0] + Fraction(w), before[1] + Fraction(k))
-    return found
-
-
-SIGNED_ROWS = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.25, 0.5]), WEIGHTS, st.booleans()), min_size=1, max_size=60
-)
-
-
-@given(SIGNED_ROWS)
-def test_folding_weighted_ties_changes_no_sum(rows):
-    score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
-    exact = sums(score, abs(signed), np.maximum(signed, 0))
-    kept, entries = fold_coded(CodedRows.of(score.copy(), signed.copy()))
-    rows = (kept.score, abs(kept.signed), np.maximum(kept.signed, 0))
-    both = (np.concatenate(pair) for pair in zip(rows, Points(*entries[:1], *entries[2:]), strict=True))
-    assert sums(*both) == exact
-    # Shorter than the rows, or the rows.
-    assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
-    assert (np.diff(entries.score) >= 0).all()
-
-
-@given(SIGNED_ROWS)
-def test_points_of_weighted_rows_are_rounded_once(rows):
-    score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
-    exact = sums(score, abs(signed), np.maximum(signed, 0))
-    points = Points(*ordering.sum_ties(score, abs(signed), np.maximum(signed, 0)))
-    assert points.score.tolist() == list(exact)
-    assert points.weight.tolist() == [float(weight) for weight, _ in exact.values()]
-    assert points.positives.tolist() == [float(positives) for _, positives in exact.values()]
 
 
 def held(run, segment=None):

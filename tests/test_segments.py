@@ -336,16 +336,6 @@ def test_value_types(tmp_path, kind):
     assert stored == (pa.string() if kind == "large_string" else plain)
 
 
-@pytest.mark.parametrize(
-    ("values", "found"),
-    [(pa.array([0.5, 1.5]), "double"), (pa.array([[1], [2]]), "list"), (pa.array([b"x", b"y"]), "binary")],
-)
-def test_other_types_are_refused(tmp_path, values, found):
-    path = write_log(tmp_path, pa.table({"score": [0.1, 0.2], "label": [0, 1], "s": values}))
-    with pytest.raises(InputRejectedError, match=rf"'s' \(log.segment\): expected strings, .* found {found}"):
-        open_log(path, Columns("score", "label", None, ("s",)))
-
-
 def test_keys_of_folders_are_segments(tmp_path):
     table = some_log(600, 3).drop_columns(["country"])
     rng = np.random.default_rng(0)
@@ -388,10 +378,13 @@ def fit_of(folder, table):
 
 
 def test_what_segments_do_not_go_with_is_refused(place):
-    place.write_log(some_log(2000, 5))
+    lists = pa.array([[b"x"]] * 2000)
+    place.write_log(some_log(2000, 5).append_column("list", lists).append_column("raw", lists.flatten()))
+    for name, found in (("w", "double"), ("list", "list"), ("raw", "binary")):
+        said = f"'{name}' (log.segment): expected strings, integers, booleans or dates"
+        place.job("fit", f"log.segment=[{name}]").expect(3, said, f"found {found}")
     place.job("fit", "log.segment=[score]").expect(2, "log.segment", "found 'score' for both")
     place.job("fit", "log.segment=[model, model]").expect(2, "log.segment", "found 'model' for both")
-    place.job("fit", "log.segment=[w]").expect(3, "expected strings, integers, booleans or dates")
     place.job("fit", "log.segment=[nosuch]").expect(3, "column 'nosuch' (log.segment) is not in any file")
     assert not (place.store / place.table / "CURRENT").exists()
     place.job("fit", "log.segment=[model]").expect(0)

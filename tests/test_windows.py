@@ -632,54 +632,34 @@ def test_files_of_several_days_give_each_day_its_rows_once(tmp_path):
 # Decay
 
 
+SOME_SEGMENTS = {"log": {"segment": ["model"]}, "segments": {"min_rows": 20, "min_positives": 2}}
 DECAYED = {
     "isotonic": {},
+    "weights": {"log": {"weight": "w"}},
     "bbq": {"calibrator": {"method": "bbq"}},
     "grid": {"score_table": {"grid": "1e-2"}},
-    "segments": {"log": {"segment": ["model"]}, "segments": {"min_rows": 20, "min_positives": 2}},
-    "platt and segments": {
-        "log": {"segment": ["model"]},
-        "segments": {"min_rows": 20, "min_positives": 2},
-        "calibrator": {"method": "platt"},
-    },
+    "segments": SOME_SEGMENTS,
+    "platt and segments": {**SOME_SEGMENTS, "calibrator": {"method": "platt"}},
 }
-
-
-def with_factors(table: pa.Table, age: int, half_life: int, weights=None) -> pa.Table:
-    own = np.ones(table.num_rows) if weights is None else weights
-    return table.set_column(table.column_names.index("w"), "w", pa.array(own * factor(age, half_life)))
-
-
-def merged(kind: str) -> dict:
-    sections = DECAYED[kind]
-    return {**sections, "log": {**sections.get("log", {}), "weight": "w"}}
 
 
 @pytest.mark.parametrize("kind", DECAYED)
 def test_equals_a_weighted_fit(tmp_path, kind):
+    sections = DECAYED[kind]
+    rng = np.random.default_rng(0)
     for day in range(5):
-        write_day(tmp_path / "log", day, rows_of(day, rows=300), "a")
-        write_day(tmp_path / "raw-log", day, with_factors(rows_of(day, rows=300), 4 - day, 3), "a")
-    found = run(tmp_path, tmp_path / "log", window=window("5d", half_life="3d"), **DECAYED[kind])
-    expected = run(tmp_path, tmp_path / "raw-log", "raw", **merged(kind))
-    assert content(found) == content(expected)
+        weights = rng.integers(1, 1000, 300) / 8 if kind == "weights" else np.ones(300)
+        for name, unit in (("log", 1), ("raw-log", factor(4 - day, 3))):
+            table = rows_of(day, rows=300).set_column(2, "w", pa.array(weights * unit))
+            write_day(tmp_path / name, day, table, "a")
+    found = run(tmp_path, tmp_path / "log", window=window("5d", half_life="3d"), **sections)
+    weighted = {**sections, "log": {**sections.get("log", {}), "weight": "w"}}
+    assert content(found) == content(run(tmp_path, tmp_path / "raw-log", "raw", **weighted))
     assert manifest(found)["window"]["half_life"] == 3
     # It was kept as it is: without a half-life nothing is sorted again.
-    plain = run(tmp_path, tmp_path / "log", window=window("5d"), **DECAYED[kind])
+    plain = run(tmp_path, tmp_path / "log", window=window("5d"), **sections)
     assert plain["window"]["days_sorted"] == 0
-    assert content(plain) == content(run(tmp_path, tmp_path / "log", "plain", **DECAYED[kind]))
-
-
-def test_rows_with_weights_of_their_own(tmp_path):
-    rng = np.random.default_rng(0)
-    for day in range(3):
-        weights = rng.integers(1, 1000, 200) / 8
-        table = rows_of(day, rows=200)
-        write_day(tmp_path / "log", day, table.set_column(2, "w", pa.array(weights)), "a")
-        write_day(tmp_path / "raw-log", day, with_factors(table, 2 - day, 1, weights), "a")
-    weighted = {"log": {"weight": "w"}}
-    found = run(tmp_path, tmp_path / "log", window=window("3d", half_life="1d"), **weighted)
-    assert content(found) == content(run(tmp_path, tmp_path / "raw-log", "raw", **weighted))
+    assert content(plain) == content(run(tmp_path, tmp_path / "log", "plain", **sections))
 
 
 @given(st.integers(0, 300), st.integers(1, 400))
