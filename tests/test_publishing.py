@@ -518,6 +518,15 @@ def test_a_manifest_without_bounds(tmp_path, content, said):
         store.version()
 
 
+def test_the_score_table_is_kept_with_its_checksums(store, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "part-00000.parquet").write_bytes(b"part")
+    version = store.publish("f" * 64, lambda name: b"x", FITTED, tmp_path / "kept")
+    expected = {"bytes": 4, "sha256": hashlib.sha256(b"part").hexdigest()}
+    assert version.manifest["files"]["score_table/part-00000.parquet"] == expected
+    assert store.filesystem.cat_file(f"{version.folder}/score_table/part-00000.parquet") == b"part"
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b"])
 def test_names_that_are_not_plain(tmp_path, name):
     with pytest.raises(ConfigError, match="choose a plain name"):

@@ -22,7 +22,7 @@ from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files
 from pipeline.sort.buckets import CodedBucket
-from pipeline.sort.folding import sort_tagged
+from pipeline.sort.folding import fold_coded, sort_tagged
 from pipeline.sort.run_files import (
     COLUMNS,
     CodedRows,
@@ -136,6 +136,27 @@ def test_a_file_that_was_cut_off_is_noticed(tmp_path):
     (tmp_path / "run").write_bytes((tmp_path / "run").read_bytes()[:-8])
     with pytest.raises(OSError, match=r"expected [0-9,]+ bytes, found"):
         read_run(run)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5]), WEIGHTS, st.booleans()), min_size=1, max_size=60)
+)
+def test_folding_weighted_ties_changes_no_sum(rows):
+    score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
+    kept, entries = fold_coded(CodedRows.of(score.copy(), signed.copy()))
+    found, expected = {}, {}
+    for sums, columns in (
+        (expected, (score, abs(signed), np.maximum(signed, 0))),
+        (found, (kept.score, abs(kept.signed), np.maximum(kept.signed, 0))),
+        (found, (entries.score, entries.weight, entries.positives)),
+    ):
+        for s, w, k in zip(*(column.tolist() for column in columns), strict=True):
+            before = sums.get(s, (0, 0))
+            sums[s] = (before[0] + Fraction(w), before[1] + Fraction(k))
+    assert found == expected
+    # Shorter than the rows, or the rows.
+    assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
+    assert (np.diff(entries.score) >= 0).all()
 
 
 def held(run, segment=None):
