@@ -187,7 +187,7 @@ def test_every_solution_is_optimal(n):
         assert np.all(np.diff(t) > 0), name
         some = t[np.unique(np.linspace(0, t.size - 1, 40 if n < 1000 else 10).astype(int))] if t.size else t
         last = t[-1] if t.size else 0.0
-        for lam in [0.0, *some, *(some * 0.999), *(some * 1.001), (last + 1) * 2, (last + 1) * 1e3]:
+        for lam in [0.0, *some, *(some * 0.999), *(some * 1.001), (last + 1) * 2, (last + 1) * 1e3, np.inf]:
             assert_optimal(path, points, float(lam))
 
 

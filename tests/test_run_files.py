@@ -154,6 +154,10 @@ def test_folding_weighted_ties_changes_no_sum(rows):
             before = sums.get(s, (0, 0))
             sums[s] = (before[0] + Fraction(w), before[1] + Fraction(k))
     assert found == expected
+    # As points, they are rounded once.
+    points = ordering.sum_ties(score, abs(signed), np.maximum(signed, 0))
+    exact = [(s, float(w), float(k)) for s, (w, k) in expected.items()]
+    assert list(zip(*(own.tolist() for own in points), strict=True)) == exact
     # Shorter than the rows, or the rows.
     assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
     assert (np.diff(entries.score) >= 0).all()
