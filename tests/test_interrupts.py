@@ -226,61 +226,44 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_line_at_the_start_and_the_end_of_a_stage(lines, clock):
-    report = progress.LogLines()
-    report("sort", 0, 1200)
-    for done in range(1, 1200):
-        clock.now += 0.01
-        report("sort", done, 1200)
-    report("sort", 1200, 1200)
-    assert lines() == ["sort: 1,200 tasks", "sort: done, 12.0 s"]
+def of_a_stage(total, pauses, stage="sort"):
+    """Reports of a stage: the pause before each, what, how many are done, of how many."""
+    return [(pause, stage, done, total) for done, pause in enumerate([0, *pauses])]
 
 
-def test_a_line_every_30_seconds(lines, clock):
-    report = progress.LogLines()
-    report("sort", 0, 100)
-    for done in range(1, 101):
-        clock.now += 1
-        report("sort", done, 100)
-    assert lines() == [
-        "sort: 100 tasks",
-        "sort: 30 of 100 tasks, 30 s",
-        "sort: 60 of 100 tasks, 60 s, about 40 s left",
-        "sort: 90 of 100 tasks, 90 s, about 10 s left",
-        "sort: done, 100.0 s",
-    ]
+SLOW_TWICE = [(0, "sort", 0, 2), (31, "sort", 0, 2)]
+READ = ["read: 1 task", "read: done, 2.0 s"]
+COMPILING_FIRST = [*of_a_stage(72, [200 / 18] * 18 + [1] * 53), (40, "sort", 71, 72)]
+"""The first 18 of 72 tasks take 200 s, 53 take 1 s each, and the last one runs on."""
+REPORTS = [
+    (of_a_stage(1200, [0.01] * 1200), ["sort: 1,200 tasks", "sort: done, 12.0 s"]),
+    (
+        of_a_stage(100, [1] * 100),
+        [
+            "sort: 100 tasks",
+            "sort: 30 of 100 tasks, 30 s",
+            "sort: 60 of 100 tasks, 60 s, about 40 s left",
+            "sort: 90 of 100 tasks, 90 s, about 10 s left",
+            "sort: done, 100.0 s",
+        ],
+    ),
+    (SLOW_TWICE, ["sort: 2 tasks", "sort: 0 of 2 tasks, 31 s"]),
+    # A stage of no tasks is not said.
+    ([*of_a_stage(1, [2], "read"), (0, "merge", 0, 0), *of_a_stage(1, [2], "read")], READ * 2),
+    (COMPILING_FIRST, ["sort: 48 of 72 tasks, 230 s, about 24 s left", "sort: 71 of 72 tasks, 293 s"]),
+]
 
 
-def test_tasks_that_compile_and_last_tasks_that_take_long_give_no_end(lines, clock):
-    """The first 18 of 72 tasks take 200 s, 53 take 1 s each, and the last one runs on."""
-    report = progress.LogLines()
-    report("join-again", 0, 72)
-    for done in range(1, 72):
-        clock.now += 200 / 18 if done <= 18 else 1
-        report("join-again", done, 72)
-    clock.now += 40
-    report("join-again", 71, 72)
-    estimates = [line for line in lines() if "left" in line]
-    assert estimates == ["join-again: 48 of 72 tasks, 230 s, about 24 s left"]
-    assert lines()[-1] == "join-again: 71 of 72 tasks, 293 s"
-
-
-def test_a_first_task_that_takes_long_has_lines_too(lines, clock):
-    report = progress.LogLines()
-    report("sort", 0, 2)
-    clock.now += 31
-    report("sort", 0, 2)
-    assert lines() == ["sort: 2 tasks", "sort: 0 of 2 tasks, 31 s"]
-
-
-def test_stages_one_after_the_other_and_one_of_no_tasks_which_is_not_said(lines, clock):
+@pytest.mark.parametrize(("reports", "expected"), REPORTS)
+def test_lines_say_when_a_stage_begins_and_ends_and_every_30_seconds(lines, clock, reports, expected):
     report = progress._checking(progress.LogLines())
-    for stage, total in (("read", 1), ("merge", 0), ("read", 1)):
-        report(stage, 0, total)
-        clock.now += 2
-        if total:
-            report(stage, total, total)
-    assert lines() == ["read: 1 task", "read: done, 2.0 s", "read: 1 task", "read: done, 2.0 s"]
+    for pause, stage, done, total in reports:
+        clock.now += pause
+        report(stage, done, total)
+    found = lines()
+    if reports is COMPILING_FIRST:
+        found = [line for line in found if "left" in line] + found[-1:]
+    assert found == expected
 
 
 def test_a_report_ends_an_interrupted_run(lines):

@@ -5,9 +5,6 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,38 +143,6 @@ def test_a_task_that_outlives_its_run_cannot_bring_the_folder_back(tmp_path):
     with pytest.raises(FileNotFoundError), open_target(LocalFileSystem(), late):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-KILLED = """
-import sys, time
-from pipeline.files.output import Output
-with Output(sys.argv[1]).writing("run", ["day=1/a.parquet"]) as staging:
-    open(staging.target("day=1/a.parquet"), "wb").close()
-    print("writing", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.system
-def test_what_a_killed_run_left_is_removed_and_a_living_run_is_not(tmp_path):
-    path = str(tmp_path / "out")
-    run = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE)
-    try:
-        assert run.stdout.readline() == b"writing\n"
-        (living,) = tmp_path.iterdir()
-        assert living.name.startswith(".out.logcal-staging-")
-        write(str(tmp_path / "out"), "first")
-        assert living.exists()
-    finally:
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-        run.stdout.close()
-    assert living.exists()
-    write(str(tmp_path / "out2"))
-    assert living.exists()
-    (tmp_path / "out").rename(tmp_path / "elsewhere")
-    write(path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "out", "out2"]
 
 
 def test_what_a_killed_run_left_in_a_bucket_is_removed():

@@ -123,11 +123,6 @@ def test_history(fitted, call):
     assert [run["job"] for run in found.json["runs"]] == ["fit", "evaluate"]
 
 
-def test_results_and_errors_are_one_line_of_json(fitted, call):
-    assert call("evaluate", "--json").expect(0).stdout.count("\n") == 1
-    assert call("fit", "--json").expect(99).stdout.count("\n") == 1
-
-
 # Metrics
 
 

@@ -126,24 +126,12 @@ DEMSAR = np.array(
 NAMES = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
 
 
-@pytest.fixture
-def demsar():
-    return rank_methods(NAMES, DEMSAR, higher_is_better=True)
-
-
-def test_demsars_ranks(demsar):
+def test_ranks_and_tests_are_demsars():
+    demsar = rank_methods(NAMES, DEMSAR, higher_is_better=True)
     assert demsar.mean == pytest.approx(dict(zip(NAMES, (3.143, 2.000, 2.893, 1.964), strict=True)), abs=6e-4)
-
-
-def test_demsars_friedman_statistics(demsar):
-    found = demsar.friedman()
-    assert found.chi_square == pytest.approx(9.28, abs=0.01)
-    assert found.statistic == pytest.approx(3.69, abs=0.01)
-    assert found.p_value == pytest.approx(stats.f.sf(found.statistic, 3, 39), rel=1e-12)
-    assert found.p_value < 0.05
-
-
-def test_demsars_holm_procedure(demsar):
+    friedman = demsar.friedman()
+    assert (friedman.chi_square, friedman.statistic) == pytest.approx((9.28, 3.69), abs=0.01)
+    assert friedman.p_value == pytest.approx(stats.f.sf(friedman.statistic, 3, 39), rel=1e-12)
     # The paper's table: z and p by ascending p, compared with .017, .025, .050; only the first is rejected.
     found = demsar.holm("C4.5")
     assert [c.method for c in found] == ["C4.5+m+cf", "C4.5+m", "C4.5+cf"]

@@ -243,7 +243,7 @@ def test_manifest(tmp_path, scoring):
 
 def test_object_stores(tmp_path, scoring):
     filesystem = fsspec.filesystem("memory")
-    table = pa.table({"score": scores(300), "user": pa.array(["x", None, "y"] * 100)})
+    table = pa.table({"score": scores(300)})
     try:
         for name in ("day=1/a.parquet", "day=2/b.parquet"):
             with filesystem.open(f"/bucket/log/{name}", "wb") as file:
@@ -254,12 +254,12 @@ def test_object_stores(tmp_path, scoring):
             "day=1/a.parquet", "day=2/b.parquet",
         }  # fmt: skip
         assert filesystem.find("/bucket/out.logcal") == ["/bucket/out.logcal/manifest.json"]
-        result = pq.read_table(filesystem.open("/bucket/out/day=2/b.parquet"))
-        assert result.drop_columns(["probability", "table_version"]).equals(table)
-        assert result.column("probability").to_numpy().tobytes() == SLOPES.predict(scores(300)).tobytes()
-        assert filesystem.size("/bucket/out/day=2/b.parquet") == scored.files[1].counts.bytes
         local = run(log, scoring, tmp_path / "local")
-        assert [f.counts.bytes for f in local.files] == [f.counts.bytes for f in scored.files]
+        assert local.files == scored.files
+        for file in scored.files:
+            own = filesystem.cat_file(f"/bucket/out/{file.path}")
+            assert own == (tmp_path / "local" / file.path).read_bytes()
+            assert len(own) == file.counts.bytes
         with pytest.raises(NothingToDoError):
             run(log, scoring, "memory://bucket/out")
         for overlapping in ("memory://bucket/log/out", "memory://bucket/log", "memory://bucket"):

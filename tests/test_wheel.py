@@ -145,23 +145,16 @@ def run(place, command, *arguments, **environment):
     return run_command(*command, *arguments, cwd=place.root, env=place.environment | environment, timeout=240)
 
 
-@pytest.mark.parametrize("kind", ["inline", "threads", "{kind: local, workers: 2}"])
-def test_jobs_run_with_ours(place, command, kind):
+@pytest.mark.parametrize("kind", ["{kind: inline}", "{kind: threads}", "{kind: local, workers: 2}"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_jobs_run_with_ours(place, command, kind, beside):
+    """With such packages on the path, or in the working directory, which Python puts first."""
     place.write_log()
-    cluster = f"cluster={kind}" if kind[0] == "{" else f"cluster.kind={kind}"
-    path = {"PYTHONPATH": str(place.root)}
-    run(place, command, *place.arguments("fit", cluster, "log.max_bad_fraction=0.1"), **path)
-    run(place, command, *place.arguments("score", cluster), **path)
+    program = [sys.executable, "-m", "logcal"] if beside else command
+    path = {} if beside else {"PYTHONPATH": str(place.root)}
+    for job in ("fit", "score"):
+        run(place, program, *place.arguments(job, f"cluster={kind}", "log.max_bad_fraction=0.1"), **path)
     assert (place.output / "part-0.parquet").exists()
-
-
-@pytest.mark.parametrize("kind", ["inline", "{kind: local, workers: 2}"])
-def test_jobs_run_from_a_folder_with_such_packages(place, command, kind):
-    # Python puts the working directory first.
-    place.write_log()
-    cluster = f"cluster={kind}" if kind[0] == "{" else f"cluster.kind={kind}"
-    run(place, [sys.executable, "-m", "logcal"], *place.arguments("fit", cluster))
-    assert place.lookup()
 
 
 def test_other_packages_on_the_path_are_the_users(place, command):
