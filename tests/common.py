@@ -111,13 +111,16 @@ def assert_same_map(found: CalibrationMap, expected: CalibrationMap) -> None:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
 
 
-def write_log(folder: Path, columns: Any, files: int = 1, row_group_size: int = 1 << 20) -> str:
+def write_log(
+    folder: Path, columns: Any, files: int = 1, row_group_size: int = 1 << 20, **options: Any
+) -> str:
     """Write a table, or columns, as a log of several files; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     table = columns if isinstance(columns, pa.Table) else pa.table(columns)
     edges = np.linspace(0, table.num_rows, files + 1).astype(int)
     for i, (a, b) in enumerate(pairwise(edges)):
-        pq.write_table(table.slice(a, b - a), folder / f"part-{i}.parquet", row_group_size=row_group_size)
+        part = folder / f"part-{i}.parquet"
+        pq.write_table(table.slice(a, b - a), part, row_group_size=row_group_size, **options)
     return str(folder)
 
 

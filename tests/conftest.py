@@ -23,10 +23,9 @@ import hypothesis
 import inside
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import sklearn  # noqa: F401 - as jobs.cli
-from common import predictions, run_command
+from common import predictions, run_command, write_log
 
 from pipeline.execution import tasks
 
@@ -96,14 +95,9 @@ class Place:
 
     def write_log(self, columns: Any = None, files: int = 3, name: str = "log", **options: Any) -> Path:
         """Write columns, or some ordinary predictions, as a log of several files."""
-        table = pa.table(self.predictions() if columns is None else columns)
-        folder = self.root / name
-        folder.mkdir(parents=True, exist_ok=True)
-        edges = np.linspace(0, table.num_rows, files + 1).astype(int)
-        for i in range(files):
-            part = table.slice(edges[i], edges[i + 1] - edges[i])
-            pq.write_table(part, folder / f"part-{i}.parquet", **options)
-        return folder
+        return Path(
+            write_log(self.root / name, predictions() if columns is None else columns, files, **options)
+        )
 
     def write_long_log(self, files: int, rows: int = 1 << 22) -> Path:
         """Write a log that takes long to read and little to store: one file of runs of equal rows, several times."""

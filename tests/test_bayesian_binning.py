@@ -16,8 +16,6 @@ from calibrators.methods.bayesian_binning import ABB, SBB
 from calibrators.methods.bbq import BBQ, HistogramBinning
 from calibrators.methods.dgg import DGG, Grouped, groups_pass, start_pass
 from calibrators.methods.isotonic import Isotonic
-from logcal.errors import ConfigError
-from pipeline.fit.calibration import make_calibrator
 
 
 def all_binnings(points, expected_cuts):
@@ -119,16 +117,6 @@ def test_balanced_cuts_have_equal_shares_of_rows_and_of_the_rarer_label(rarer, p
     share = (np.cumsum(points.weight) / points.weight.sum() + np.cumsum(few) / few.sum()) / 2
     expected = np.unique([np.argmax(share >= j / 40) for j in range(1, 40)])
     assert found.below.tolist() == points.score[expected].tolist()
-
-
-@pytest.mark.parametrize("method", [SBB, ABB])
-def test_whole_weights_and_log_gamma_agree(method):
-    rng = np.random.default_rng(5)
-    s = rng.random(400)
-    points = collapse(s, rng.random(400) < s)
-    nearly = Points(points.score, points.weight * (1 + 1e-15), points.positives)
-    found, expected = (method().fit_points(own).predict(s) for own in (points, nearly))
-    assert found == pytest.approx(expected, rel=1e-9)
 
 
 # BBQ against a direct loop over rows, models and bins with scipy's log-beta
@@ -280,32 +268,17 @@ def test_threads_change_nothing(monkeypatch, reference):
 # Histogram binning against a loop over rows
 
 
-def bins_by_rank(scores, labels, bins):
-    """The definition on rows: bin j ends with the row of rank ceil(n j / bins), and with all rows tied with it."""
-    order = np.argsort(scores, kind="stable")
-    s, z = np.asarray(scores)[order], np.asarray(labels)[order]
-    n = len(s)
-    ends = []
-    for j in range(1, bins):
-        end = -(-n * j // bins)
-        while end < n and s[end] == s[end - 1]:
-            end += 1
-        if 0 < end < n and end not in ends:
-            ends.append(end)
-    starts = [0, *ends]
-    stops = [*ends, n]
-    edges = [s[e - 1] + (s[e] - s[e - 1]) / 2 for e in ends]
-    spans = list(zip(starts, stops, strict=True))
-    return edges, [b - a for a, b in spans], [z[a:b].sum() for a, b in spans]
-
-
 @pytest.mark.parametrize("bins", [1, 2, 7, 10, 500])
 @pytest.mark.parametrize("decimals", [1, 2, 12])
 def test_equals_the_definition_on_rows(bins, decimals):
-    s, z = simulated(311, bins, decimals=decimals)
-    fitted = HistogramBinning(bins).fit(s, z).calibration_map_
-    edges, weight, positives = bins_by_rank(s, z, bins)
-    assert fitted.score_hi[:-1] == pytest.approx(edges, rel=1e-15)
+    """Bin j ends with the row of rank ceil(n j / bins), and with all rows tied with it."""
+    scores, labels = simulated(311, bins, decimals=decimals)
+    order = np.argsort(scores, kind="stable")
+    s, z = scores[order], labels[order]
+    found = bins_of_rows(s, past_ties(s, [-(-s.size * j // bins) for j in range(1, bins)]))
+    weight, positives = ([column[rows].sum() for *_, rows in found] for column in (np.ones(s.size), z))
+    fitted = HistogramBinning(bins).fit(scores, labels).calibration_map_
+    assert fitted.score_hi[:-1] == pytest.approx([high for _, high, _ in found[:-1]], rel=1e-15)
     assert fitted.weight.tolist() == weight
     assert fitted.positives.tolist() == positives
     assert fitted.prob_lo == pytest.approx(np.divide(positives, weight), rel=1e-15)
@@ -401,13 +374,6 @@ def test_fewer_observations_than_a_group_are_one_level():
     assert fitted.predict([0.0, 0.5, 1.0]) == pytest.approx([2 / 3] * 3)
     # A positive and a negative more.
     assert DGG().fit([0.1, 0.5, 0.9], [0, 1, 1]).predict([0.5]) == pytest.approx([3 / 5])
-
-
-def test_the_methods_of_configurations():
-    assert isinstance(make_calibrator("dg", {}), Isotonic)
-    assert make_calibrator("dgg", {"group_size": 50}).get_params() == {"ends": 1, "group_size": 50}
-    with pytest.raises(ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean"):
-        make_calibrator("dgg", {"group_sise": 50})
 
 
 def test_means_that_rounding_alone_tells_apart_are_one_point():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from importlib.metadata import version
 from pathlib import Path
 
@@ -155,34 +156,6 @@ def test_a_bug_has_its_traceback_and_says_that_it_is_one(capsys):
     assert json.loads(shown.out)["exit_code"] == 1
 
 
-class Prepared:
-    """A job that does what a test says."""
-
-    plan = Plan("toy", ("count: 3 tasks",), ("a",), ("b",), {"rows": 3})
-    threads = True
-
-    def __init__(self, config):
-        self.config = config
-
-    def execute(self, executor):
-        squares = executor.run("count", pow, [(i, 2) for i in range(3)])
-        return Outcome({"squares": squares, "kind": self.config.cluster.kind}, [f"squares: {squares}"])
-
-
-@pytest.fixture
-def toy(monkeypatch):
-    """Make a job of a class with `plan` and `execute`."""
-
-    def made(prepared):
-        module = type(sys)("toy_job")
-        module.prepare = prepared
-        monkeypatch.setitem(sys.modules, "toy_job", module)
-        monkeypatch.setitem(JOB_CONFIGS, "toy", DemoConfig)
-        return Job(name="toy", help="", module="toy_job")
-
-    return made
-
-
 def test_a_dry_run_of_score_starts_no_process(place, monkeypatch, capsys):
     place.write_log(files=600)
     place.job("fit").expect(0)
@@ -196,10 +169,10 @@ def test_a_dry_run_of_score_starts_no_process(place, monkeypatch, capsys):
     assert started == []
 
 
-def test_a_cluster_class_is_looked_for_even_by_a_dry_run(capsys, toy):
-    settings = ["cluster.kind=no_such_package.Cluster"]
-    assert run_job(toy(Prepared), [], settings, dry_run=True, as_json=False) == 2
-    assert "cannot import no_such_package.Cluster" in capsys.readouterr().err
+def test_a_cluster_class_is_looked_for_even_by_a_dry_run(place):
+    place.write_log(files=1)
+    missing = place.job("fit", "cluster.kind=no_such_package.Cluster", "--dry-run")
+    missing.expect(2, "cannot import no_such_package.Cluster")
 
 
 class SlowToPrint(list):
@@ -211,15 +184,25 @@ class SlowToPrint(list):
         return super().__iter__()
 
 
-class PublishedThenInterrupted(Prepared):
+class PublishedThenInterrupted:
     """A job that is done when a signal comes."""
+
+    plan = Plan("toy", ("count: 3 tasks",), ("a",), ("b",), {"rows": 3})
+    threads = True
+
+    def __init__(self, config):
+        """Any."""
 
     def execute(self, executor):
         return Outcome({}, SlowToPrint(["published"]))
 
 
-def test_a_signal_after_publishing_ends_nothing(capsys, toy):
-    settings = ["cluster.kind=inline"]
-    assert run_job(toy(PublishedThenInterrupted), [], settings, dry_run=False, as_json=False) == 0
+def test_a_signal_after_publishing_ends_nothing(capsys, monkeypatch):
+    toy = types.ModuleType("toy_job")
+    toy.prepare = PublishedThenInterrupted
+    monkeypatch.setitem(sys.modules, "toy_job", toy)
+    monkeypatch.setitem(JOB_CONFIGS, "toy", DemoConfig)
+    job = Job(name="toy", help="", module="toy_job")
+    assert run_job(job, [], ["cluster.kind=inline"], dry_run=False, as_json=False) == 0
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("published\n", "")

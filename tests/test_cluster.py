@@ -1,7 +1,6 @@
 """Where the work runs: every kind of cluster, started, reached, refused and stopped."""
 
 import ctypes
-import datetime as dt
 import gc
 import itertools
 import os
@@ -23,6 +22,7 @@ from common import python
 from distributed import Client, LocalCluster, SpecCluster, Worker
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
+from distributed.security import Security
 
 from calibrators.arithmetic.processors import processors
 from jobs.cluster.starting import starting_executor
@@ -339,24 +339,10 @@ def test_two_jobs_at_once_on_one_scheduler(place, start, dask):
 
 def certificates(folder):
     """A certificate that is its own authority, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "logcal-test")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    made = Security.temporary()
     folder.mkdir()
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key.pem").write_bytes(key.private_bytes(*pem))
+    (folder / "cert.pem").write_text(made.tls_ca_file)
+    (folder / "key.pem").write_text(made.tls_client_key)
     return folder / "cert.pem", folder / "key.pem"
 
 

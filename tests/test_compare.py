@@ -12,12 +12,12 @@ import pytest
 
 import calibrators
 import logcal
-from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
+from calibrators import ABB, BBQ, HistogramBinning, Isotonic, Platt
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.predictions import measure
 from calibrators.methods.auto import Auto
-from calibrators.methods.cross_validation import BY_FOLD, RAW, cross_validate
+from calibrators.methods.cross_validation import RAW, cross_validate
 from calibrators.methods.folded import FoldedPoints
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import render_comparison
@@ -107,13 +107,6 @@ def test_infinite_losses_are_counted():
     assert "The log loss of isotonic is infinite: it gave probability 0 to the label of 2 rows" in page
 
 
-def test_enir_and_abb_on_scores_that_are_no_probabilities(points):
-    shifted = Points(points.score * 8 - 4, points.weight, points.positives)
-    found = cross_validate(shifted, {"enir": ENIR(), "abb": ABB()}, folds=2)
-    assert [method.name for method in found.methods] == ["enir", "abb"]
-    assert all(method.estimates[name].error is not None for method in found.methods for name in BY_FOLD)
-
-
 # The command
 
 
@@ -162,13 +155,6 @@ def test_margins_leave_bbq_out(place):
     assert "bbq was left out: it needs scores in [0, 1]" in shown
     assert "before" not in shown
     place.run(*arguments, "--set", "compare.methods=bbq").expect(2, "no method is left; bbq was left out")
-
-
-def test_more_folds_than_the_rows_of_a_label_allow_are_refused(place):
-    place.write_log(place.predictions(150))
-    arguments = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
-    few = place.run(*arguments, "--set", "compare.folds=100", "--set", "compare.methods=platt")
-    few.expect(3, "expected at least twice as many observations of each label as folds")
 
 
 # Sampling weights.

@@ -76,12 +76,6 @@ def test_labels_that_usually_come_later_are_no_fault():
     assert found([own if own.day < 6 else replace(own, usual_share=0.3) for own in days]) == []
 
 
-def test_persons_decide():
-    days = [day(number, "half" if number == 5 else None) for number in range(7)]
-    assert found(days, included=frozenset([5])) == []
-    assert found([own for own in days if own.day != 5]) == []
-
-
 def write(log, number, name="a", *, of=None, kind=None, rows=3000):
     """Write a simulated day, or that of another number, as a file of a day."""
     score, label, _ = simulated_day(number if of is None else of, kind, rows=rows, day_sd=0.0)

@@ -21,7 +21,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 import calibrators.measures.predictions as measures
 from calibrators.arithmetic import ordering
-from calibrators.arithmetic.passes import Blocks, Points, collapse
+from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import ErrorBars, area_under_roc, certain_passes, error_bar_passes
 from calibrators.measures.comparison import comparison_passes
@@ -29,7 +29,6 @@ from calibrators.measures.decomposition import (
     chance_error,
     debiased_squared_error,
     mean_deviation,
-    mean_losses,
 )
 from calibrators.measures.engine import Wanted, column_passes
 from calibrators.measures.predictions import run_passes
@@ -266,25 +265,6 @@ def test_chance_shows_what_right_probabilities_show():
         expected = getattr(found[0], name)
         assert shown.mean() == pytest.approx(expected.chance, rel=0.1)
         assert 0.85 <= np.mean(shown <= expected.chance_95) <= 1.0
-
-
-@given(st.lists(st.tuples(st.integers(1, 2**40), st.floats(0, 1)), min_size=1, max_size=20))
-def test_losses_of_blocks_are_their_formulas(blocks):
-    rows = [(w, round(w * share)) for w, share in blocks]
-
-    def log_loss(w, k):
-        return -sum((part * (Decimal(part) / w).ln() for part in (k, w - k) if part), Decimal(0))
-
-    total = tuple(map(sum, zip(*rows, strict=True)))
-    wanted = [
-        sum(map(loss, *zip(*some, strict=True))) / total[0]
-        for some in (rows, [total])
-        for loss in (lambda w, k: Decimal(k) * (w - k) / w, log_loss)
-    ]
-    w, k = np.array(rows, float).T.copy()
-    zero = np.zeros(w.size)
-    found = mean_losses(Blocks(zero, zero, w, zero, k, zero), np.array([0, w.size]))[0]
-    np.testing.assert_allclose(found, np.array(wanted, float), rtol=1e-12, atol=1e-15)
 
 
 _probabilities = st.one_of(

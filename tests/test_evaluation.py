@@ -287,12 +287,6 @@ def document(folder):
     return json.loads((folder / "run.json").read_text())
 
 
-def test_unseen_rows_are_no_sample_of_the_fit(fitted, call):
-    done = call("evaluate", "--json", "evaluate.allow_in_sample=no", log__path=fitted.root / "new").expect(0)
-    assert (done.json["in_sample"], document(fitted.output)["in_sample_share"]) == (False, 0.0)
-    assert "In sample" not in (fitted.output / "report.html").read_text()
-
-
 def test_the_fits_own_rows_are_said_or_refused(fitted, call):
     refused = call("evaluate", "evaluate.allow_in_sample=false")
     refused.expect(4, "In sample: All rows are in files", "Evaluate before the fit")
@@ -325,15 +319,6 @@ def test_what_is_required_and_not_so_is_exit_4_each_time(fitted, call):
     assert "Not as required" in (fitted.output / "report.html").read_text()
     call("evaluate", wanted, **paths).expect(4, "ece_frequency: expected at most 1e-09")
     call("evaluate", "evaluate.require={eec: 1}", **paths).expect(2, "evaluate.require", "found 'eec'")
-
-
-def test_an_infinite_loss_is_infinity_and_fails_any_limit(place, call):
-    place.write_log({"score": [0.1, 0.2, 0.8, 0.9] * 10, "label": [0, 0, 1, 1] * 10})
-    call("fit", "calibrator.params={ends: 0}").expect(0)
-    place.write_log({"score": [0.1, 0.9] * 10, "label": [1, 0] * 10}, name="new")
-    paths = {"log__path": place.root / "new"}
-    call("evaluate", "evaluate.require={log_loss: 1000}", **paths).expect(4, "log_loss: expected at most")
-    assert document(place.output)["evaluation"]["after"]["measures"]["log_loss"] == "Infinity"
 
 
 def evaluated(fitted, call, name, *settings, log="new"):
@@ -478,14 +463,6 @@ def test_figures_are_labelled_and_scale(page):
         assert svg.get("height") is None
     labels = [svg.get("aria-label") for svg in found]
     assert len(set(labels)) == len(labels)
-
-
-def test_facts_are_shown_as_text(page):
-    parsed = Page(page)
-    assert "<script>alert(1)</script>" in parsed.words
-    assert "<script" not in page
-    for shown in ("a & b", "rows used", "12,345", "none"):
-        assert shown in parsed.words
 
 
 def test_measures_are_shown_before_and_after(case, page):

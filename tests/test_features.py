@@ -83,28 +83,10 @@ def test_features_are_what_has_no_other_role(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([[1]] * 12),
-        pa.array([{"a": 1}] * 12),
-        pa.array([b"x"] * 12),
-        pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 12),
-    ],
-    ids=lambda column: str(column.type),
-)
-def test_other_columns_are_refused(tmp_path, column):
+@pytest.mark.parametrize("value", [[1], {"a": 1}, b"x", dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], ids=str)
+def test_other_columns_are_refused(tmp_path, value):
     with pytest.raises(InputRejectedError, match="column 'x': expected a feature of numbers, booleans or"):
-        opened(tmp_path, {"x": column})
-
-
-def test_files_must_agree(tmp_path):
-    path = write(tmp_path, {"label": LABEL, "x": [1.0] * 12}, {"label": LABEL, "x": ["a"] * 12})
-    with pytest.raises(InputRejectedError, match=r"expected one type in all files, found double in 1 file"):
-        open_features(path, Roles("label"))
-    path = write(tmp_path, {"label": LABEL, "x": [1.0] * 12}, {"label": LABEL})
-    with pytest.raises(InputRejectedError, match=r"column 'x' .* is not in 1 of 2 files"):
-        open_features(path, Roles("label"))
+        opened(tmp_path, {"x": [value] * 12})
 
 
 def test_no_features_are_left(tmp_path):
@@ -140,16 +122,10 @@ def test_keys_depend_on_the_value_and_not_on_its_type():
     assert keys_of(batch, None) is None
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([3, 1, 2], pa.int16()),
-        pa.array([0.3, -0.1, 0.2]),
-        pa.array([30, 10, 20], pa.timestamp("ms", "UTC")),
-        pa.array([30, 10, 20], pa.date32()),
-        pa.array([30, 10, 20], pa.time64("us")),
-    ],
-    ids=lambda column: str(column.type),
-)
-def test_times_keep_their_order(column):
+TIMES = [pa.int16(), pa.float64(), pa.timestamp("ms", "UTC"), pa.date32(), pa.time64("us")]
+
+
+@pytest.mark.parametrize("kind", TIMES, ids=str)
+def test_times_keep_their_order(kind):
+    column = pa.array([30, -10, 20], kind)
     assert np.argsort(times_of(pa.table({"t": column}), "t")).tolist() == [1, 2, 0]

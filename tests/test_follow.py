@@ -485,17 +485,6 @@ def test_files_that_cannot_be_used_are_refused_by_each_command(place, stream):
         place.job("score", log__path=arriving / f"{kind}.parquet", output__path="alone").expect(3, kind)
 
 
-@pytest.mark.parametrize("other", [pa.array([1, 2]), pa.array([True, False]), pa.array([0.5, 1.5])])
-def test_segments_of_another_type_are_refused_by_name(place, other):
-    log = place.predictions()
-    place.write_log({**log, "site": np.array(["s0", "s1"])[np.arange(log["score"].size) % 2]})
-    place.job("fit", "log.segment=[site]", "segments={min_rows: 1, min_positives: 1}").expect(0)
-    arriving = place.write_log({"score": [0.1, 0.2], "site": ["s0", "s1"]}, files=1, name="arriving")
-    pq.write_table(pa.table({"score": [0.1, 0.2], "site": other}), arriving / "other.parquet")
-    place.job("follow", "--once", log__path=arriving, output__path=place.output).expect(3, "column 'site'")
-    assert [path.name for path in place.output.glob("*.parquet")] == ["part-0.parquet"]
-
-
 def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeypatch):
     """Of eight: one is no Parquet, one lacks the column, and one changes while it is read."""
     for i in range(8):
@@ -525,27 +514,6 @@ def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeyp
     assert {"5.parquet"} == set(world.written()) - {f"{i}.parquet" for i in (0, 2, 4, 6, 7)}
     (world.log / "1.parquet").unlink()
     (world.log / "3.parquet").unlink()
-    assert world.written() == world.expected()
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [(Folder, "create"), (Folder, "replace"), (batches, "score_file")]
-)
-def test_a_disk_that_is_full_in_each_step(world, module, name, monkeypatch):
-    monkeypatch.setattr(ledgers, "COMPACT_EVERY", 1)
-    world.take_all()
-    world.arrive("a.parquet")
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    follower = world.follower()
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, full)
-        with pytest.raises(OSError, match="No space"):
-            world.take_all(follower)
-    _die(follower)
-    world.take_all()
     assert world.written() == world.expected()
 
 

@@ -9,14 +9,13 @@ from common import predictions, prepared, simulated
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import collapse, run_in_memory
 from calibrators.measures.comparison import comparison_passes
-from jobs.config.jobs import FitConfig
-from jobs.config.sections import GateConfig, WindowConfig
-from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
+from jobs.config.sections import GateConfig
+from jobs.gate.requirements import WHAT_TO_DO, judge_held_out
 from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor
 from pipeline.fit.holdout import HeldOut, Rows
-from pipeline.table.map_change import MapChange, TableMaps, TwoTables, one_level, ranking
+from pipeline.table.map_change import one_level, ranking
 from pipeline.table.published import Version
 
 ROW = np.arange(2000)
@@ -205,21 +204,6 @@ def test_the_ranking_of_a_map_is_that_of_its_intervals():
     assert 0 < error < 0.03
     assert not one_level(isotonic)
     assert one_level(Isotonic().fit(score, ~label).calibration_map_)
-
-
-def map_change(old, new, lowest, highest):
-    both = TwoTables(TableMaps(old), TableMaps(new), lowest, highest)
-    return MapChange(*both.changes(np.zeros(1, np.int64), np.zeros(1, np.int64))[:, 0])
-
-
-def test_nothing_is_measured_of_a_map_that_is_not_there():
-    counts = {"rows_used": 2000, "rows_positive": 900, "weight": 2000.0, "positives": 900.0}
-    data = {**counts, "lowest_score": 0.0, "highest_score": 1.0}
-    verdict = judge(
-        FitConfig.model_construct(gate=GateConfig(), window=WindowConfig()), data, None, None, None
-    )
-    assert verdict.refusals == verdict.warnings == []
-    assert set(verdict.facts) == {"rows", "rows_positive"}
 
 
 def test_days_that_vary_refuse_no_table():

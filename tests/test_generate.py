@@ -1,6 +1,7 @@
 """Generated logs: equal to a plain loop of scikit-learn, whoever does the work; no leak; what fails is named."""
 
 import json
+import warnings
 from pathlib import Path
 
 import fsspec
@@ -346,23 +347,52 @@ def test_a_part_with_one_class_stops_the_run_or_is_skipped(tmp_path):
     assert summary["repeats_failed"] == 0
 
 
-def test_failing_repeats_are_replaced_until_the_target_is_reached(tmp_path, monkeypatch):
-    real = GaussianNB.fit
+@pytest.fixture
+def first(monkeypatch):
+    """Have something happen before each training, which knows the number of rows."""
+    fit = GaussianNB.fit
 
-    def fit(self, X, y):
-        if len(y) % 2 and len(y) < 100:
+    def happen(action):
+        monkeypatch.setattr(GaussianNB, "fit", lambda self, X, y: (action(len(y)), fit(self, X, y))[1])
+
+    return happen
+
+
+def test_failing_repeats_are_replaced_until_the_target_is_reached(tmp_path, first):
+    def odd(rows):
+        if rows % 2 and rows < 100:
             raise ArithmeticError("an odd number of rows")
-        return real(self, X, y)
 
-    monkeypatch.setattr(GaussianNB, "fit", fit)
+    first(odd)
     data = write(people(100), tmp_path / "data")
-    settings = ["generate.repeats=null", "generate.target_rows=300", "generate.on_failure=skip"]
-    log, summary = run(data, tmp_path / "out", *settings)
+    log, summary = run(data, tmp_path / "out", *TARGET, "generate.target_rows=300")
     assert log.num_rows >= 300
     causes = {failure["cause"] for failure in summary["failures"]}
     assert causes == {"ArithmeticError: an odd number of rows"}
     for repeat, rows in enumerate(np.bincount(log["repeat"].to_numpy())):
         assert rows == 0 or (100 - rows) % 2 == 0, repeat
+
+
+TARGET = ("generate.repeats=null", "generate.on_failure=skip")
+
+
+def test_when_all_repeats_fail_the_run_ends(tmp_path, first):
+    def never(rows):
+        if rows < 100:
+            raise ArithmeticError("never")
+
+    first(never)
+    data = write(people(100), tmp_path / "data")
+    with pytest.raises(InputRejectedError, match=r"repeat 0 \(seed 0\): ArithmeticError: never"):
+        run(data, tmp_path / "out", *TARGET, "generate.target_rows=200")
+    assert not (tmp_path / "out").exists()
+
+
+def test_warnings_of_estimators_are_counted(tmp_path, first):
+    first(lambda rows: warnings.warn("peculiar", UserWarning, stacklevel=1))
+    _, summary = run(write(people(), tmp_path / "data"), tmp_path / "out")
+    assert summary["warnings"] == {"UserWarning: peculiar": 4}
+    assert issubclass(ConvergenceWarning, UserWarning)  # so that failing to converge is not merely counted
 
 
 def test_scores_that_tell_nothing_are_refused(tmp_path):
@@ -377,36 +407,6 @@ def test_scored_rows_of_one_class_are_refused(tmp_path):
     data = write(rare(), tmp_path / "data")
     with pytest.raises(InputRejectedError, match=r"found \d+ that all have label 0: set"):
         run(data, tmp_path / "out", "generate.repeats=1", "generate.train_fraction=0.9")
-
-
-def test_when_all_repeats_fail_the_run_ends(tmp_path, monkeypatch):
-    def fit(self, X, y):
-        if len(y) < 100:
-            raise ArithmeticError("never")
-        return real(self, X, y)
-
-    real = GaussianNB.fit
-    monkeypatch.setattr(GaussianNB, "fit", fit)
-    data = write(people(100), tmp_path / "data")
-    settings = ["generate.repeats=null", "generate.target_rows=200", "generate.on_failure=skip"]
-    with pytest.raises(InputRejectedError, match=r"repeat 0 \(seed 0\): ArithmeticError: never"):
-        run(data, tmp_path / "out", *settings)
-    assert not (tmp_path / "out").exists()
-
-
-def test_warnings_of_estimators_are_counted(tmp_path, monkeypatch):
-    import warnings
-
-    real = GaussianNB.fit
-
-    def fit(self, X, y):
-        warnings.warn("peculiar", UserWarning, stacklevel=1)
-        return real(self, X, y)
-
-    monkeypatch.setattr(GaussianNB, "fit", fit)
-    _, summary = run(write(people(), tmp_path / "data"), tmp_path / "out")
-    assert summary["warnings"] == {"UserWarning: peculiar": 4}
-    assert issubclass(ConvergenceWarning, UserWarning)  # so that failing to converge is not merely counted
 
 
 # Memory

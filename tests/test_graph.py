@@ -164,49 +164,31 @@ def noted(text):
     return text.upper()
 
 
-def test_a_task_that_runs_ends_soon_after_its_command_is_interrupted():
-    begun = threading.Event()
-
-    def report(stage, done, total):
-        if begun.is_set():
-            raise KeyboardInterrupt
-
+def test_a_task_that_runs_ends_soon_after_its_command_is_interrupted(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        ThreadExecutor(1, report).run("stage", endless, [(Held(begun),)])
+        ThreadExecutor(1, interrupting(tmp_path)).run("stage", endless, [(str(tmp_path / "begun"),)])
     assert not [thread for thread in threading.enumerate() if "logcal-worker" in thread.name]
 
 
-class Held:
-    """An event that stays what it is."""
+def interrupting(folder):
+    """A report of progress during which Ctrl-C is pressed, once the task has begun."""
 
-    def __init__(self, event):
-        self.event = event
+    def report(stage, done, total, workers=None):
+        if (folder / "begun").exists():
+            raise KeyboardInterrupt
 
-    def __reduce__(self):
-        return Held, (None,)
-
-
-def endless(held):
-    """A task that looks once a batch."""
-    held.event.set()
-    while True:
-        tasks.check()
-        time.sleep(0.001)
+    return report
 
 
 @pytest.mark.system
 def test_a_task_on_a_cluster_ends_as_well(client, tmp_path):
-    def report(stage, done, total, workers=None):
-        if (tmp_path / "begun").exists():
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        DaskExecutor(client, 2, report).run("stage", endless_elsewhere, [(str(tmp_path / "begun"),)])
+        DaskExecutor(client, 2, interrupting(tmp_path)).run("stage", endless, [(str(tmp_path / "begun"),)])
     assert client.run(tasks.stop, "another") == dict.fromkeys(client.scheduler_info()["workers"], 0)
     assert not tasks._under_way
 
 
-def endless_elsewhere(path):
+def endless(path):
     """A task that looks once a batch."""
     with open(path, "w"):  # noqa: PTH123
         pass
