@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from distributed import Client, LocalCluster
 
 from calibrators import CalibrationMap
 from calibrators.arithmetic.passes import Pass, Points, run_passes
@@ -141,6 +143,14 @@ def write_lookup(path: Path, calibration_map: CalibrationMap, version: str = "00
     """Write a lookup table, alone; returns its path."""
     path.write_bytes(lookup_bytes(calibration_map, version=version, **{**FACTS, **facts}))
     return str(path)
+
+
+@contextmanager
+def two_workers(**options: Any) -> Iterator[Client]:
+    """A client of a cluster of two workers in this process."""
+    own = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with LocalCluster(**own, **options) as cluster, Client(cluster) as client:
+        yield client
 
 
 def run_command(*arguments: Any, ends: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -27,67 +27,23 @@ class Day(NamedTuple):
     known: np.ndarray
 
 
-def _inverted(day, rng):
-    return day._replace(label=~day.label)
-
-
-def _percent(day, rng):
-    return day._replace(score=100 * day.score)
-
-
 def _another_model(day, rng):
     return day._replace(score=sigmoid(2.7 * logit(day.score) + 0.7 + rng.normal(0, 0.8, day.score.size)))
 
 
-def _leaked(day, rng):
-    return day._replace(score=sigmoid(logit(day.score) + 3 * (day.label - 0.5)))
-
-
-def _labels_missing(day, rng):
-    return day._replace(known=rng.random(day.score.size) < 0.3)
-
-
-def _twice(day, rng):
-    return Day(*(np.tile(column, 2) for column in day))
-
-
-def _half(day, rng):
-    return Day(*(column[::2] for column in day))
-
-
-def _shuffled(day, rng):
-    return day._replace(label=rng.permutation(day.label))
-
-
-def _one_score(day, rng):
-    return day._replace(score=np.full(day.score.size, 0.1))
-
-
-def _no_positives(day, rng):
-    return day._replace(label=np.zeros(day.label.size, bool))
-
-
-def _positives_lost(day, rng):
-    return day._replace(label=day.label & (rng.random(day.label.size) < 0.3))
-
-
-def _log_odds(day, rng):
-    return day._replace(score=logit(day.score))
-
-
 KINDS = {
-    "inverted labels": _inverted,
-    "percent": _percent,
+    "inverted labels": lambda day, rng: day._replace(label=~day.label),
+    "percent": lambda day, rng: day._replace(score=100 * day.score),
     "another model": _another_model,
-    "leaked labels": _leaked,
-    "labels missing": _labels_missing,
-    "twice": _twice,
-    "half": _half,
-    "shuffled labels": _shuffled,
-    "one score": _one_score,
-    "no positives": _no_positives,
-    "positives lost": _positives_lost,
-    "log-odds": _log_odds,
+    "leaked labels": lambda day, rng: day._replace(score=sigmoid(logit(day.score) + 3 * (day.label - 0.5))),
+    "labels missing": lambda day, rng: day._replace(known=rng.random(day.score.size) < 0.3),
+    "twice": lambda day, rng: Day(*(np.tile(column, 2) for column in day)),
+    "half": lambda day, rng: Day(*(column[::2] for column in day)),
+    "shuffled labels": lambda day, rng: day._replace(label=rng.permutation(day.label)),
+    "one score": lambda day, rng: day._replace(score=np.full(day.score.size, 0.1)),
+    "no positives": lambda day, rng: day._replace(label=np.zeros(day.label.size, bool)),
+    "positives lost": lambda day, rng: day._replace(label=day.label & (rng.random(day.label.size) < 0.3)),
+    "log-odds": lambda day, rng: day._replace(score=logit(day.score)),
 }
 """What can be wrong with a day."""
 

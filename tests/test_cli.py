@@ -100,13 +100,6 @@ def test_a_job_without_its_keys_names_them_all(place):
 # Runs
 
 
-def test_results_go_to_stdout_and_the_rest_to_stderr(place):
-    place.write_log()
-    result = place.job("fit", "--json").expect(0, "INFO sort", "done")
-    assert result.json["version"] == place.current
-    assert result.json["rows_used"] == 3000
-
-
 @pytest.mark.system
 def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
     place.write_log()

@@ -13,13 +13,14 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from common import python
-from distributed import Client, LocalCluster, SpecCluster, Worker
+from common import python, two_workers
+from distributed import Client, SpecCluster, Worker
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
@@ -416,34 +417,24 @@ class Managed(SpecCluster):
         super().__init__(scheduler=scheduler, worker={"cls": kind, "options": options})
 
 
-class Refusing(Managed):
-    def __init__(self):
-        super().__init__(Refused)
-
-
-class Hesitating(Managed):
-    def __init__(self):
-        super().__init__(Hesitant)
-
-
-def by_class(monkeypatch, cls, **settings):
-    """A configuration of a cluster class of this module."""
-    monkeypatch.setattr("jobs.cluster.kinds._cluster_class", lambda path: cls)
-    return ClusterConfig(kind=f"tests.{cls.__name__}", workers=1, memory="256MiB", **settings)
+def managed(monkeypatch, kind, timeout=60):
+    """A configuration of a cluster whose workers are of a class of this module."""
+    monkeypatch.setattr("jobs.cluster.kinds._cluster_class", lambda path: partial(Managed, kind))
+    return ClusterConfig(kind="tests.Managed", workers=1, memory="256MiB", timeout=timeout)
 
 
 def test_what_a_cluster_manager_says_reaches_the_user(monkeypatch):
-    config = by_class(monkeypatch, Refusing, timeout=60)
+    config = managed(monkeypatch, Refused)
     with pytest.raises(ConfigError) as caught, starting_executor(config) as executor:
         executor()
     assert str(caught.value) == (
-        "cluster.arguments: tests.Refusing was refused workers: tests.Refusing said: sbatch: error: invalid partition "
+        "cluster.arguments: tests.Managed was refused workers: tests.Managed said: sbatch: error: invalid partition "
         "specified: nowhere"
     )
 
 
 def test_a_worker_that_fails_to_start_is_started_again(monkeypatch):
-    with starting_executor(by_class(monkeypatch, Hesitating, timeout=60)) as executor:
+    with starting_executor(managed(monkeypatch, Hesitant)) as executor:
         assert executor().run("stage", divmod, [(7, 2)]) == [(3, 1)]
     assert Hesitant.attempts == 2
 
@@ -473,11 +464,6 @@ class Submitted(ProcessInterface):
         await super().close()
 
 
-class Slurm(Managed):
-    def __init__(self):
-        super().__init__(Submitted)
-
-
 @pytest.fixture
 def squeue(monkeypatch, tmp_path):
     """Say what Slurm has."""
@@ -495,7 +481,7 @@ def squeue(monkeypatch, tmp_path):
 
 def test_a_job_that_ends_before_its_worker_comes_is_submitted_again(monkeypatch, squeue):
     squeue("1 CANCELLED None", "2 RUNNING None")
-    with starting_executor(by_class(monkeypatch, Slurm, timeout=60)) as executor:
+    with starting_executor(managed(monkeypatch, Submitted)) as executor:
         assert executor().run("stage", divmod, [(7, 2)]) == [(3, 1)]
     assert Submitted.submitted == 2
 
@@ -509,7 +495,7 @@ def test_a_job_that_ends_before_its_worker_comes_is_submitted_again(monkeypatch,
 )
 def test_why_a_job_waits_reaches_the_user_and_it_keeps_its_place(monkeypatch, squeue, line, reason):
     squeue(line)
-    config = by_class(monkeypatch, Slurm, timeout=3)
+    config = managed(monkeypatch, Submitted, timeout=3)
     with pytest.raises(TemporaryError) as caught, starting_executor(config) as executor:
         executor()
     assert str(caught.value).endswith(f"(cluster.timeout): {reason}")
@@ -518,11 +504,7 @@ def test_why_a_job_waits_reaches_the_user_and_it_keeps_its_place(monkeypatch, sq
 
 @pytest.fixture
 def pair():
-    """A client of a cluster of two workers in this process."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    with two_workers() as client:
         yield client
 
 

@@ -112,14 +112,13 @@ def test_infinite_losses_are_counted():
 
 def test_the_command_prints_a_table_and_writes_a_page(place):
     place.write_log()
-    shown = place.run("compare", "--set", "log.path=log", "--set", "cluster.kind=inline").expect(0).stdout
+    shown = place.job("compare").expect(0).stdout
     for name in ("no calibration", "isotonic", "platt", "histogram", "enir", "bbq", "abb"):
         assert re.search(rf"^{name} .*±0\.\d{{4}}", shown, flags=re.MULTILINE)
     assert "the same as a page: --set report.path=FOLDER" in shown
     assert "not compared: near_isotonic, sbb, beta, smooth (compare.methods" in shown
-    settings = ("log.path=log", "cluster.kind=inline", "report.path=out", "compare.methods=[isotonic, platt]")
-    arguments = ["compare", *(part for setting in settings for part in ("--set", setting))]
-    found = place.run(*arguments, "--json").expect(0).json
+    arguments = ("compare", "report.path=out", "compare.methods=[isotonic, platt]")
+    found = place.job(*arguments, "--json").expect(0).json
     assert set(found["methods"]) == {"before", "isotonic", "platt"}
     page = (place.root / "out" / "report.html").read_text()
     assert found["headline"].partition(",")[0] in page
@@ -128,33 +127,32 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     assert document["comparison"]["methods"] == found["methods"]
     loss = found["methods"]["before"]["estimates"]["log_loss"]
     lead = f"{loss['excess']:.4f} ±{loss['excess_error']:.4f}"
-    done = place.run(*arguments, "--set", "report.path=null").expect(0)
+    done = place.job(*arguments, "report.path=null").expect(0)
     assert re.search(rf"^no calibration .* {re.escape(lead)}$", done.stdout, flags=re.MULTILINE)
     assert "compare all, pass 1: 1 task" in done.stderr
-    place.run(*arguments).expect(99)
+    place.job(*arguments).expect(99)
 
 
 def test_what_does_not_go_is_said_before_anything_is_read(place):
     place.write_log()
-    base = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
-    place.run(*base, "--set", "compare.methods=[isotnic]").expect(2, "did you mean 'isotonic'?")
-    place.run(*base, "--set", "compare.methods=[dg]").expect(2, "found dg, which is for logs that `logcal")
-    place.run(*base, "--set", "compare.methods=[abb, abb]").expect(2, "expected each method once")
-    place.run(*base, "--set", "compare.params={platt: {}}", "--set", "compare.methods=[abb]").expect(
-        2, "expected names of compare.methods, found platt"
-    )
-    assert "compare: fit auto, isotonic" in place.run(*base, "--dry-run").expect(0).stdout
+    for setting, said in (
+        ("compare.methods=[isotnic]", "did you mean 'isotonic'?"),
+        ("compare.methods=[dg]", "found dg, which is for logs that `logcal"),
+        ("compare.methods=[abb, abb]", "expected each method once"),
+        ("compare={params: {platt: {}}, methods: [abb]}", "expected names of compare.methods, found platt"),
+    ):
+        place.job("compare", setting).expect(2, said)
+    assert "compare: fit auto, isotonic" in place.job("compare", "--dry-run").expect(0).stdout
 
 
 def test_margins_leave_bbq_out(place):
     columns = place.predictions()
     columns["score"] = columns["score"] * 10 - 5
     place.write_log(pa.table(columns))
-    arguments = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
-    shown = place.run(*arguments).expect(0).stdout
+    shown = place.job("compare").expect(0).stdout
     assert "bbq was left out: it needs scores in [0, 1]" in shown
     assert "before" not in shown
-    place.run(*arguments, "--set", "compare.methods=bbq").expect(2, "no method is left; bbq was left out")
+    place.job("compare", "compare.methods=bbq").expect(2, "no method is left; bbq was left out")
 
 
 # Sampling weights.
@@ -238,11 +236,10 @@ def test_of_tied_rows_nothing_is_lost_to_rounding(heaviest):
 def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
     """In the command, from several files, and in the choice of auto."""
     score, label, weight = unrelated(0, ties=False)
-    log = place.write_log({"score": score, "label": label, "w": weight}, files=7)
-    settings = ["log.weight=w", "log.weights=sampling", "cluster.kind=inline"]
+    place.write_log({"score": score, "label": label, "w": weight}, files=7)
+    settings = ["log.weight=w", "log.weights=sampling"]
     methods = ["compare.methods=[platt, histogram]", "compare.params={histogram: {bins: 200}}"]
-    sets = (part for one in (f"log.path={log}", *settings, *methods) for part in ("--set", one))
-    one = place.run("compare", "--json", *sets).expect(0).json
+    one = place.job("compare", "--json", *settings, *methods).expect(0).json
     points = collapse(score, label, weight)
     heaviest = weight.max()
     calibrators = {"platt": Platt(), "histogram": HistogramBinning(bins=200)}
@@ -251,7 +248,7 @@ def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
         found = one["methods"][method.name]["estimates"]["brier"]["mean"]
         assert found == pytest.approx(method.estimates["brier"].mean, rel=1e-9)
     candidates = "calibrator.params={candidates: [platt, isotonic]}"
-    call("fit", *settings, "calibrator.method=auto", candidates, log__path=log).expect(0)
+    call("fit", *settings, "calibrator.method=auto", candidates).expect(0)
     manifest = place.manifest()
     auto = Auto(["platt", "isotonic"])
     auto.heaviest = heaviest

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import over, prepared, run_job
+from common import over, prepared, run_job, write_log
 from scipy.special import expit, logit
 from scipy.stats import beta
 
@@ -159,16 +159,9 @@ def write_day(folder, number, *, shift=0.0, rows=3000, missing=0, parts=1):
     score = rng.random(rows).round(3)
     odds = np.exp(shift) * score**2 / (1.001 - score**2)
     label = [bool(v) for v in rng.random(rows) < odds / (1 + odds)]
-    table = pa.table(
-        {
-            "score": score,
-            "label": pa.array([None] * missing + label[missing:], pa.bool_()),
-            "part": np.arange(rows) % parts,
-        }
-    )
-    place = folder / f"date={FIRST + dt.timedelta(days=number)}"
-    place.mkdir(parents=True)
-    pq.write_table(table, place / "rows.parquet")
+    known = pa.array([None] * missing + label[missing:], pa.bool_())
+    columns = {"score": score, "label": known, "part": np.arange(rows) % parts}
+    write_log(folder / f"date={FIRST + dt.timedelta(days=number)}", columns)
     return score, np.array(label)
 
 

@@ -10,10 +10,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import evaluate, over, python, simulated, write_lookup
+from common import evaluate, over, python, simulated, write_log, write_lookup
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import Points, collapse
@@ -49,13 +48,7 @@ def data():
 
 @pytest.fixture
 def log(data, tmp_path):
-    score, label, weight = data
-    (tmp_path / "log").mkdir()
-    for i in range(3):
-        rows = slice(2000 * i, 2000 * (i + 1))
-        table = {"score": score[rows], "label": label[rows], "weight": weight[rows]}
-        pq.write_table(pa.table(table), tmp_path / "log" / f"{i}.parquet")
-    return str(tmp_path / "log")
+    return write_log(tmp_path / "log", dict(zip(("score", "label", "weight"), data, strict=True)), 3)
 
 
 def table_runner(log, folder, *, weight=None, bytes_each=2000, lookup=None):
@@ -108,18 +101,6 @@ def test_tables_of_different_rows_are_refused():
 
     with pytest.raises(ValueError, match=r"same rows, found positives 1\.0 before and 2\.0 after"):
         evaluate(run_of([0, 1, 0]), run_after=run_of([1, 1, 0]))
-
-
-def test_scores_that_are_not_probabilities_become_some(data):
-    score, label, _ = data
-    margin = score * 20 - 10
-    points = collapse(margin, label)
-    fitted = Isotonic().fit(margin, label).calibration_map_
-    found = evaluate(over(points), fitted)
-    assert not found.before.probabilities
-    assert found.before.measures.brier is None
-    assert found.after == assess(fitted.predict(margin), None, label)
-    assert headline(found).startswith("The scores are not probabilities;")
 
 
 def measured(**values):
@@ -306,9 +287,6 @@ def test_some_files_and_copies_are_recognised(fitted, call):
     fitted.log.rename(fitted.root / "moved")
     paths = {"log__path": fitted.root / "moved", "output__path": fitted.root / "copy"}
     assert call("evaluate", "--json", **paths).expect(0).json["in_sample_share"] == 1.0
-    paths["output__path"] = fitted.root / "third"
-    call("evaluate", "evaluate.allow_in_sample=false", **paths).expect(4, "In sample")
-    assert not (fitted.root / "third").exists()
 
 
 def test_what_is_required_and_not_so_is_exit_4_each_time(fitted, call):
@@ -493,6 +471,7 @@ def test_scores_that_are_not_probabilities_have_an_after_side_only():
     page = render_report(evaluation_of(score, label, fitted), fitted, {})
     assert len(drawings(page)) == 5
     words = Page(page).words
+    assert "The scores are not probabilities;" in words
     assert "8 measures before calibration: not taken, because scores from -" in words
     assert "they are not shown before calibration" in words
 

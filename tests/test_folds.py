@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from calibrators.arithmetic.hashing import mixed
 from logcal.errors import InputRejectedError
 from pipeline.generate.folds import SCORED, TRAINED, UNUSED, Folds, RowKeys, random_bits, random_state
 
@@ -15,24 +14,6 @@ def keys(n, seed=0, groups=None, times=None):
     rng = np.random.default_rng(seed)
     group = None if groups is None else rng.integers(0, groups, n).astype(np.uint64)
     return RowKeys(np.arange(n, dtype=np.uint64), rng.random(n) < 0.2, group, times)
-
-
-def splitmix64(state):
-    """Steele, Lea & Flood (2014), figure 17, with Stafford's variant 13, in whole numbers of Python."""
-    mask = (1 << 64) - 1
-    x = (state + 0x9E3779B97F4A7C15) & mask
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-    return x ^ (x >> 31)
-
-
-def test_the_mixing_is_that_of_splitmix64():
-    # The first numbers of the reference implementation for seed 1234567.
-    assert splitmix64(1234567) == 6457827717110365317
-    states = np.array([0, 1, 1234567, 2**64 - 1, 2**63], np.uint64)
-    with np.errstate(over="ignore"):
-        found = mixed(states + np.uint64(0x9E3779B97F4A7C15))
-    assert found.tolist() == [splitmix64(int(state)) for state in states]
 
 
 def test_random_numbers_are_fixed_for_ever():

@@ -31,17 +31,6 @@ def gated(call):
     return lambda *settings, **paths: call("fit", "gate={}", *settings, "--json", **paths)
 
 
-def test_a_sound_table_passes(place, gated):
-    place.write_log()
-    done = gated().expect(0)
-    gate = place.newest_manifest["gate"]
-    assert done.json["gate"] == gate
-    assert gate["failed"] == gate["warnings"] == []
-    assert gate["rows"] == 3000
-    assert gate["auc"] > 0.7
-    assert gate["auc_error"] < 0.02
-
-
 @pytest.mark.parametrize(
     ("columns", "settings", "rule", "said"),
     [
@@ -299,13 +288,6 @@ def test_a_slow_run_of_older_files_does_not_either(place):
     with pytest.raises(CheckFailedError, match="its log's newest file is older"):
         slow.execute(InlineExecutor())
     assert place.current == newest
-
-
-def test_a_command_may_be_forced(place, days, call):
-    call("fit", *days).expect(0)
-    call("fit", *days, "window.until=2026-01-02").expect(4, "its data end on 2026-01-02", "--force publishes")
-    call("fit", *days, "window.until=2026-01-02", "store.force=true").expect(0)
-    assert place.current == place.versions[1]
 
 
 def test_a_deleted_day_is_no_reason(place, days, call):

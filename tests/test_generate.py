@@ -78,32 +78,31 @@ def prepared(estimator, *, impute=True, scale=False):
     return make_pipeline(ColumnTransformer(columns), estimator)
 
 
+def of_class(name, **more):
+    """Settings of an estimator."""
+    return [f"estimator.class=sklearn.{name}", *(f"estimator.{key}={value}" for key, value in more.items())]
+
+
 CASES = {
-    "naive Bayes": (
-        ["estimator.class=sklearn.naive_bayes.GaussianNB"],
-        lambda repeat: prepared(GaussianNB()),
-    ),
+    "naive Bayes": (of_class("naive_bayes.GaussianNB"), lambda repeat: prepared(GaussianNB())),
     "logistic regression": (
-        ["estimator.class=sklearn.linear_model.LogisticRegression", "estimator.scaling=standard"],
+        of_class("linear_model.LogisticRegression", scaling="standard"),
         lambda repeat: prepared(LogisticRegression(), scale=True),
     ),
     "random forest": (
-        [
-            "estimator.class=sklearn.ensemble.RandomForestClassifier",
-            "estimator.params={n_estimators: 5, n_jobs: 2}",
-        ],
+        of_class("ensemble.RandomForestClassifier", params="{n_estimators: 5, n_jobs: 2}"),
         lambda repeat: prepared(RandomForestClassifier(5, random_state=random_state(7, repeat))),
     ),
     "gradient boosting": (
-        [
-            "estimator.class=sklearn.ensemble.HistGradientBoostingClassifier",
-            "estimator.params={max_iter: 5, random_state: 3}",
-            "estimator.imputation=none",
-        ],
+        of_class(
+            "ensemble.HistGradientBoostingClassifier",
+            params="{max_iter: 5, random_state: 3}",
+            imputation="none",
+        ),
         lambda repeat: prepared(HistGradientBoostingClassifier(max_iter=5, random_state=3), impute=False),
     ),
     "a decision function": (
-        ["estimator.class=sklearn.linear_model.SGDClassifier", "estimator.scaling=standard"],
+        of_class("linear_model.SGDClassifier", scaling="standard"),
         lambda repeat: prepared(SGDClassifier(random_state=random_state(7, repeat)), scale=True),
     ),
 }

@@ -11,7 +11,6 @@ import yaml
 from common import run_job
 
 import logcal
-from jobs.config.sections import SegmentsConfig
 from pipeline.table.store import TableStore
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,9 +28,6 @@ FORMER = {
 
 REDRAWN = ("platt",)
 """Methods whose curve is drawn with other knots by now: it is the same curve, within what either table may be off."""
-
-FORMER_SETTINGS = ("segments.shrinkage=none",) if "shrinkage" in SegmentsConfig.model_fields else ()
-"""Settings of segments likewise."""
 
 
 @pytest.fixture
@@ -79,7 +75,9 @@ def test_a_fit_gives_the_table_that_it_gave(golden, table):
     config["gate"] = {"min_rows": 1}
     config |= {"cluster": {"kind": "inline"}, "scratch": None}
     Path("config.yaml").write_text(yaml.safe_dump(config))
-    done = run_job("fit", *(FORMER_SETTINGS if config["log"]["segment"] else ()), files=["config.yaml"])
+    done = run_job(
+        "fit", *(("segments.shrinkage=none",) if config["log"]["segment"] else ()), files=["config.yaml"]
+    )
     now, before = Path(done["lookup_path"]), Path(version.lookup_path)
     redrawn = config["calibrator"]["method"] in REDRAWN
     if not (former or redrawn or config["log"]["segment"]) and writer(now) == writer(before):

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from common import two_workers
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client, LocalCluster
 
 import logcal
 from jobs import interface
@@ -46,10 +46,7 @@ def squares(count):
 
 @pytest.fixture(scope="module")
 def client():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    with two_workers() as client:
         yield client
 
 
@@ -250,12 +247,7 @@ def test_a_job_of_another_program_runs_on_its_cluster(fitted, place, given, monk
         monkeypatch.setattr(runs, "_foreign", lambda: "jobs at /elsewhere/jobs")
         with pytest.raises(ConfigError, match="expected logcal's own packages"):
             logcal.graph("fit", config)
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tcp://"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with two_workers(protocol="tcp://") as client:
         fitted = logcal.run("fit", config, client)
         assert Path(fitted.path).read_bytes() == expected
         assert (fitted.version, fitted.facts["rows_used"]) == (fitted.facts["version"], 3000)
