@@ -71,7 +71,14 @@ def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
                 f"compare.methods: expected methods for any log, found {name}, which is for logs that `logcal "
                 "generate` made: leave it out"
             )
-        made[name] = make_calibrator(name, config.compare.params.get(name, {}), config.log.sampling_rate)
+        try:
+            made[name] = make_calibrator(name, config.compare.params.get(name, {}), config.log.sampling_rate)
+        except ConfigError as error:
+            key = f"compare.params.{name}"
+            said = (
+                str(error).replace("calibrator.method", "compare.methods").replace("calibrator.params", key)
+            )
+            raise ConfigError(said) from None
     return made
 
 

@@ -65,7 +65,11 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
             raise ConfigError(f"--set {_OUTCOMES}: expected paths, found {outcomes!r}")
         values[_OUTCOMES] = [_absolute(path) for path in paths]
     if daily:
-        notes["evaluate.require"] = "none; limits such as {log_ratio: 0.1} make evaluate fail (exit 4)"
+        notes["evaluate.require"] = (
+            "none; limits such as {log_ratio: 0.1}, for the log of observed over expected positives, make evaluate "
+            "end with 4 where they are passed"
+        )
+        notes["evaluate.against"] = "measures the previous version of the table too"
     else:
         notes["log.path"] = "the rows to fit to: evaluate and score other rows"
     notes |= dict.fromkeys(given, "as given")
@@ -147,15 +151,18 @@ def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[s
         if columns:
             values[f"log.{role}"] = columns[0].name
             notes[f"log.{role}"] = _note(columns)
+    if roles.label and (nulls := roles.label[0].nulls):
+        notes["log.label"] += f"; {nulls:,} nulls: labels not known yet, these rows are not fitted to"
     if roles.margin:
         values["log.score_transform"] = "sigmoid"
         notes["log.score_transform"] = "the score's name says that it is a margin"
-    used = [columns[0] for columns in (roles.score, roles.label, roles.weight) if columns]
-    nulls = {column.name: column.nulls for column in used if column.nulls}
-    if nulls:
+    # A row whose label is null waits for it: it is no bad row.
+    used = [columns[0] for columns in (roles.score, roles.weight) if columns]
+    bad = {column.name: column.nulls for column in used if column.nulls}
+    if bad:
         values["log.on_bad_rows"] = "quarantine"
-        values["log.max_bad_fraction"] = _share(max(nulls.values()), sum(nulls.values()), facts.rows)
-        notes["log.on_bad_rows"] = ", ".join(f"{count:,} nulls in {name}" for name, count in nulls.items())
+        values["log.max_bad_fraction"] = _share(max(bad.values()), sum(bad.values()), facts.rows)
+        notes["log.on_bad_rows"] = ", ".join(f"{count:,} nulls in {name}" for name, count in bad.items())
     values |= {"store.path": str(place / "tables"), "store.table": _table_name(log)}
     if roles.date:
         values["window.column"] = roles.date[0].name

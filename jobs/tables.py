@@ -166,7 +166,8 @@ def _window(manifest: dict[str, Any]) -> dict[str, Any]:
     window, days = manifest["window"], days_fitted(manifest)
     said = f"{window['first']} to {window['last']}"
     if out := len(window["days"]) - len(days):
-        said += f" without {counted(out, 'day')}{f', up to {days[-1]}' if days else ''}"
+        said += f" without {counted(out, 'day')}"
+        said += f" (last day fitted to: {days[-1]})" if days and days[-1] != str(window["last"]) else ""
     return {**{key: window.get(key) for key in ("first", "last", "left_out")}, "said": said}
 
 
@@ -277,7 +278,10 @@ def promote(store: str, table: str, name: str) -> Outcome:
 def _moved(table: str, before: str | None, version: Version) -> Outcome:
     summary = {"table": table, "previous_version": before, "version": version.name}
     former = f"; it was {before}" if before else ""
-    return Outcome(summary=summary, lines=[f"{table}: the live version is {version.name}{former}"])
+    lines = [f"{table}: the live version is {version.name}{former}"]
+    if before and before != version.name and before.partition("-")[2] == version.name.partition("-")[2]:
+        lines.append("both versions have the same table: probabilities stay as they were")
+    return Outcome(summary=summary, lines=lines)
 
 
 def prune(store: str, table: str, keep: int) -> Outcome:

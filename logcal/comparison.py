@@ -213,9 +213,9 @@ def comparison_headline(found: CrossValidation) -> str:
     loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
     said = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
     if not near:
-        return f"{said}; compared row by row, every other one compared is measurably worse."
+        return f"{said}; every other one compared is more than two standard errors above it."
     names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
-    return f"{said}; {names} not measurably different."
+    return f"{said}; {names} within two standard errors of it."
 
 
 def _is_near(method: MethodResult) -> bool:
@@ -248,7 +248,7 @@ def comparison_lines(found: CrossValidation) -> list[str]:
         lead = (
             "–"
             if loss.excess_error is None or not loss.excess
-            else f"{loss.excess:.4f} ±{loss.excess_error:.4f}"
+            else f"{loss.excess:.5f} ±{loss.excess_error:.5f}"
         )
         lines.append(f"{label_of(method.name):{width}}" + "".join(f"{cell:>20}" for cell in [*cells, lead]))
     return [*lines, "*: the best; ±: one standard error"]

@@ -126,7 +126,7 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     document = json.loads((place.root / "out" / "run.json").read_text())
     assert document["comparison"]["methods"] == found["methods"]
     loss = found["methods"]["before"]["estimates"]["log_loss"]
-    lead = f"{loss['excess']:.4f} ±{loss['excess_error']:.4f}"
+    lead = f"{loss['excess']:.5f} ±{loss['excess_error']:.5f}"
     done = place.job(*arguments, "report.path=null").expect(0)
     assert re.search(rf"^no calibration .* {re.escape(lead)}$", done.stdout, flags=re.MULTILINE)
     assert "compare all, pass 1: 1 task" in done.stderr
@@ -136,7 +136,12 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
 def test_what_does_not_go_is_said_before_anything_is_read(place):
     place.write_log()
     for setting, said in (
+        ("compare.methods=[isotnic]", "compare.methods: expected one of isotonic, "),
         ("compare.methods=[isotnic]", "did you mean 'isotonic'?"),
+        (
+            "compare={params: {abb: {no: 1}}, methods: [abb]}",
+            "compare.params.abb.no: abb has no such parameter",
+        ),
         ("compare.methods=[dg]", "found dg, which is for logs that `logcal"),
         ("compare.methods=[abb, abb]", "expected each method once"),
         ("compare={params: {platt: {}}, methods: [abb]}", "expected names of compare.methods, found platt"),

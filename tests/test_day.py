@@ -170,7 +170,7 @@ def test_days_whose_outcomes_come_later_are_evaluated_and_monitored_before_a_fit
         assert fitted[-1] == f"2026-01-{number - 3:02}"
         assert run("evaluate") == 99 if time is None else run("evaluate") == 0
     said = list_versions(str(place.root / "job/tables"), "log").lines[-1]
-    assert "to 2026-01-06 without 2 days, up to 2026-01-04" in said
+    assert "to 2026-01-06 without 2 days (last day fitted to: 2026-01-04)" in said
     assert run("evaluate", "window.last=1d") == 99  # whose rows all wait
     # Days that the fit has used are in sample.
     assert run("evaluate", "evaluate.last=3d", "report.path=other") == 4

@@ -132,7 +132,7 @@ def test_init_daily_writes_a_day_that_runs_as_it_is(place):
     place.run("init", "--daily", "undated", "ads").expect(3, "window.column: expected a column of dates")
     day(1)
     place.run("init", "--daily", "log", "ads").expect(0)
-    assert len((place.root / "ads/day.yaml").read_text().splitlines()) < 15
+    assert len((place.root / "ads/day.yaml").read_text().splitlines()) < 16
     assert [run()[0] for _ in range(2)] == [0, 0]  # the first day, which has no table to evaluate; and again
     day(2)
     assert run()[0] == 0
@@ -155,10 +155,13 @@ def test_init_daily_writes_a_day_that_runs_as_it_is(place):
 def test_init_sets_a_limit_for_nulls_that_are_there(place):
     columns = a_log()
     columns["pctr"] = [None if i < 100 else value for i, value in enumerate(columns["pctr"])]
+    columns["clicked"] = [None if i < 300 else value for i, value in enumerate(columns["clicked"])]
     place.write_log(columns)
-    place.run("init", "log", "conf").expect(0)
+    said = place.run("init", "log", "conf").expect(0).stdout
     log = yaml.safe_load((place.root / "conf" / "logcal.yaml").read_text())["log"]
+    # Rows whose label is not known yet are no bad rows.
     assert (log["on_bad_rows"], log["max_bad_fraction"]) == ("quarantine", 0.03)
+    assert "300 nulls: labels not known yet" in said
     place.run("fit", "--config", "conf/logcal.yaml", "--set", "cluster.kind=inline").expect(0)
 
 

@@ -93,6 +93,9 @@ def test_old_versions_are_removed_but_not_the_current_one_nor_its_predecessor(st
     call("fit").expect(0)
     assert place.current.startswith("000006-")
     assert place.current[7:] == first[7:]
+    call("fit", "gate.min_rows=1").expect(0)
+    back = tables.rollback(store, "ads", None).lines
+    assert back[1:] == ["both versions have the same table: probabilities stay as they were"]
     assert [tables.rollback(store, "ads", None).summary["version"] for _ in range(2)] == [fifth, third]
     with pytest.raises(InputRejectedError, match="nothing to go back to"):
         tables.rollback(store, "ads", None)

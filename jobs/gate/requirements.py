@@ -224,7 +224,7 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
         difference = against["difference"]
         some = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
-            return f"{line}, {some}as the previous version's, which was fitted to the same other rows"
+            return f"{line}, {some}the same as the previous version's (both fitted without them, to the same rows)"
         away = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += f", {some}{away} the previous version's (standard error {against['error']:.2g})"
     return line
