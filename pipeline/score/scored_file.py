@@ -157,7 +157,7 @@ def score_file(
     path, seen = log_file.path, log_file.seen
     try:
         # The target is closed last: it does not appear where the source has changed.
-        with open_target(target_filesystem, target, gathered=True) as copy:
+        with open_target(target_filesystem, target) as copy:
             if seen.size <= HELD_BYTES:  # read once, whole
                 with open_small(filesystem, path, seen, last=False) as content:
                     return in_turn(partial(_write_held, path, content, copy, scoring))
@@ -269,48 +269,37 @@ class _File:
 
     def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
         """Write the chunks of all row groups."""
-        write = self._write_calibrated if self.scoring.classifying is None else self._write_classified
-        chunks = [write(writer, index) for index in range(self.parquet.num_row_groups)]
-        kinds = [DOUBLE, BYTE_ARRAY] if self.interval is None else [DOUBLE, DOUBLE, DOUBLE, BYTE_ARRAY]
-        if self.scoring.classifying is not None:
-            kinds = [DOUBLE, *kinds[:-1], BOOLEAN, BYTE_ARRAY]
+        chunks = [self._write(writer, index) for index in range(self.parquet.num_row_groups)]
+        kinds = [DOUBLE] * (1 if self.interval is None else 3)
+        kinds += [BYTE_ARRAY] if self.scoring.classifying is None else [DOUBLE, BOOLEAN, BYTE_ARRAY]
         columns = zip(*chunks, strict=True) if chunks else ([] for _ in kinds)
         return [
             NewColumn(name, kind, list(column))
             for (_, name), kind, column in zip(self.scoring.new_columns(), kinds, columns, strict=True)
         ]
 
-    def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+    def _write(self, writer: ChunkWriter, index: int) -> list[Chunk]:
         rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
-        count = 1 if self.interval is None else 3
-        chunks = writer.write_doubles(self._probabilities(index), rows, codec, count)
-        self.null_rows += chunks[0].nulls
-        return [*chunks, writer.write_constant(self._version, rows, codec)]
-
-    def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
-        rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
+        classified = self.scoring.classifying is not None
         decisions: list[tuple[Booleans, Booleans]] = []
-        count = 2 if self.interval is None else 4
-        chunks = writer.write_doubles(self._classified(index, decisions), rows, codec, count)
-        self.null_rows += chunks[1].nulls
-        decided = writer.write_booleans(decisions, codec)
-        return [*chunks, decided, writer.write_constant(self._version, rows, codec)]
-
-    @property
-    def _version(self) -> bytes:
-        return self.facts.version.encode()
+        pages = self._classified(index, decisions) if classified else self._probabilities(index)
+        count = classified + (1 if self.interval is None else 3)
+        chunks = writer.write_doubles(pages, rows, codec, count)
+        self.null_rows += chunks[int(classified)].nulls
+        if classified:
+            chunks.append(writer.write_booleans(decisions, codec))
+        return [*chunks, writer.write_constant(self.facts.version.encode(), rows, codec)]
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
 
-    def _scores(self, row_group: int) -> Iterator[Array]:
-        for batch in self._batches(row_group, [self.scoring.score]):
-            yield apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+    def _scores(self, batch: pa.RecordBatch) -> Array:
+        return apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
         """Compute the probabilities of each page, and the ends of their intervals if these are wanted."""
-        for scores in self._scores(row_group):
-            yield self._calibrated(scores)
+        for batch in self._batches(row_group, [self.scoring.score]):
+            yield self._calibrated(self._scores(batch))
 
     def _calibrated(self, scores: Array) -> tuple[Array, ...]:
         """The same of scores that are transformed already."""
@@ -346,7 +335,7 @@ class _SegmentedFile(_File):
         for batch in self._batches(row_group, list(dict.fromkeys(names))):
             keys = with_values(batch, self.path, segments)
             place, known = self.lookup.index.find([keys.column(name) for name in segments], self.seen)
-            scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+            scores = self._scores(batch)
             self.range.add(scores)
             self.unseen_rows += known.size - int(np.count_nonzero(known))
             ends = () if self.interval is None else self.lookup.intervals(scores, place)

@@ -28,8 +28,8 @@ from pipeline.score.parquet.pages import ChunkWriter
 
 _COPY_BYTES = 1 << 23
 
-_GATHERED_BYTES, _GATHERED_PARTS = 1 << 20, 512
-"""Written with one call: systems take 1,024 parts, or a few less."""
+_BUFFER_BYTES = 1 << 18
+"""Written with one call: a small file takes one."""
 
 
 class Ending(NamedTuple):
@@ -146,49 +146,9 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
     return copied
 
 
-class _Gathered:
-    """Writer to a local file that hands over pieces in few calls: a small file takes one.
-
-    Parameters
-    ----------
-    file : open for writing, without a buffer. What is written may not change until it is flushed.
-    """
-
-    def __init__(self, file: io.FileIO) -> None:
-        self._file = file
-        self._parts: list[bytes | memoryview] = []
-        self._held = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Write bytes, now or later."""
-        self._parts.append(data)
-        self._held += len(data)
-        if self._held >= _GATHERED_BYTES or len(self._parts) == _GATHERED_PARTS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand over all that is held."""
-        parts, self._parts, self._held = self._parts, [], 0
-        while parts:
-            written = os.writev(self._file.fileno(), parts)
-            while parts and written >= len(parts[0]):
-                written -= len(parts.pop(0))
-            if parts:
-                parts[0] = memoryview(parts[0])[written:]
-
-    def fileno(self) -> int:
-        """For those who write past this object: it holds nothing back then."""
-        self.flush()
-        return self._file.fileno()
-
-
 @contextmanager
-def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist.
-
-    gathered : whether what is written stays as it is until the block ends, so that a local file may be handed over in
-        few calls; nothing but writing and flushing is done with it then
-    """
+def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -203,15 +163,9 @@ def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterat
     # As `beside`, without looking for what a rename has taken away: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
-        if gathered:
-            with open(temporary, "wb", buffering=0) as raw:  # noqa: PTH123
-                parts: Any = _Gathered(raw)
-                yield parts
-                begin_sync(parts)
-        else:
-            with open(temporary, "wb") as local:  # noqa: PTH123
-                yield local
-                begin_sync(local)
+        with open(temporary, "wb", _BUFFER_BYTES) as local:  # noqa: PTH123
+            yield local
+            begin_sync(local)
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
