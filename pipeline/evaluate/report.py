@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.measures.assessment import Assessment, Measures
-from calibrators.measures.certainty import Certainty, ErrorBars
+from calibrators.measures.certainty import Certainty
 from calibrators.measures.decomposition import Decomposition, chance_error
 from logcal.arrow_columns import column_of
 from logcal.displays.view import EXACT_ROWS, View, logit_view
@@ -46,73 +46,14 @@ from pipeline.evaluate.significance import compared, excess_error, judge, points
 from pipeline.table.segment_maps import SOURCES
 
 
-def certainty_texts(evaluation: Evaluation) -> dict[str, list[str | None]]:
-    """The text of each number before and after calibration; no number that neither side has."""
-    sides = [
-        {} if bars is None else _texts(bars, certainty)
-        for bars, certainty in (
-            (evaluation.bars_before, evaluation.certainty_before),
-            (evaluation.bars_after, evaluation.certainty_after),
-        )
-    ]
-    rows = {name: [side.get(name) for side in sides] for side in sides for name in side}
-    return {name: texts for name, texts in rows.items() if any(texts)}
-
-
-def _texts(bars: ErrorBars, certainty: Certainty | None) -> dict[str, str | None]:
-    agreement, parts = _at(certainty, "agreement"), _at(certainty, "decomposition")
-    distances = [_number(_at(agreement, name)) for name in ("ici", "e50", "e90")]
-    of_distances = None if distances[0] is None else ", ".join(map(str, distances))
-    loss, p = _at(parts, "log_loss"), bars.score_test_p
-    return {
-        "ratio": _with_interval(bars.ratio, (bars.ratio_low, bars.ratio_high), ".3f"),
-        "ratio_z": _number(bars.ratio_z, ".2f"),
-        "spiegelhalter_z": _number(bars.spiegelhalter_z, ".2f"),
-        "score_test": None if p is None else f"p = {p:.3f}" if p >= 1e-3 else f"p = {p:.1e}",
-        **{
-            name: None
-            if agreement is None
-            else _with_interval(_at(agreement, name), agreement.interval(name), ".3f")
-            for name in ("intercept", "slope")
-        },
-        "distances": _with_chance(of_distances, "ICI by chance", _at(parts, "ici_chance_95"), ".4f"),
-        "smooth_ece": _number(_at(agreement, "smooth_ece")),
-        "auc": _with_interval(bars.auc, (bars.auc_low, bars.auc_high), ".4f"),
-        "squared_error": _number(_at(certainty, "debiased_squared_error"), ".6f"),
-        "miscalibration": _with_chance(
-            _number(_at(parts, "log_loss", "miscalibration"), ".5f"),
-            "chance",
-            _at(parts, "log_loss", "chance_95"),
-            ".5f",
-        ),
-        "discrimination": _number(_at(loss, "discrimination"), ".5f"),
-    }
-
-
-def _number(value: float | None, form: str = ".4f") -> str | None:
+def digits(value: float | None, form: str = ".4f") -> str:
+    """A number of the table of error bars, or nothing; one that so many digits show as 0 has its order of magnitude."""
     if value is None:
-        return None
+        return ""
     text = f"{value:{form}}"
     if value != 0 and float(text) == 0:
         text = f"{value:.1e}"
     return text.replace("-", "−")
-
-
-def _at(found: Any, *names: str) -> Any:
-    """Follow a chain of attributes; None if one of them is None."""
-    for name in names:
-        found = None if found is None else getattr(found, name)
-    return found
-
-
-def _with_interval(value: float | None, ends: Any, form: str) -> str | None:
-    if value is None or ends is None or ends[0] is None:
-        return None
-    return f"{_number(value, form)} ({_number(ends[0], form)} to {_number(ends[1], form)})"
-
-
-def _with_chance(text: str | None, what: str, chance: float | None, form: str) -> str | None:
-    return text if text is None or chance is None else f"{text} ({what}: up to {_number(chance, form)})"
 
 
 TEMPLATE = "report.html.j2"
@@ -168,7 +109,7 @@ def render_report(
     return render_page(
         TEMPLATE,
         title=title,
-        filters={"segment": segment_name, "points": points},
+        filters={"segment": segment_name, "points": points, "digits": digits},
         evaluation=evaluation,
         interval=interval_text,
         chance_error=chance_error,
@@ -185,7 +126,6 @@ def render_report(
         reasons=reasons(before.measures, after.measures),
         figures=report_figures(evaluation, calibration_map, None if interval is None else interval[1]),
         map=map_facts(calibration_map, before) | {"interval": None if interval is None else interval[0]},
-        certainty=certainty_texts(evaluation),
         segments=segments,
         segment_maps=segment_figures(segment_maps or {}, before),
         facts=fact_groups(facts),
