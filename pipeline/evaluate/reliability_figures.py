@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.measures.assessment import Assessment, ReliabilityBin
@@ -60,71 +61,61 @@ def _display(found: Decomposition, side: Assessment) -> ReliabilityDisplay:
     )
 
 
-def group_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: str, alt: str) -> str:
-    """Observed frequency of groups, with its interval, against mean prediction."""
-
-    def draw(figure: Figure) -> list[Tip]:
-        axes = _square(figure, "Predicted probability", "Observed frequency")
-        draw_reference(axes)
-        x, y, low, high, size = _columns(groups)
-        axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75)
-        axes.plot(x, y, color=color, lw=1, alpha=0.5)
-        axes.scatter(x, y, s=size, color=color, edgecolor="white", linewidth=0.8, zorder=3, clip_on=False)
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axes.set_xticks(*percent_ticks())
-        axes.set_yticks(*percent_ticks())
-        return _tips(groups, x, y)
-
-    return render(draw, (4.6, 4.3), name, alt)
-
-
-def logit_diagram(
+def group_diagram(
     groups: Sequence[ReliabilityBin],
     color: str,
-    limits: tuple[float, float],
     *,
     name: str,
     alt: str,
+    limits: tuple[float, float] | None = None,
     curve: Reliability | None = None,
 ) -> str:
-    """The same on logit axes, where 0.1 % and 1 % are as far apart as 90 % and 99 %.
+    """Observed frequency of groups, with its interval, against mean prediction.
 
+    limits : of logit axes, where 0.1 % and 1 % are as far apart as 90 % and 99 %; groups beyond are hollow. None: plain
     curve : without bins, with its band; None: not known
     """
+    ends = (0.0, 1.0) if limits is None else (logit(limits[0]), logit(limits[1]))
+
+    def place(p: npt.ArrayLike) -> Array:
+        return np.asarray(p) if limits is None else np.clip(logit(p), *ends)
 
     def draw(figure: Figure) -> list[Tip]:
-        axes = _square(figure, "Predicted probability (logit axis)", "Observed frequency (logit axis)")
-        a, b = logit(limits[0]), logit(limits[1])
-        draw_reference(axes, a, b)
+        kind = "" if limits is None else " (logit axis)"
+        axes = _square(figure, f"Predicted probability{kind}", f"Observed frequency{kind}")
+        draw_reference(axes, *ends)
         if curve is not None:
-            _draw_curve(axes, curve, color, lambda p: np.clip(logit(p), a, b))
-        columns = _columns(groups)
-        x, y, low, high = (np.clip(logit(column), a, b) for column in columns[:4])
-        beyond = np.array(
-            [_is_beyond(x, limits) or _is_beyond(y, limits) for x, y in zip(*columns[:2], strict=True)]
-        )
+            _draw_curve(axes, curve, color, place)
+        *columns, size = _columns(groups)
+        x, y, low, high = map(place, columns)
         axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75, clip_on=False)
         if curve is None:
             axes.plot(x, y, color=color, lw=1, alpha=0.5, clip_on=False)
+        beyond = np.any([_beyond(column, limits or ends) for column in columns[:2]], axis=0)
         for chosen, face in ((~beyond, color), (beyond, "white")):
             axes.scatter(
-                x[chosen], y[chosen], s=columns[4][chosen], facecolor=face, zorder=3, clip_on=False,
+                x[chosen], y[chosen], s=size[chosen], facecolor=face, zorder=3, clip_on=False,
                 edgecolor=color if face == "white" else "white", linewidth=1.4 if face == "white" else 0.8,
             )  # fmt: skip
-        axes.set(xlim=(a, b), ylim=(a, b))
-        axes.set_xticks(*logit_ticks(limits, percent))
-        axes.set_yticks(*logit_ticks(limits, percent, upright=True))
-        axes.tick_params(axis="x", pad=8)  # off the lowest label of the other axis
+        if limits is None:
+            axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+            axes.set_xticks(*percent_ticks())
+            axes.set_yticks(*percent_ticks())
+        else:
+            axes.set(xlim=ends, ylim=ends)
+            axes.set_xticks(*logit_ticks(limits, percent))
+            axes.set_yticks(*logit_ticks(limits, percent, upright=True))
+            axes.tick_params(axis="x", pad=8)  # off the lowest label of the other axis
         return _tips(groups, x, y)
 
     return render(draw, (4.6, 4.3), name, alt)
 
 
-def _draw_curve(axes: Axes, curve: Reliability, color: str, scale: Callable[[list[float]], Array]) -> None:
+def _draw_curve(axes: Axes, curve: Reliability, color: str, place: Callable[[npt.ArrayLike], Array]) -> None:
     if len(curve.at) > 1:
-        low, high = scale(curve.low), scale(curve.high)
-        axes.fill_between(scale(curve.at), low, high, color=color, alpha=0.15, lw=0)
-    axes.plot(scale(curve.predicted), scale(curve.observed), color=color, lw=1.4)
+        low, high = place(curve.low), place(curve.high)
+        axes.fill_between(place(curve.at), low, high, color=color, alpha=0.15, lw=0)
+    axes.plot(place(curve.predicted), place(curve.observed), color=color, lw=1.4)
 
 
 def _tips(groups: Sequence[ReliabilityBin], x: Array, y: Array) -> list[Tip]:
@@ -158,18 +149,13 @@ def logit_limits(sides: Sequence[Assessment]) -> tuple[float, float]:
     return low, high
 
 
-def _is_beyond(value: float, limits: tuple[float, float]) -> bool:
-    return not limits[0] <= value <= limits[1]
+def _beyond(values: Array, limits: tuple[float, float]) -> npt.NDArray[np.bool_]:
+    return (values < limits[0]) | (values > limits[1])
 
 
 def any_beyond(sides: Sequence[Assessment], limits: tuple[float, float]) -> bool:
     """Tell whether a point of the sides' logit diagrams lies beyond the axes."""
-    return any(
-        value is not None and _is_beyond(value, limits)
-        for side in sides
-        for group in side.by_frequency
-        for value in (group.mean_prediction, group.frequency)
-    )
+    return any(_beyond(column, limits).any() for side in sides for column in _columns(side.by_frequency)[:2])
 
 
 def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) -> str:

@@ -38,7 +38,6 @@ from pipeline.evaluate.reliability_figures import (
     any_beyond,
     group_diagram,
     histogram,
-    logit_diagram,
     logit_limits,
     reliability_diagram,
 )
@@ -174,7 +173,7 @@ def _logit(
 ) -> str:
     alt = f"Reliability diagram {name} calibration: observed frequency against predicted probability, logit axes"
     curve = None if parts is None else parts.reliability
-    return logit_diagram(side.by_frequency, color, limits, name=f"log-{name}", alt=alt, curve=curve)
+    return group_diagram(side.by_frequency, color, name=f"log-{name}", alt=alt, limits=limits, curve=curve)
 
 
 def _histogram(name: str, side: Assessment, color: str) -> str:
