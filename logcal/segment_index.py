@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,9 +52,9 @@ class SegmentIndex:
         if np.count_nonzero(owners & (levels == 0)) != 1:
             raise ValueError("it must have the map of all rows once")
         self._columns = [_Values(column) for column in keys]
-        self._root = int(maps[owners & (levels == 0)][0])
+        root = int(maps[owners & (levels == 0)][0])
         self._levels: list[_Level] = []
-        prefix, parents = np.zeros(levels.size, np.int64), np.array([self._root])
+        prefix, parents = np.zeros(levels.size, np.int64), np.array([root])
         for depth, column in enumerate(self._columns, 1):
             pairs = (prefix << 32) | column.codes
             deep = levels >= depth
@@ -66,16 +66,16 @@ class SegmentIndex:
                 raise ValueError("it must have each segment once")
             place = parents[numbers >> 32]
             place[prefix[own]] = maps[own]
-            self._levels.append(_Level(numbers, place))
+            self._levels.append(_Level(_Numbers(numbers), np.append(place, root).astype(np.int32)))
             parents = place
         if np.bincount(prefix[known & (prefix >= 0)]).max(initial=0) > 1:
             raise ValueError("it must have each segment once")
         self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
         self._known[prefix[known]] = True
-        self._by_code: tuple[Codes, npt.NDArray[np.bool_]] | None = None
-        if len(self._columns) == 1:
-            # What a value's code leads to, the last one for what is not there: a look-up less a row.
-            self._by_code = self._of_codes([np.append(np.arange(len(self._columns[0])), _ABSENT)])
+        # There is one key above the first column's: its codes tell its keys apart.
+        first = self._levels[0].numbers.known
+        self._first = np.full(len(self._columns[0]) + 1, _ABSENT)
+        self._first[first] = np.arange(first.size)
 
     def find(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], seen: list[Seen] | None = None
@@ -93,46 +93,17 @@ class SegmentIndex:
             values.find(column, own)
             for values, column, own in zip(self._columns, columns, before, strict=True)
         ]
-        if self._by_code is None:
-            return self._of_codes(codes)
-        place, known = self._by_code
-        return place[codes[0]], known[codes[0]]
-
-    def _of_codes(self, codes: Sequence[Integers]) -> tuple[Codes, npt.NDArray[np.bool_]]:
-        """See `find`. codes : of each column the code of each row's value, or -1."""
-        rows = codes[0].size
-        place = np.full(rows, self._root, np.int32)
-        ids: Integers = np.zeros(rows, np.int64)
-        for level, own in zip(self._levels, codes, strict=True):
-            ids = level.find(ids, own)
+        ids = self._first[codes[0]]
+        place = self._levels[0].place[ids]
+        for level, own_codes in zip(self._levels[1:], codes[1:], strict=True):
+            found = level.numbers.find((ids << 32) | own_codes)
+            ids = np.where((ids >= 0) & (own_codes >= 0), found, _ABSENT)
             place = np.where(ids >= 0, level.place[ids], place)
         return place, self._known[ids]
 
     def nothing_seen(self) -> list[Seen]:
         """State of `find` before the first batch of a file."""
         return [Seen() for _ in self._columns]
-
-
-class _Level:
-    """The keys of a number of columns: pairs of a key of one column less and the code of a value."""
-
-    def __init__(self, numbers: Integers, place: Integers) -> None:
-        self.place = np.append(place, -1).astype(np.int32)  # the last one for what is not there
-        self._numbers = _Numbers(numbers)
-        self._direct: Integers | None = None
-        if not numbers.size or numbers[-1] >> 32 == 0:
-            # One key above all of them: its codes tell them apart.
-            size = int(numbers[-1]) + 1 if numbers.size else 0
-            self._direct = np.full(size + 1, _ABSENT)
-            self._direct[numbers] = np.arange(numbers.size)
-
-    def find(self, prefix: Integers, codes: Integers) -> Integers:
-        """The place of each pair, or -1."""
-        if self._direct is not None:
-            there = (prefix == 0) & (codes < self._direct.size - 1)
-            return self._direct[np.where(there, codes, _ABSENT)]
-        found = self._numbers.find((prefix << 32) | codes)
-        return np.where((prefix >= 0) & (codes >= 0), found, _ABSENT)
 
 
 class _Numbers:
@@ -164,6 +135,19 @@ class _Numbers:
         table = Numbers()
         table.encode(self.known)
         return table
+
+
+class _Level(NamedTuple):
+    """The keys of a number of columns.
+
+    Attributes
+    ----------
+    numbers : pairs of a key of one column less and the code of a value, ascending
+    place : of each its map; the last one for what is not there
+    """
+
+    numbers: _Numbers
+    place: Codes
 
 
 class _Texts:
