@@ -45,7 +45,6 @@ from jobs.rows import (
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
-from pipeline.evaluate.evaluation import run_document
 from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_table, of_same_rows
 from pipeline.evaluate.measurement import Measured, Measurement
 from pipeline.evaluate.report import (
@@ -250,15 +249,17 @@ class Prepared(Startable):
                 *(f"Not as required: {p}." for p in failed),
             ],
         )
+        found = evaluation.as_dict()
+        if evaluation.comparison is not None:
+            found["comparison"] = comparison_facts(measured)
         document = {
             "in_sample": bool(seen),
             "in_sample_share": seen.share,
             "required": self.config.evaluate.require,
             "failed": failed,
-            **run_document(evaluation, facts),
+            "facts": facts,
+            "evaluation": found,
         }
-        if evaluation.comparison is not None:
-            document["evaluation"]["comparison"] = comparison_facts(measured)
         contents = {REPORT: page.encode(), RELIABILITY_FILE: as_parquet(reliability_table(evaluation))}
         if segments is not None:
             document["segments"] = segments.facts

@@ -130,11 +130,11 @@ def comparison_lines(measured: Measured, name: str) -> list[str]:
 def measures_table(evaluation: Evaluation) -> list[str]:
     """The measures side by side, as lines of text."""
     rows = changes(evaluation)
-    width = max(len(change.facts.label) for change in rows)
+    width = max(len(change.label) for change in rows)
     lines = [f"{'':{width}}  {'before':>8}  {'after':>8}"]
     for change in rows:
         cells = "  ".join("       –" if v is None else f"{v:8.4f}" for v in (change.before, change.after))
-        lines.append(f"{change.facts.label:{width}}  {cells}  {change.verdict}".rstrip())
+        lines.append(f"{change.label:{width}}  {cells}  {change.verdict}".rstrip())
     return lines
 
 

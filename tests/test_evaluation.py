@@ -21,18 +21,16 @@ from calibrators.measures.predictions import Assessment, Measures, assess, run_p
 from calibrators.measures.reliability_curve import reliability_curve
 from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.evaluation import (
-    MEASURE_FACTS,
+    MEASURE_LABELS,
     Evaluation,
     change_errors,
     changes,
     headline,
-    jsonable,
-    run_document,
 )
 from pipeline.evaluate.report import render_report
 from pipeline.evaluate.significance import failed, judge, required_values
 from pipeline.execution import InlineExecutor
-from pipeline.files.records import to_json
+from pipeline.files.records import jsonable, to_json
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import run_files
 from pipeline.sort.score_table import SortPlan, build_score_table
@@ -76,7 +74,7 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     positives = label if weight is None else label * weight
     for side, p in ((found.before, score), (found.after, fitted.predict(score))):
         expected = assess(p, weight, positives, rows=score.size).measures
-        for name in MEASURE_FACTS:
+        for name in MEASURE_LABELS:
             assert getattr(side.measures, name) == pytest.approx(getattr(expected, name), rel=1e-12)
     assert found.before.weighted is weighted
     assert (found.rows, found.weight) == (6000, found.after.weight)
@@ -104,7 +102,7 @@ def test_tables_of_different_rows_are_refused():
 
 
 def measured(**values):
-    return replace(Measures(*[0.5] * len(MEASURE_FACTS)), **values)
+    return replace(Measures(*[0.5] * len(MEASURE_LABELS)), **values)
 
 
 def beside(before, after):
@@ -154,7 +152,7 @@ def test_changes_know_which_direction_is_better():
     before = measured(log_loss=math.inf, auc=0.8, brier=0.2, rmse=None)
     after = measured(log_loss=0.3, auc=0.7, brier=0.1, accuracy=0.50004)
     found = {change.name: change for change in changes(beside(before, after))}
-    assert list(found) == list(MEASURE_FACTS)
+    assert list(found) == list(MEASURE_LABELS)
     verdicts = {name: change.verdict for name, change in found.items()}
     assert {name: verdict for name, verdict in verdicts.items() if verdict != "unchanged"} == {
         "log_loss": "better",
@@ -188,7 +186,9 @@ def test_the_run_document_is_strict_json():
     found = evaluate(over(points), steps, rows=4)
     assert found.before.measures.log_loss == math.inf
     facts = {"path": Path("a/b"), "seconds": np.float64(1.5), "limit": math.inf, "n": {1: ("a", None)}}
-    document = json.loads(to_json(run_document(found, facts)), parse_constant=pytest.fail)
+    document = json.loads(
+        to_json({"facts": facts, "evaluation": found.as_dict()}), parse_constant=pytest.fail
+    )
     expected = {"path": "a/b", "seconds": 1.5, "limit": "Infinity", "n": {"1": ["a", None]}}
     assert document["facts"] == expected
     before = document["evaluation"]["before"]
@@ -446,8 +446,8 @@ def test_figures_are_labelled_and_scale(page):
 def test_measures_are_shown_before_and_after(case, page):
     evaluation, _ = case
     words = Page(page).words
-    for facts in MEASURE_FACTS.values():
-        assert facts.label in words
+    for label in MEASURE_LABELS.values():
+        assert label in words
     for side in (evaluation.before, evaluation.after):
         for name in ("ece_width", "brier", "auc"):
             assert f"{getattr(side.measures, name):.4f}" in words

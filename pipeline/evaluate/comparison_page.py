@@ -83,14 +83,15 @@ def _dots(found: CrossValidation, measure: str) -> str:
             value, error = estimate.excess, estimate.excess_error
         rows.append((method.name, value, error or 0.0))
     best = found.best(measure)
-    shown = [row for row in rows if row[1] is not None]
     label = "Log loss above the best method's" if measure == "log_loss" else "Calibration error (ECE)"
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         grid(axes, "x")
         # What is far from all others would hide their differences.
-        limit = _limit([value + error for name, value, error in shown if name != RAW and value is not None])
+        limit = 1.15 * max(
+            [1e-6, *(value + error for name, value, error in rows if name != RAW and value is not None)]
+        )
         for y, (name, value, error) in enumerate(rows):
             color = AFTER if name == best else BEFORE if name == RAW else MUTED
             if value is None or value - error > limit:
@@ -107,7 +108,3 @@ def _dots(found: CrossValidation, measure: str) -> str:
 
     alt = f"{label} of each method, with one standard error to either side"
     return render(draw, (4.8, 0.9 + _HEIGHT * len(rows)), f"dots-{measure}", alt)
-
-
-def _limit(values: Sequence[float]) -> float:
-    return 1.15 * max([*values, 1e-6])

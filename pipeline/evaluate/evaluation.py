@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from calibrators.measures.predictions import (
     Predict,
     side_by_side,
 )
-from pipeline.evaluate.significance import UNSURE, points, significance_facts
-from pipeline.files.records import jsonable
+from pipeline.evaluate.significance import HIGHER_IS_BETTER, UNSURE, points, significance_facts
 from pipeline.sort.score_table import ScoreTable
 
 Run = Callable[[Pass], Any]
@@ -55,10 +54,10 @@ class Evaluation:
     after: Assessment
     bars_before: ErrorBars | None = None
     bars_after: ErrorBars | None = None
-    comparison: Comparison | None = None
-    against: str | None = None
     certainty_before: Certainty | None = None
     certainty_after: Certainty | None = None
+    comparison: Comparison | None = None
+    against: str | None = None
 
     @property
     def weight(self) -> float:
@@ -132,47 +131,28 @@ def evaluation_of(rows: int | None, before: Side, after: Side) -> Evaluation:
     ValueError
         They are of different rows.
     """
-    _check_same_rows(before[0], after[0])
-    return Evaluation(
-        rows,
-        before[0],
-        after[0],
-        before[1],
-        after[1],
-        certainty_before=before[2],
-        certainty_after=after[2],
-    )
-
-
-def _check_same_rows(before: Assessment, after: Assessment) -> None:
     for name in ("weight", "positives"):
-        one, other = getattr(before, name), getattr(after, name)
+        one, other = getattr(before[0], name), getattr(after[0], name)
         if not math.isclose(one, other, rel_tol=SAME_ROWS):
             raise ValueError(
                 f"expected two tables of the same rows, found {name} {one!r} before and {other!r} after: "
                 "build both from the same log"
             )
+    return Evaluation(rows, before[0], after[0], before[1], after[1], before[2], after[2])
 
 
-class MeasureFacts(NamedTuple):
-    """Name of a measure, and how to read it."""
-
-    label: str
-    higher_is_better: bool = False
-
-
-MEASURE_FACTS = {
-    "ece_frequency": MeasureFacts("Calibration error (ECE), equal-count groups"),
-    "mce_frequency": MeasureFacts("Largest calibration error (MCE), equal-count groups"),
-    "ece_width": MeasureFacts("Calibration error (ECE), equal-width bins"),
-    "mce_width": MeasureFacts("Largest calibration error (MCE), equal-width bins"),
-    "log_loss": MeasureFacts("Log loss"),
-    "brier": MeasureFacts("Brier score"),
-    "rmse": MeasureFacts("RMSE"),
-    "auc": MeasureFacts("AUC", True),
-    "accuracy": MeasureFacts("Accuracy at 0.5", True),
+MEASURE_LABELS = {
+    "ece_frequency": "Calibration error (ECE), equal-count groups",
+    "mce_frequency": "Largest calibration error (MCE), equal-count groups",
+    "ece_width": "Calibration error (ECE), equal-width bins",
+    "mce_width": "Largest calibration error (MCE), equal-width bins",
+    "log_loss": "Log loss",
+    "brier": "Brier score",
+    "rmse": "RMSE",
+    "auc": "AUC",
+    "accuracy": "Accuracy at 0.5",
 }
-"""Every measure, in the order in which to show them."""
+"""What every measure is called, in the order in which to show them."""
 
 
 @dataclass(frozen=True)
@@ -181,14 +161,14 @@ class Change:
 
     Attributes
     ----------
-    name : attribute of Measures. facts : what it is called, and how to read it.
+    name : attribute of Measures. label : what it is called.
     before, after : float or None (infinite for some log losses)
     difference : float or None: after - before, where both are finite
     verdict : "better" or "worse" beyond its error, "may be chance", "unchanged", or "" where it cannot be said
     """
 
     name: str
-    facts: MeasureFacts
+    label: str
     before: float | None
     after: float | None
     difference: float | None
@@ -196,11 +176,11 @@ class Change:
 
 
 def changes(evaluation: Evaluation) -> list[Change]:
-    """Every measure's change, in the order of `MEASURE_FACTS`."""
+    """Every measure's change, in the order of `MEASURE_LABELS`."""
     before, after, errors = evaluation.before.measures, evaluation.after.measures, change_errors(evaluation)
     return [
         _change(name, getattr(before, name), getattr(after, name), errors.get(name, 0.0))
-        for name in MEASURE_FACTS
+        for name in MEASURE_LABELS
     ]
 
 
@@ -249,9 +229,9 @@ def change_errors(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _change(name: str, before: float | None, after: float | None, error: float = 0.0) -> Change:
-    facts = MEASURE_FACTS[name]
+    label = MEASURE_LABELS[name]
     if before is None or after is None:
-        return Change(name, facts, before, after, None, "")
+        return Change(name, label, before, after, None, "")
     # Two infinite losses differ by NaN, which is neither finite nor below or above 0.
     difference = after - before
     if before == after or abs(difference) < UNCHANGED:
@@ -259,8 +239,8 @@ def _change(name: str, before: float | None, after: float | None, error: float =
     elif abs(difference) <= UNSURE * error:
         verdict = "may be chance"
     else:
-        verdict = "better" if (difference > 0) == facts.higher_is_better else "worse"
-    return Change(name, facts, before, after, difference if math.isfinite(difference) else None, verdict)
+        verdict = "better" if (difference > 0) == (name in HIGHER_IS_BETTER) else "worse"
+    return Change(name, label, before, after, difference if math.isfinite(difference) else None, verdict)
 
 
 def headline(evaluation: Evaluation) -> str:
@@ -300,8 +280,3 @@ def ranking(evaluation: Evaluation) -> str:
     way = "rose" if verdict == "better" else "fell"
     digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4
     return f"The quality of the ranking (AUC) {way} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."
-
-
-def run_document(evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine-readable account of a run: `json.dumps(..., allow_nan=False)` takes it."""
-    return {"facts": jsonable(facts), "evaluation": evaluation.as_dict()}

@@ -64,19 +64,13 @@ def _whole(text: str) -> Markup:
 
 def fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
-    loose = [
-        (_spaced(name), fact_text(value)) for name, value in facts.items() if not isinstance(value, Mapping)
+    loose = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
+    groups = {name: value for name, value in facts.items() if name not in loose}
+    return [
+        (heading.replace("_", " "), [(key.replace("_", " "), fact_text(item)) for key, item in rows.items()])
+        for heading, rows in ({"": loose} | groups).items()
+        if rows
     ]
-    groups = [
-        (_spaced(name), [(_spaced(key), fact_text(item)) for key, item in value.items()])
-        for name, value in facts.items()
-        if isinstance(value, Mapping)
-    ]
-    return ([("", loose)] if loose else []) + groups
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def fact_text(value: Any) -> str:
@@ -210,7 +204,9 @@ def render(
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=size, dpi=_DPI)
         FigureCanvasSVG(figure)
-        figure.subplots_adjust(**_margins(*size))
+        # Inches around one pair of axes, the same in all figures: measuring labels would draw each figure twice.
+        width, height = size
+        figure.subplots_adjust(0.85 / width, 0.55 / height, 1 - 0.15 / width, 1 - 0.35 / height)
         tips = draw(figure) or ()
         for axes in figure.axes:
             for line in axes.get_lines():
@@ -246,32 +242,18 @@ def day_axis(axes: Axes, days: Sequence[str]) -> None:
     axes.set_xlabel(f"Day of {' to '.join(dict.fromkeys((years[0], years[-1])))}" if years else "")
 
 
-def _margins(width: float, height: float) -> dict[str, float]:
-    """Around one pair of axes, the same in all figures: measuring their labels would draw each figure twice."""
-    left, bottom, right, top = 0.85, 0.55, 0.15, 0.35  # inches
-    return {
-        "left": left / width,
-        "bottom": bottom / height,
-        "right": 1 - right / width,
-        "top": 1 - top / height,
-    }
-
-
 def _inline(text: str, name: str, alt: str) -> str:
     """An SVG document as an element of a page: no prolog, no fixed size, names that occur once in the page."""
     from markupsafe import escape
 
-    text = text[text.index("<svg") :].strip()
+    head, text = text[text.index("<svg") :].strip().split(">", 1)
+    head = re.sub(r' (?:width|height)="[^"]*"', "", head)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = text.replace('xlink:href="#', f'xlink:href="#{name}-').replace("url(#", f"url(#{name}-")
     text = text.replace("'DejaVu Sans'", _FONTS)
-    head = re.compile(
-        r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"|<svg ([^>]*?)width="[^"]*"([^>]*?)height="[^"]*"'
-    )
-    text = head.sub(lambda m: "<svg " + "".join(group or "" for group in m.groups()), text, count=1)
     text = _COLORS.sub(lambda found: f"var(--{_VARIABLES[found[0]]}, {found[0]})", text)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
+    return f'{head} role="img" aria-label="{escape(alt)}">{text}'
 
 
 # The figure of calibration maps: calibrated probability against score.

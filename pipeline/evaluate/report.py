@@ -18,7 +18,7 @@ from logcal.arrow_columns import column_of
 from logcal.displays.view import EXACT_ROWS, View, logit_view
 from pipeline import schema
 from pipeline.evaluate.evaluation import (
-    MEASURE_FACTS,
+    MEASURE_LABELS,
     Evaluation,
     changes,
     headline,
@@ -53,9 +53,6 @@ def digits(value: float | None, form: str = ".4f") -> str:
     if value != 0 and float(text) == 0:
         text = f"{value:.1e}"
     return text.replace("-", "−")
-
-
-TEMPLATE = "report.html.j2"
 
 
 def import_meanwhile() -> None:
@@ -106,7 +103,7 @@ def render_report(
     """
     before, after = evaluation.before, evaluation.after
     return render_page(
-        TEMPLATE,
+        "report.html.j2",
         title=title,
         filters={"segment": segment_name, "points": points, "digits": digits},
         evaluation=evaluation,
@@ -239,7 +236,7 @@ def reasons(before: Measures, after: Measures) -> list[str]:
     lines: dict[str, list[str]] = {}
     for side, measures in (("before", before), ("after", after)):
         for name, reason in measures.reasons.items():
-            lines.setdefault(f"{side} calibration: {reason}.", []).append(MEASURE_FACTS[name].label)
+            lines.setdefault(f"{side} calibration: {reason}.", []).append(MEASURE_LABELS[name])
     return [
         f"{labels[0] if len(labels) == 1 else f'{len(labels)} measures'} {reason}"
         for reason, labels in lines.items()

@@ -20,7 +20,7 @@ SURE = 3.0
 """Standard errors beyond which chance is no explanation: it goes there once in 370 times."""
 UNSURE = 2.0
 
-LOWER_LIMITS = ("auc", "accuracy")
+HIGHER_IS_BETTER = ("auc", "accuracy")
 """Measures that must be at least what is required; of all others the absolute value may be at most that."""
 OWN_LIMITS = ("calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z")
 """Limits that can be required beside the measures; see `required_values`."""
@@ -146,7 +146,7 @@ def failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> 
     said = []
     for name, limit in required.items():
         value = found[name]
-        least = name in LOWER_LIMITS
+        least = name in HIGHER_IS_BETTER
         wanted = f"{name}: expected at {'least' if least else 'most'} {limit:g}"
         if value is None:
             said.append(f"{wanted}, found none")

@@ -137,11 +137,6 @@ def version_difference(old: Version, new: Version) -> VersionDifference:
     return VersionDifference(old, new, facts, change.whole, *_segments(old, new, change))
 
 
-def _range(version: Version) -> tuple[float, float]:
-    data = version.manifest["data"]
-    return data["lowest_score"], data["highest_score"]
-
-
 def _facts(version: Version) -> dict[str, Any]:
     manifest = version.manifest
     data, window, gate = manifest["data"], manifest.get("window") or {}, manifest.get("gate") or {}
@@ -186,11 +181,11 @@ def render_difference(difference: VersionDifference, table: str) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
     figures: list[tuple[str, str]] = []
     if difference.change is not None:
-        low, high = _range(difference.new)
+        data = difference.new.manifest["data"]
         new, old = map_of(difference.new), map_of(difference.old)
         maps = _named(difference, new, old)
         alt = f"Calibrated probability against score: {difference.headline}"
-        view = View(low, high)
+        view = View(data["lowest_score"], data["highest_score"])
         figures.append(("all rows", map_figure(maps, view, name="maps", alt=alt)))
         figures.append(("all rows, the difference", _difference_figure(new, old, view, alt)))
         figures += _segment_figures(difference, view)
