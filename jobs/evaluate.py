@@ -49,7 +49,6 @@ from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_ta
 from pipeline.evaluate.measurement import Measured, Measurement
 from pipeline.evaluate.report import (
     RELIABILITY_FILE,
-    import_meanwhile,
     reliability_table,
     render_report,
     segment_name,
@@ -225,7 +224,6 @@ class Prepared(Startable):
     def execute(self, executor: Executor) -> Outcome:
         """Measure, and write the report."""
         started = time.perf_counter()
-        import_meanwhile()
         with scratch_folder(self.config.scratch) as scratch:
             measured = self.measurement.measure(self.sorting.plan(self.measurement.log, scratch), executor)
             self.sorting.keep_bad(scratch, measured.table.bad.total)

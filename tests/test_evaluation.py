@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from common import evaluate, over, python, simulated, write_log, write_lookup
+from common import evaluate, over, simulated, write_log, write_lookup
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import Points, collapse
@@ -529,17 +529,3 @@ def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     words = Page(render_report(sampled, fitted, {})).words
     assert "Bins of equal width." in words
     assert "MCB" not in words
-
-
-@pytest.mark.system
-def test_a_command_that_ends_early_waits_for_what_it_imports_meanwhile():
-    """A thread that is stopped amid a library of C++ aborts the process."""
-    code = """
-import time
-from pipeline.evaluate import report
-report._import = lambda: (time.sleep(0.2), print("imported"))
-report.import_meanwhile()
-raise SystemExit(3)
-"""
-    done = python(code, ends=3)
-    assert (done.stdout, done.stderr) == ("imported\n", "")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,21 +50,6 @@ def digits(value: float | None, form: str = ".4f") -> str:
     if value != 0 and float(text) == 0:
         text = f"{value:.1e}"
     return text.replace("-", "−")
-
-
-def import_meanwhile() -> None:
-    """Begin to import what a report is drawn with, in a thread: this process waits while workers measure.
-
-    Python waits for the thread when it ends: one that is stopped amid a library of C++ aborts the process.
-    """
-    threading.Thread(target=_import, name="logcal-imports").start()
-
-
-def _import() -> None:
-    # An import that fails here, for example for lack of memory, fails again where it is needed.
-    with contextlib.suppress(Exception):
-        for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
-            importlib.import_module(module)
 
 
 def render_report(
