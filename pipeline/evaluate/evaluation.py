@@ -152,7 +152,7 @@ MEASURE_LABELS = {
     "auc": "AUC",
     "accuracy": "Accuracy at 0.5",
 }
-"""What every measure is called, in the order in which to show them."""
+"""Labels of all measures, in the order in which to show them."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Change:
 
     Attributes
     ----------
-    name : attribute of Measures. label : what it is called.
+    name : attribute of Measures. label : its name for people.
     before, after : float or None (infinite for some log losses)
     difference : float or None: after - before, where both are finite
     verdict : "better" or "worse" beyond its error, "may be chance", "unchanged", or "" where it cannot be said
