@@ -263,12 +263,16 @@ def test_segments_of_another_kind_are_refused(place, call, fitted, given, phrase
     call("follow", "--once", "follow.give_up=0s", **arriving).expect(3, "column 'model'")
 
 
-def test_a_segment_column_of_nulls_only(place, call):
-    segmented(place, pa.nulls(1000))
-    assert pq.read_schema(place.log / "part-0.parquet").field("model").type == pa.null()
+@pytest.mark.parametrize(
+    ("fitted", "given"),
+    [(IDS, IDS.astype(np.int16)), (pa.nulls(1000), pa.nulls(1000))],
+    ids=["width", "nulls"],
+)
+def test_segments_of_the_same_kind_are_known(place, call, fitted, given):
+    segmented(place, fitted)
     call("fit", "log.segment=model").expect(0)
-    done = call("score", "--json").expect(0)
-    assert done.json["unseen_rows"] == 0
+    segmented(place, given, "other")
+    assert call("score", "--json", log__path=place.root / "other").expect(0).json["unseen_rows"] == 0
 
 
 @pytest.mark.parametrize(

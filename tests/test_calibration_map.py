@@ -63,7 +63,6 @@ def test_blocks_are_constant_and_gaps_linear():
     )
     assert rows.predict([0.2])[0] == 0.25
     assert np.isnan(rows.predict([np.nan])[0])
-    assert rows.predict([[0.1], [0.4]]).shape == (2, 1)
     assert rows.weight.sum() == 2
 
 

@@ -1,6 +1,5 @@
 """What every calibrator promises, whatever its method."""
 
-import itertools
 import pickle
 
 import numpy as np
@@ -179,14 +178,6 @@ def assert_probabilities(fitted, at):
 
 
 @over(EVERYTHING)
-def test_very_few_observations(calibrator):
-    for labels in itertools.chain.from_iterable(itertools.product((0, 1), repeat=n) for n in (1, 2, 3)):
-        fitted = fit(calibrator, [0.2, 0.7, 0.9][: len(labels)], labels)
-        assert fitted.n_observations_ == len(labels)
-        assert_probabilities(fitted, grid())
-
-
-@over(EVERYTHING)
 def test_one_class(calibrator):
     s, _, w = observations()
     for label in (0, 1):
@@ -271,18 +262,6 @@ def test_shape_of_the_scores_is_kept(calibrator):
     assert fitted.predict(0.3).shape == ()
     assert fitted.predict(np.full((2, 0, 3), 0.3)).shape == (2, 0, 3)
     assert np.array_equal(fitted.predict(grid().reshape(7, -1)), fitted.predict(grid()).reshape(7, -1))
-
-
-@over(MAPS)
-def test_prediction_is_the_lookup_table_to_the_last_bit(calibrator):
-    fitted = fit(calibrator, *observations(decimals=5))
-    table = fitted.calibration_map_
-    more = np.random.default_rng(0).random(5_000)
-    at = np.concatenate([grid(), more, table.score_lo[1:], np.nextafter(table.score_lo[1:], -1)])
-    row = np.searchsorted(table.score_lo, at, side="right") - 1
-    assert np.all((table.score_lo[row] <= at) & (at < table.score_hi[row]))
-    plain = table.prob_lo[row] + table.slope[row] * (at - table.anchor[row])
-    assert np.array_equal(fitted.predict(at), plain)
 
 
 @over(MAPS)

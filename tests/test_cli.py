@@ -73,16 +73,9 @@ def test_usage_errors_are_one_line(place, arguments, said):
     result = place.run(*arguments).expect(2, f": {said}")
     assert result.stderr.startswith("logcal")
     assert (result.stderr.count("\n"), result.stdout) == (1, "")
-
-
-@pytest.mark.parametrize(
-    "arguments", [("fit", "--json", "--sett"), ("tables", "list", "--json"), ("fti", "--json")]
-)
-def test_usage_errors_as_json(place, arguments):
-    result = place.run(*arguments).expect(2)
-    assert list(result.json) == ["error", "exit_code"]
-    assert result.json["exit_code"] == 2
-    assert result.stderr.endswith(f": {result.json['error']}\n")
+    as_json = place.run(*arguments, "--json").expect(2)
+    assert (list(as_json.json), as_json.json["exit_code"]) == (["error", "exit_code"], 2)
+    assert as_json.stderr.endswith(f": {as_json.json['error']}\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("tables",)])

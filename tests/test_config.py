@@ -209,35 +209,33 @@ def test_the_hint_for_a_setting_is_quoted_for_the_shell():
         ("log.path=''", "expected text that is not empty, found the text ''"),
         ("store.table=a/b", "expected a plain name"),
         ("store.table=..", "expected a plain name"),
+        # Unknown keys
+        ("log.scoer=x", "unknown key; did you mean log.score?"),
+        ("log.lable=x", "unknown key; did you mean log.label?"),
+        ("memory=x", "unknown key; did you mean cluster.memory?"),
+        ("clusters.kind=x", "unknown key; did you mean cluster?"),
+        ("log.memory=x", "unknown key; did you mean cluster.memory?"),
+        ("calibrator.parms=x", "unknown key; did you mean calibrator.params?"),
+        ("store.xyzzy=1", "xyzzy (--set store.xyzzy=***): unknown key; known here: path, table"),
+        ("qqq=1", "known here: log, store, calibrator"),
+        # Keys that do not go together
+        ("log.score=label", "log.label: expected another column than log.score, found 'label' for both"),
+        ("log.weight=score", "log.weight (--set log.weight=score): expected another column than log.score"),
+        ("log.quarantine_path=bad", "is only written with log.on_bad_rows=quarantine"),
+        ("cluster.kind=address", "cluster.address: REQUIRED with cluster.kind=address"),
+        ("cluster.kind=scheduler_file", "cluster.scheduler_file: REQUIRED with cluster.kind=scheduler"),
+        ("cluster.address=tcp://a:1", "only goes with cluster.kind=address, found cluster.kind=auto"),
+        ("cluster.arguments={a: 1}", "only go with a cluster class, found cluster.kind=auto"),
+        # What is no setting
+        ("log.label", "--set log.label: expected KEY.PATH=VALUE, such as --set log.label=clicked"),
+        ("=x", "found an empty key"),
+        ("log..label=x", "found an empty key"),
+        ("log.path=[a", "--set log.path=[a: the value is not valid YAML"),
+        ("log.path='a", "the value is not valid YAML"),
     ],
 )
-def test_a_value_of_the_wrong_kind(setting, said):
+def test_a_setting_that_is_wrong(setting, said):
     assert said in message(settings=[setting])
-
-
-# Unknown keys
-
-
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        ("log.scoer", "log.score"),
-        ("log.lable", "log.label"),
-        ("memory", "cluster.memory"),
-        ("clusters.kind", "cluster"),
-        ("log.memory", "cluster.memory"),
-        ("calibrator.parms", "calibrator.params"),
-    ],
-)
-def test_the_nearest_key_is_suggested(key, nearest):
-    assert f"unknown key; did you mean {nearest}?" in message(settings=[f"{key}=x"])
-
-
-def test_keys_are_listed_where_none_is_near():
-    assert "xyzzy (--set store.xyzzy=***): unknown key; known here: path, table" in message(
-        settings=["store.xyzzy=1"]
-    )
-    assert "known here: log, store, calibrator" in message(settings=["qqq=1"])
 
 
 def test_a_key_that_yaml_takes_for_a_boolean_keeps_its_name(write):
@@ -270,23 +268,7 @@ def test_null_is_no_value_for_a_required_key(write):
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["log.score=label"], "log.label: expected another column than log.score, found 'label' for both"),
-        (["log.weight=score"], "log.weight (--set log.weight=score): expected another column than log.score"),
-        (["log.quarantine_path=bad"], "is only written with log.on_bad_rows=quarantine"),
-        (["cluster.kind=address"], "cluster.address: REQUIRED with cluster.kind=address"),
-        (["cluster.kind=scheduler_file"], "cluster.scheduler_file: REQUIRED with cluster.kind=scheduler"),
-        (["cluster.address=tcp://a:1"], "only goes with cluster.kind=address, found cluster.kind=auto"),
-        (["cluster.arguments={a: 1}"], "only go with a cluster class, found cluster.kind=auto"),
-    ],
-)
-def test_keys_that_do_not_go_together(settings, said):
-    assert said in message(settings=settings)
-
-
-# Files and settings that cannot be read
+# Files that cannot be read
 
 
 @pytest.mark.parametrize(
@@ -311,20 +293,6 @@ def test_a_file_that_is_not_there_or_not_text(write, tmp_path):
     assert "- missing.yaml: expected a YAML file, found no such file" in said
     assert "- binary.yaml: expected YAML in UTF-8, found other bytes" in said
     assert "- .: cannot be read: Is a directory" in said
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("log.label", "--set log.label: expected KEY.PATH=VALUE, such as --set log.label=clicked"),
-        ("=x", "found an empty key"),
-        ("log..label=x", "found an empty key"),
-        ("log.path=[a", "--set log.path=[a: the value is not valid YAML"),
-        ("log.path='a", "the value is not valid YAML"),
-    ],
-)
-def test_a_setting_that_cannot_be_read(setting, said):
-    assert said in message(settings=[setting])
 
 
 # Sizes

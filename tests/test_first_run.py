@@ -36,12 +36,9 @@ def test_config_without_a_name_lists_them(place):
     assert place.run("config", "--json").expect(0).json == {"names": names}
 
 
-def test_config_of_an_unknown_name_suggests_one(place):
+def test_a_name_or_a_file_that_is_not_there_suggests_one(place):
     place.run("config", "fitt").expect(2, "found 'fitt'; did you mean fit?")
     place.run("config", "zzz").expect(2, "there are generate, fit")
-
-
-def test_a_missing_file_points_to_config(place):
     place.run("fit", "--config", "fit.yaml").expect(2, "no such file; `logcal config NAME` prints one")
 
 

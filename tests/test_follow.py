@@ -38,6 +38,7 @@ from pipeline.log.log_files import LogFile
 from pipeline.monitor import History, WatchedDay, watched_days
 from pipeline.score.scored_file import Scoring, score_file
 
+LOCAL = fsspec.filesystem("file")
 STREAM = {"log": "log", "table": "ads"}
 
 
@@ -81,7 +82,7 @@ class World:
 
     @property
     def places(self) -> Places:
-        return Places(fsspec.filesystem("file"), str(self.log), self.filesystem, self.output)
+        return Places(LOCAL, str(self.log), self.filesystem, self.output)
 
     def ledger(self) -> Ledger:
         return Ledger(self.filesystem, self.output)
@@ -92,6 +93,11 @@ class World:
         lease_owner = LeaseOwner(ledger.folder)
         own = (self.places, ledger, self.rules, self.scoring, lambda: self.current)
         return Follower(*own, InlineExecutor(), lease_owner)
+
+    def started(self) -> Follower:
+        follower = self.follower()
+        follower.start()
+        return follower
 
     def take_all(self, follower: Follower | None = None) -> Follower:
         """What --once does."""
@@ -111,15 +117,14 @@ class World:
     def expected(self, versions: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bytes that the score job writes."""
         found = {}
-        for source in list_sources(fsspec.filesystem("file"), str(self.log)):
-            rows = batches.rows_of(fsspec.filesystem("file"), str(self.log / source.name))
+        for source in list_sources(LOCAL, str(self.log)):
+            rows = batches.rows_of(LOCAL, str(self.log / source.name))
             if rows is None:
                 continue
             target = self.folder / "expected.parquet"
             scoring = self.scoring((versions or {}).get(source.name, self.current))
-            local = fsspec.filesystem("file")
             file = LogFile(str(self.log / source.name), source.name, source.size, source.stamp)
-            score_file(local, file, local, str(target), scoring)
+            score_file(LOCAL, file, LOCAL, str(target), scoring)
             found[source.name] = target.read_bytes()
         return found
 
@@ -280,8 +285,7 @@ def test_two_followers(any_world):
 def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
     world = World(tmp_path, "memory")
     world.arrive("a.parquet")
-    paused = world.follower()
-    paused.start()
+    paused = world.started()
     change = paused.listing(whole=True)
     world.current = "000002-b"
     monkeypatch.setattr(locks, "LEASE", dt.timedelta(0))
@@ -294,8 +298,7 @@ def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
 
 def test_the_loser_of_a_race_for_a_batch_ends(world):
     world.arrive("a.parquet")
-    follower = world.follower()
-    follower.start()
+    follower = world.started()
     change = follower.listing(whole=True)
     other = world.ledger()
     other.load()
@@ -312,8 +315,7 @@ def test_times_order_files_and_never_leave_one_out(world):
     follower = world.take_all()
     assert world.written() == world.expected()
     world.arrive("date=1970-01-02/later.parquet", at=2.0)
-    follower = world.follower()
-    follower.start()
+    follower = world.started()
     assert [s.name for s in follower.listing(whole=False).new] == []
     assert [s.name for s in follower.listing(whole=True).new] == ["date=1970-01-02/later.parquet"]
 
@@ -324,8 +326,8 @@ def test_between_whole_listings_only_days_within_the_lookback_are_listed(world):
         world.arrive(f"date={today - dt.timedelta(days)}/part.parquet")
     world.arrive("other=1/part.parquet")
     since = today - dt.timedelta(3)
-    found = {s.name for s in list_sources(fsspec.filesystem("file"), str(world.log), since=since)}
-    whole = {s.name for s in list_sources(fsspec.filesystem("file"), str(world.log))}
+    found = {s.name for s in list_sources(LOCAL, str(world.log), since=since)}
+    whole = {s.name for s in list_sources(LOCAL, str(world.log))}
     assert whole - found == {f"date={today - dt.timedelta(4)}/part.parquet"}
 
 
@@ -349,8 +351,7 @@ def test_a_file_that_is_changed_in_place(world, changed):
 
 def test_a_file_that_changes_between_plan_and_read_is_taken_as_it_is_then(world, monkeypatch):
     path = world.arrive("a.parquet", at=1.0)
-    follower = world.follower()
-    follower.start()
+    follower = world.started()
     change = follower.listing(whole=True)
     world.arrive("a.parquet", rows=30, at=2.0)
     report = follower.run(change)
@@ -380,8 +381,7 @@ def test_half_written_then_whole(world):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     world.arrive("b.parquet")
-    follower = world.follower()
-    follower.start()
+    follower = world.started()
     report = follower.run(follower.listing(whole=True))
     assert (report.files, report.waiting, report.refused) == (1, 1, {})
     # Not tried at every look, unless it has changed.
@@ -419,8 +419,7 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     assert "0 bytes" in follower.ledger.files["empty.parquet"].reason
     assert set(world.written()) == {"good.parquet"}
     # Mended in place, with its size and time as they were.
-    again = world.follower()
-    again.start()
+    again = world.started()
     with pytest.raises(InputRejectedError, match="refused are"):
         again.retry("nowhere.parquet")
     again.retry("good.parquet")
@@ -494,8 +493,7 @@ def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(batches, "score_file", disturbed)
-        follower = world.follower()
-        follower.start()
+        follower = world.started()
         follower.run(follower.listing())
     assert set(world.written()) == {f"{i}.parquet" for i in (0, 2, 4, 6, 7)}
     known = _known(world)
@@ -638,10 +636,10 @@ def test_a_version_that_a_begun_batch_names_is_not_removed(place, stream):
 
     _lands(arriving, "a.parquet")
     follow("--once").expect(0)
-    ledger = Ledger(fsspec.filesystem("file"), str(place.output))
+    ledger = Ledger(LOCAL, str(place.output))
     ledger.load()
     _lands(arriving, "b.parquet")
-    listed = [s for s in list_sources(fsspec.filesystem("file"), str(arriving)) if s.name == "b.parquet"]
+    listed = [s for s in list_sources(LOCAL, str(arriving)) if s.name == "b.parquet"]
     assert ledger.plan(pinned, listed) is not None  # and its follower dies
     for method in ("histogram", "sbb"):
         place.job("fit", f"calibrator.method={method}", "gate.max_change=null").expect(0)
@@ -696,7 +694,7 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     said = '2026-03-01</span> there were <span class="whole">90 %</span> more positives than predicted'
     for text in (said, "3 files scored; nothing is waiting.", "1.290", "No batch since"):
         assert text in page
-    table = Folder(fsspec.filesystem("file"), str(tmp_path))
+    table = Folder(LOCAL, str(tmp_path))
     for version, observed in (("000001-a", [2.0, 1.0]), ("000002-b", [3.0])):
         watched = (
             WatchedDay(f"2026-03-0{i}", 9.0, o, 2.0, 0.0, None, None) for i, o in enumerate(observed, 1)
@@ -785,8 +783,7 @@ def test_memory_does_not_grow_with_batches(world):
     import tracemalloc
 
     world.rules = Rules(limits=Limits(files=1))
-    follower = world.follower()
-    follower.start()
+    follower = world.started()
 
     def run(batches: int) -> None:
         for _ in range(batches):

@@ -1,7 +1,5 @@
 """The gate: what must hold of a new table before it becomes the current one."""
 
-import os
-
 import numpy as np
 import pytest
 from common import predictions, prepared, simulated
@@ -19,6 +17,9 @@ from pipeline.table.map_change import one_level, ranking
 from pipeline.table.published import Version
 
 ROW = np.arange(2000)
+
+
+FEW = np.repeat(np.arange(1000) / 1000, 20)
 
 
 def labelled(label):
@@ -64,14 +65,29 @@ def test_what_fails_is_kept_as_a_candidate(place, gated, columns, settings, rule
     assert place.current == version
 
 
-def test_a_log_that_has_shrunk_is_refused(place, gated):
+@pytest.mark.parametrize(
+    ("columns", "said", "setting"),
+    [
+        (
+            predictions(1999, seed=1),
+            "expected at least 2,000 rows, since the current version {first} has 4,000, found 1,999",
+            "gate.max_rows_drop=0.6",
+        ),
+        (
+            predictions(4000) | {"score": 100 * predictions(4000)["score"]},
+            "gate.scale: expected scores from",
+            "gate.on_fail=warn",
+        ),
+    ],
+    ids=["fewer rows", "percent"],
+)
+def test_what_is_refused_beside_the_current_version(place, gated, columns, said, setting):
     place.write_log(predictions(4000))
     first = gated().expect(0).json["version"]
-    few = place.write_log(predictions(1999, seed=1), name="few")
-    said = f"expected at least 2,000 rows, since the current version {first} has 4,000, found 1,999"
-    gated(log__path=few).expect(4, said)
+    other = place.write_log(columns, name="other")
+    gated(log__path=other).expect(4, said.format(first=first))
     assert place.current == first
-    gated("gate.max_rows_drop=0.6", log__path=few).expect(0)
+    gated(setting, log__path=other).expect(0)
 
 
 def test_a_large_change_is_warned_of_and_refused_where_that_is_wanted(place, gated):
@@ -105,15 +121,6 @@ def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place
     )
 
 
-def test_percent_is_refused_beside_probabilities(place, gated):
-    columns = predictions(4000)
-    place.write_log(columns)
-    first = gated().expect(0).json["version"]
-    percent = place.write_log(dict(columns, score=100 * columns["score"]), name="percent")
-    gated(log__path=percent).expect(4, "gate.scale: expected scores from", "such as percent?")
-    assert place.current == first
-
-
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -122,42 +129,15 @@ def test_percent_is_refused_beside_probabilities(place, gated):
             {name: np.tile(column, 2) for name, column in predictions(3000).items()},
             "is each row there 2 times?",
         ),
+        # Twenty thousand rows of exactly a thousand scores are no copies.
+        ({"score": FEW, "label": np.random.default_rng(4).random(FEW.size) < FEW**2}, None),
     ],
 )
 def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
     place.write_log(columns)
     gated().expect(0)
-    [warning] = place.newest_manifest["gate"]["warnings"]
-    assert said in warning
-
-
-def test_scores_of_few_digits_are_no_copies(place, gated):
-    """Twenty thousand rows of exactly a thousand scores."""
-    drawn = np.random.default_rng(4)
-    score = np.repeat(np.arange(1000) / 1000, 20)
-    place.write_log({"score": score, "label": (drawn.random(score.size) < score**2).astype(np.int8)})
-    gated().expect(0)
-    assert place.newest_manifest["gate"]["warnings"] == []
-
-
-def test_the_cure_of_a_drift_is_not_refused(place, gated):
-    columns = predictions(20_000)
-    place.write_log(columns)
-    gated("window.column=day", "window.last=3d", **_days(place, "before", columns, 1.0)).expect(0)
-    done = gated("window.column=day", "window.last=3d", **_days(place, "after", columns, 3.0)).expect(0)
-    held = done.json["gate"]["holdout"]
-    assert held["compared"]
-    assert held["against_current"]["log_loss"]["difference"] < 0
-
-
-def _days(place, name, columns, power):
-    rows = columns["score"].size
-    random = np.random.default_rng(7)
-    label = (random.random(rows) < columns["score"] ** power).astype(np.int8)
-    first = 20260101 if name == "before" else 20260104
-    return {
-        "log__path": place.write_log(dict(columns, label=label, day=first + np.arange(rows) % 3), name=name)
-    }
+    warnings = place.newest_manifest["gate"]["warnings"]
+    assert (said in warnings[0] and len(warnings) == 1) if said else warnings == []
 
 
 def test_thin_segments_have_a_gate_too(place, gated):
@@ -276,18 +256,6 @@ def test_a_slow_run_does_not_move_current_back(place, days):
         planned(place, *days, "window.until=2026-01-02")
     forced = planned(place, *days, "window.until=2026-01-02", "store.force=true")
     assert forced.execute(InlineExecutor()).summary["version"] == place.versions[1] == place.current
-
-
-def test_a_slow_run_of_older_files_does_not_either(place):
-    old, new = (place.write_log(place.predictions(1500, seed=seed), name=f"log-{seed}") for seed in (1, 2))
-    for file in old.iterdir():
-        os.utime(file, (1, 1))
-    slow = planned(place, f"log.path={old}")
-    planned(place, f"log.path={new}").execute(InlineExecutor())
-    newest = place.current
-    with pytest.raises(CheckFailedError, match="its log's newest file is older"):
-        slow.execute(InlineExecutor())
-    assert place.current == newest
 
 
 def test_a_deleted_day_is_no_reason(place, days, call):

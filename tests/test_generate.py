@@ -310,17 +310,6 @@ def test_rows_keep_their_places_and_parts_when_others_get_their_labels(tmp_path)
 # What fails
 
 
-def test_an_estimator_that_does_not_converge_stops_the_run(tmp_path):
-    data = write(people(), tmp_path / "data")
-    settings = ["estimator.class=sklearn.linear_model.LogisticRegression", "estimator.params={max_iter: 1}"]
-    with pytest.raises(
-        InputRejectedError,
-        match=r"(?s)repeats cannot be used.*(repeat \d|all rows) \(seed 5\): NotConvergedError: lbfgs",
-    ):
-        run(data, tmp_path / "out", *settings, "generate.seed=5")
-    assert not (tmp_path / "out").exists()
-
-
 def rare(rows=60, positives=2):
     table = people(rows, seed=2)
     label = pa.array((np.arange(rows) % (rows // positives) == 0).astype(np.int8))
@@ -394,18 +383,31 @@ def test_warnings_of_estimators_are_counted(tmp_path, first):
     assert issubclass(ConvergenceWarning, UserWarning)  # so that failing to converge is not merely counted
 
 
-def test_scores_that_tell_nothing_are_refused(tmp_path):
-    settings = ["estimator.class=sklearn.dummy.DummyClassifier", "estimator.params={strategy: prior}"]
-    data = write(people(), tmp_path / "data")
-    with pytest.raises(InputRejectedError, match=r"expected different scores, found \d+ that are all"):
-        run(data, tmp_path / "out", *settings, "generate.repeats=1")
+@pytest.mark.parametrize(
+    ("data", "settings", "said"),
+    [
+        (
+            people(),
+            (*of_class("linear_model.LogisticRegression", params="{max_iter: 1}"), "generate.seed=5"),
+            r"(?s)repeats cannot be used.*(repeat \d|all rows) \(seed 5\): NotConvergedError: lbfgs",
+        ),
+        (
+            people(),
+            (*of_class("dummy.DummyClassifier", params="{strategy: prior}"), "generate.repeats=1"),
+            r"expected different scores, found \d+ that are all",
+        ),
+        (
+            rare(),
+            ("generate.repeats=1", "generate.train_fraction=0.9"),
+            r"found \d+ that all have label 0: set",
+        ),
+    ],
+    ids=["no convergence", "one score", "one class"],
+)
+def test_what_gives_no_log_is_refused(tmp_path, data, settings, said):
+    with pytest.raises(InputRejectedError, match=said):
+        run(write(data, tmp_path / "data"), tmp_path / "out", *settings)
     assert not (tmp_path / "out").exists()
-
-
-def test_scored_rows_of_one_class_are_refused(tmp_path):
-    data = write(rare(), tmp_path / "data")
-    with pytest.raises(InputRejectedError, match=r"found \d+ that all have label 0: set"):
-        run(data, tmp_path / "out", "generate.repeats=1", "generate.train_fraction=0.9")
 
 
 # Memory

@@ -18,7 +18,6 @@ import pytest
 import yaml
 from common import two_workers
 from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph
 
 import logcal
 from jobs import interface
@@ -66,23 +65,6 @@ def test_all_schedulers_give_the_same_and_tell_of_the_stages(client):
             assert (done[0], done[-1]) == (0, 50)
             assert done == sorted(done)
     assert squares(4)[0].token != squares(4)[0].token
-
-
-def test_dask_takes_the_graph():
-    graph, whole = squares(5)
-    assert isinstance(graph.high_level(), HighLevelGraph)
-    graph.high_level().validate()
-    stages = ("square", "gather", "entry", "halve", "combine")
-    assert list(graph.dependencies()) == [f"{stage}-{graph.token}" for stage in stages]
-    found = graph.delayed(whole)
-    assert isinstance(found, Delayed)
-    for scheduler in ("synchronous", "threads"):
-        assert found.compute(scheduler=scheduler) == sum(i * i // 2 for i in range(5))
-    # A merge needs its own entry of the split alone.
-    halves = graph.layers[f"halve-{graph.token}"].tasks
-    assert all(len(task.dependencies) == 1 for task in halves.values())
-    with pytest.raises(ValueError, match="two named 'square'"):
-        graph.layer("square", pow, [(1, 2)])
 
 
 def test_tasks_begin_in_order_and_the_first_error_is_the_first_tasks():
@@ -342,15 +324,6 @@ def test_drawings_show_the_stages_of_every_job(dated, call, job, settings, shown
     assert dated.tree() == before
 
 
-def test_a_graph_is_refused_what_the_job_is_refused(place, call):
-    """Names of segments that the table uses itself; too little scratch space for what half-lives and segments need."""
-    place.write_log()
-    sections = {"log": {"path": str(place.log), "segment": ["prob_lo"]}}
-    place.job("fit", "log.segment=[prob_lo]").expect(2, "expected names that the lookup table does not use")
-    with pytest.raises(ConfigError, match="expected names that the lookup table does not use itself"):
-        logcal.graph("fit", sections)
-
-
 @pytest.mark.parametrize("settings", [SEGMENTS, (*WINDOW, "window.half_life=2d")])
 def test_a_graph_needs_as_much_space_as_a_fit_that_keeps_no_days(dated, monkeypatch, settings):
     sections = {"log": {"path": str(dated.log)}, "scratch": str(dated.scratch)}
@@ -369,6 +342,10 @@ def test_what_cannot_be_a_graph_says_why(place, tmp_path):
         logcal.graph("score", sections)
     with pytest.raises(ConfigError, match=r"log\.path"):
         logcal.graph("fit", {"log": {}})
+    # What the job is refused: names of segments that the table uses itself.
+    place.job("fit", "log.segment=[prob_lo]").expect(2, "expected names that the lookup table does not use")
+    with pytest.raises(ConfigError, match="expected names that the lookup table does not use itself"):
+        logcal.graph("fit", {"log": sections["log"] | {"segment": ["prob_lo"]}})
     file = tmp_path / "fit.yaml"
     file.write_text(f"log:\n  path: {place.log}\n")
     assert logcal.graph("fit", file).compute(scheduler="synchronous").facts.method == "auto"
