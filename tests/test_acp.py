@@ -5,7 +5,8 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from calibrators.methods.acp import ACP, coefficient_covariance, confidence_intervals
+from calibrators import ACP
+from calibrators.methods.acp import coefficient_covariance, confidence_intervals
 
 
 def brute_force(scores, labels, weight, at, lower, upper):
@@ -57,15 +58,11 @@ def data(n, seed, beta):
     return X, rng.random(n) < expit(X @ beta - 0.5)
 
 
+LIBLINEAR = {"C": 0.3, "solver": "liblinear", "intercept_scaling": 2.0}
+
+
 @pytest.mark.parametrize(
-    "parameters",
-    [
-        {"C": np.inf},
-        {"C": 0.3},
-        {"C": 0.3, "fit_intercept": False},
-        {"C": 0.3, "solver": "liblinear", "intercept_scaling": 2.0},
-    ],
-    ids=str,
+    "parameters", [{"C": np.inf}, {"C": 0.3}, {"C": 0.3, "fit_intercept": False}, LIBLINEAR], ids=str
 )
 def test_covariance_is_the_inverse_curvature_of_the_loss(parameters):
     X, y = data(300, 0, np.array([1.0, -2.0, 0.0]))
@@ -81,14 +78,13 @@ def test_covariance_is_the_inverse_curvature_of_the_loss(parameters):
 
     best = np.append(model.coef_[0], model.intercept_[: int(with_intercept)])
     h = 1e-3
+
+    def change(function, step):
+        """The central difference, as a function again."""
+        return lambda at: (function(at + step) - function(at - step)) / (2 * h)
+
     steps = h * np.eye(best.size)
-    curvature = [
-        [
-            (loss(best + a + b) - loss(best + a - b) - loss(best - a + b) + loss(best - a - b)) / (4 * h * h)
-            for b in steps
-        ]
-        for a in steps
-    ]
+    curvature = [[change(change(loss, a), b)(best) for b in steps] for a in steps]
     covariance = coefficient_covariance(model, X, weight)
     assert np.abs(covariance @ np.array(curvature) - np.eye(best.size)).max() < 1e-4
 

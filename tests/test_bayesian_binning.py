@@ -9,13 +9,10 @@ from common import over, simulated, wavy_rows
 from scipy.special import betaln, gammaln, logsumexp
 from sklearn.isotonic import IsotonicRegression
 
+from calibrators import ABB, BBQ, DGG, SBB, Grouped, HistogramBinning, Isotonic, Points, collapse
 from calibrators.arithmetic.cumulative import cuts_pass, equal_frequency_targets, layout_pass
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import binnings as family
-from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ, HistogramBinning
-from calibrators.methods.dgg import DGG, Grouped, groups_pass, start_pass
-from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.dgg import groups_pass, start_pass
 
 
 def all_binnings(points, expected_cuts):
@@ -87,10 +84,8 @@ def test_few_cuts_equal_the_definition_on_groups(method):
     ends = [-(-60 * j // 10) for j in range(1, 10)]
     groups = np.split(np.arange(60), ends)
     middle = np.array([(s[g[0]] + s[g[-1]]) / 2 for g in groups])
-    weight, positives = (
-        np.array([g.size for g in groups], float),
-        np.array([z[g].sum() for g in groups], float),
-    )
+    weight = np.array([g.size for g in groups], float)
+    positives = np.array([z[g].sum() for g in groups], float)
     # Stretched to the range of the scores, the groups' middles are points whose gaps are those of the prior.
     binnings = all_binnings(Points(middle, weight, positives), 3.0 * (np.ptp(middle)) / (s[-1] - s[0]))
     logs = np.array([b[1] for b in binnings])
@@ -189,16 +184,12 @@ def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper", cu
     return predict, models, relative / relative.sum()
 
 
+AUTHORS = {"reference": "authors"}
+
+
 @pytest.mark.parametrize(
     "parameters",
-    [
-        {},
-        {"rho": None},
-        {"prior": "per_bin"},
-        {"C": 3},
-        {"reference": "authors"},
-        {"reference": "authors", "prior": "paper", "rho": 0.1},
-    ],
+    [{}, {"rho": None}, {"prior": "per_bin"}, {"C": 3}, AUTHORS, AUTHORS | {"prior": "paper", "rho": 0.1}],
     ids=str,
 )
 @pytest.mark.parametrize(
@@ -367,13 +358,6 @@ def test_groups_of_one_are_the_calibrator_itself():
     for calibrator in (Isotonic(), HistogramBinning(bins=5)):
         plain = calibrator.fit(s, z).predict(at)
         assert Grouped(calibrator, group_size=1).fit(s, z).predict(at) == pytest.approx(plain, abs=1e-12)
-
-
-def test_fewer_observations_than_a_group_are_one_level():
-    fitted = DGG(ends=0).fit([0.1, 0.5, 0.9], [0, 1, 1])
-    assert fitted.predict([0.0, 0.5, 1.0]) == pytest.approx([2 / 3] * 3)
-    # A positive and a negative more.
-    assert DGG().fit([0.1, 0.5, 0.9], [0, 1, 1]).predict([0.5]) == pytest.approx([3 / 5])
 
 
 def test_means_that_rounding_alone_tells_apart_are_one_point():

@@ -12,19 +12,25 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators import (
+    ABB,
+    ACP,
+    BBQ,
+    DGG,
+    ENIR,
+    SBB,
+    Auto,
+    Beta,
+    Grouped,
+    HistogramBinning,
+    Isotonic,
+    NearIsotonic,
+    Platt,
+    Points,
+    Smooth,
+    collapse,
+)
 from calibrators.methods import beta, platt
-from calibrators.methods.acp import ACP
-from calibrators.methods.auto import Auto
-from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ, HistogramBinning
-from calibrators.methods.beta import Beta
-from calibrators.methods.dgg import DGG, Grouped
-from calibrators.methods.enir import ENIR
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.near_isotonic_regression import NearIsotonic
-from calibrators.methods.platt import Platt
-from calibrators.methods.smooth import Smooth
 
 
 class FixedWidthACP(ACP):

@@ -22,12 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from calibrators.methods.acp import ACP
-from calibrators.methods.bayesian_binning import ABB
-from calibrators.methods.bbq import BBQ, HistogramBinning
-from calibrators.methods.classifier import CalibratedClassifier
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.platt import Platt
+from calibrators import ABB, ACP, BBQ, CalibratedClassifier, HistogramBinning, Isotonic, Platt
 
 X, Y = make_classification(n_samples=600, n_features=8, flip_y=0.2, random_state=0)
 
@@ -92,14 +87,6 @@ def test_groups_reach_the_splitter():
     folds = list(GroupKFold(3).split(X, Y, groups))
     theirs = CalibratedClassifierCV(GaussianNB(), method="isotonic", cv=folds).fit(X, Y)
     assert model.predict_proba(X) == pytest.approx(theirs.predict_proba(X), abs=1e-6)
-
-
-def test_rows_of_weight_zero_do_not_count():
-    weight = (np.arange(600) % 3 > 0).astype(float)
-    frozen = FrozenEstimator(GaussianNB().fit(X, Y))
-    some = CalibratedClassifier(frozen).fit(X[weight > 0], Y[weight > 0])
-    every = CalibratedClassifier(frozen).fit(X, Y, weight)
-    assert np.array_equal(every.predict_proba(X), some.predict_proba(X))
 
 
 @pytest.mark.system

@@ -12,11 +12,9 @@ import pytest
 
 import calibrators
 import logcal
-from calibrators import ABB, BBQ, HistogramBinning, Isotonic, Platt
+from calibrators import ABB, BBQ, Auto, HistogramBinning, Isotonic, Platt, Points, collapse
 from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.predictions import measure
-from calibrators.methods.auto import Auto
 from calibrators.methods.cross_validation import RAW, cross_validate
 from calibrators.methods.folded import FoldedPoints
 from logcal.errors import ConfigError, InputRejectedError

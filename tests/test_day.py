@@ -245,14 +245,16 @@ COUNTRIES = (
 
 
 def write_countries(place, number, rows=4000, **off):
-    """A day of two countries. off : by how much the odds of a country are off."""
+    """A day of two countries, a folder each. off : by how much the odds of a country are off."""
     random = np.random.default_rng(number)
     z = random.normal(size=rows)
     country = random.choice(["at", "de"], rows)
     shift = np.array([off.get(name, {"at": 0.0, "de": 1.0}[name]) for name in country])
     label = random.random(rows) < 1 / (1 + np.exp(-z - shift))
-    columns = {"score": 1 / (1 + np.exp(-z)), "label": label, "country": country}
-    place.write_log(columns, files=1, name=f"log/date=2026-01-{number:02}")
+    for name in ("at", "de"):
+        own = country == name
+        columns = {"score": 1 / (1 + np.exp(-z[own])), "label": label[own]}
+        place.write_log(columns, files=1, name=f"log/date=2026-01-{number:02}/country={name}")
 
 
 def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
@@ -316,30 +318,3 @@ def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
             f"2026-01-05 used as drift: {drift[1]['reasons'][0]}"
             in place.run(*command, *table).expect(0).stdout
         )
-
-
-def test_folders_are_dates_and_segments(place, day):
-    rows = {}
-    for number in (1, 2, 4):
-        for country, shift in (("at", 0.0), ("de", 1.0)):
-            random = np.random.default_rng([number, int(shift)])
-            z = random.normal(size=1500)
-            label = random.random(1500) < 1 / (1 + np.exp(-z - shift))
-            columns = {"score": 1 / (1 + np.exp(-z)), "label": label}
-            place.write_log(columns, files=1, name=f"log/date=2026-01-{number:02}/country={country}")
-            rows[number, country] = int(label.sum())
-    settings = (*COUNTRIES[:1], "segments.min_rows=300", "window.last=4d", "evaluate.allow_in_sample=true")
-    assert day("fit", *settings) == 0
-    manifest = place.manifest()
-    assert manifest["data"]["rows_positive"] == sum(rows.values())
-    assert (manifest["segments"]["columns"], manifest["segments"]["count"]) == (["country"], 2)
-    # The last day alone is measured and scored, each row through the map of its folder's segment.
-    assert [day(job, *settings) for job in ("evaluate", "score")] == [0, 0]
-    run = run_json(place, 4)
-    assert run["evaluation"]["rows"] == 3000
-    assert {row["segment"][0] for row in run["segments"]["worst"]} == {"at", "de"}
-    for country in ("at", "de"):
-        scored = pl.read_parquet(
-            place.root / f"scored/2026-01-04/date=2026-01-04/country={country}/*.parquet"
-        )
-        assert abs(scored["probability"].sum() - rows[4, country]) < 100

@@ -13,7 +13,7 @@ from scipy.special import expit, logit
 from scipy.stats import beta
 
 import logcal
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators import Points, collapse
 from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
 from calibrators.measures.predictions import run_passes
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError

@@ -7,11 +7,8 @@ import pytest
 from common import wavy_rows
 from scipy.special import xlog1py, xlogy
 
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators import ENIR, Isotonic, Points, collapse, near_isotonic_path
 from calibrators.methods import enir
-from calibrators.methods.enir import ENIR
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.solution_path import near_isotonic_path
 from tests.test_near_isotonic import exact_path
 
 CRITERIA = ["bic", "aic", "aicc"]

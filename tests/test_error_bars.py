@@ -20,8 +20,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 import calibrators.measures.predictions as measures
+from calibrators import Points, collapse
 from calibrators.arithmetic import ordering
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import ErrorBars, area_under_roc, certain_passes, error_bar_passes
 from calibrators.measures.comparison import comparison_passes
@@ -212,13 +212,6 @@ def test_maps_that_leave_probabilities_are_refused():
 # The parts of losses against scikit-learn's isotonic regression, chance against enumeration and simulation
 
 
-def sorted_sample(n=2000, seed=0, digits=None, power=1.5):
-    rng = np.random.default_rng(seed)
-    p = np.sort(np.clip(rng.beta(0.5, 1.5, n), 1e-6, 1 - 1e-6))
-    p = p if digits is None else p.round(digits)
-    return Points(p, np.ones(n), (rng.random(n) < p**power).astype(float))
-
-
 def parts_of(points, cuts=(), predict=None):
     points = Points(*ordering.sum_ties(*points))
     _, bars, certainty = run_passes(certain_passes(predict), over(points, *cuts))
@@ -227,7 +220,7 @@ def parts_of(points, cuts=(), predict=None):
 
 @pytest.mark.parametrize("digits", [None, 2, 1])
 def test_parts_of_losses_equal_those_of_scikit_learns_isotonic_regression(digits):
-    points = sorted_sample(digits=digits)
+    points = sample(2000, digits=digits, power=1.5)
     p, _, z = points
     found = parts_of(points, (5, 300))[1]
     recalibrated = np.clip(IsotonicRegression().fit(p, z).predict(p), 0.0, 1.0)
@@ -358,7 +351,7 @@ def test_the_band_holds_right_probabilities_and_shows_wrong_ones():
 
 
 def test_measures_of_arrays_are_those_of_passes():
-    points = sorted_sample(500, digits=2)
+    points = sample(500, digits=2, power=1.5)
     shuffled = np.random.default_rng(0).permutation(500)
     p, w, z = (column[shuffled] for column in points)
     bars, parts = parts_of(points)

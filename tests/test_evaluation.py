@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from common import evaluate, over, simulated, write_log, write_lookup
 
-from calibrators import CalibrationMap, Isotonic
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators import CalibrationMap, Isotonic, Points, collapse
 from calibrators.measures.certainty import error_bar_passes
 from calibrators.measures.predictions import Assessment, Measures, assess, run_passes
 from calibrators.measures.reliability_curve import reliability_curve

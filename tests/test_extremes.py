@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from common import assert_same_map, over, simulated
 
-from calibrators import METHODS, Isotonic, project_isotonic
+from calibrators import METHODS, Isotonic, collapse, project_isotonic
 from calibrators._kernels import sums
-from calibrators.arithmetic.passes import collapse
 from pipeline.fit.calibration import make_calibrator
 
 ROWS = 400
@@ -38,19 +37,10 @@ def test_weights_out_of_range_are_refused():
             fitted("isotonic", score, label, weights)
 
 
-def test_auto_never_says_0_or_1():
-    score, label = sample()
-    rows = fitted("auto", score, label, np.random.default_rng(1).choice([1e-100, 1.0, 1e100], ROWS))
-    expect_sound(rows, score)
-    p = rows.predict(np.linspace(0, 1, 1001))
-    assert 0 < p.min() < p.max() < 1
-
-
-# Auto is smooth and isotonic.
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"auto"}))
+@pytest.mark.parametrize("method", sorted(METHODS))
 def test_weights_at_the_ends_of_the_range(method):
     score, label = sample()
-    for weights in ([1e-100], [1e100], [1e-100, 1.0, 1e100])[2 if method == "smooth" else 0 :]:
+    for weights in ([1e-100], [1e100], [1e-100, 1.0, 1e100])[2 if method in ("auto", "smooth") else 0 :]:
         weight = np.random.default_rng(1).choice(weights, ROWS)
         if method == "bbq" and weights[-1] == 1e100:
             with pytest.raises(ValueError, match="weights that add up to"):

@@ -59,14 +59,6 @@ def a_log():
     }
 
 
-def test_roles_are_found_in_footers(place):
-    place.write_log(a_log())
-    roles = find_roles(log_facts(str(place.log)).columns)
-    wanted = {"score": ["pctr"], "label": ["clicked"], "weight": [], "date": ["logged_at"]}
-    wanted["segment"] = ["country"]
-    assert {role: [column.name for column in getattr(roles, role)] for role in wanted} == wanted
-
-
 @pytest.mark.parametrize(
     ("columns", "role", "name"),
     [

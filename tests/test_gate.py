@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from common import predictions, prepared, simulated
 
-from calibrators import Isotonic
-from calibrators.arithmetic.passes import collapse, run_in_memory
+from calibrators import Isotonic, collapse
+from calibrators.arithmetic.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
 from jobs.config.sections import GateConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge_held_out

@@ -388,25 +388,21 @@ def test_warnings_of_estimators_are_counted(tmp_path, first):
     [
         (
             people(),
-            (*of_class("linear_model.LogisticRegression", params="{max_iter: 1}"), "generate.seed=5"),
+            [*of_class("linear_model.LogisticRegression", params="{max_iter: 1}"), "generate.seed=5"],
             r"(?s)repeats cannot be used.*(repeat \d|all rows) \(seed 5\): NotConvergedError: lbfgs",
         ),
         (
             people(),
-            (*of_class("dummy.DummyClassifier", params="{strategy: prior}"), "generate.repeats=1"),
-            r"expected different scores, found \d+ that are all",
+            of_class("dummy.DummyClassifier", params="{strategy: prior}"),
+            "expected different scores",
         ),
-        (
-            rare(),
-            ("generate.repeats=1", "generate.train_fraction=0.9"),
-            r"found \d+ that all have label 0: set",
-        ),
+        (rare(), ["generate.train_fraction=0.9"], r"found \d+ that all have label 0: set"),
     ],
     ids=["no convergence", "one score", "one class"],
 )
 def test_what_gives_no_log_is_refused(tmp_path, data, settings, said):
     with pytest.raises(InputRejectedError, match=said):
-        run(write(data, tmp_path / "data"), tmp_path / "out", *settings)
+        run(write(data, tmp_path / "data"), tmp_path / "out", "generate.repeats=1", *settings)
     assert not (tmp_path / "out").exists()
 
 
