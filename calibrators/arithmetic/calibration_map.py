@@ -239,32 +239,8 @@ class CalibrationMap:
         the next level: so the map is monotone where the levels are, in floating point too. A gap too narrow
         (or too wide) for a finite slope becomes a step at the next block.
         """
-        with np.errstate(over="ignore"):
-            edge = np.nextafter(last[:-1], np.inf)
-        gap_slope = gap_slopes(last[:-1], first[1:], level[:-1], level[1:])
-        open_gap = edge < first[1:]
-        n = first.size
-        score_lo = np.empty(2 * n - 1)
-        prob_lo, slope, anchor = np.empty(2 * n - 1), np.zeros(2 * n - 1), np.empty(2 * n - 1)
-        w, k = np.zeros(2 * n - 1), np.zeros(2 * n - 1)
-        score_lo[0::2], score_lo[1::2] = first, edge
-        score_lo[0] = -np.inf
-        prob_lo[0::2], prob_lo[1::2] = level, level[:-1]
-        slope[1::2] = gap_slope
-        anchor[0::2], anchor[1::2] = first, last[:-1]
-        w[0::2], k[0::2] = weight, positives
-        keep = np.ones(2 * n - 1, dtype=bool)
-        keep[1::2] = open_gap
-        score_lo = score_lo[keep]
-        return cls(
-            score_lo=score_lo,
-            score_hi=np.append(score_lo[1:], np.inf),
-            prob_lo=prob_lo[keep],
-            slope=slope[keep],
-            anchor=anchor[keep],
-            weight=w[keep],
-            positives=k[keep],
-        )
+        blocks = np.stack([first, last, weight, positives])
+        return cls(*maps_of_blocks(blocks, level, np.array([first.size]))[0])
 
     @classmethod
     def from_bins(cls, edges: Array, level: Array, weight: Array, positives: Array) -> CalibrationMap:
@@ -311,6 +287,41 @@ class CalibrationMap:
             weight=weight,
             positives=positives,
         )
+
+
+def maps_of_blocks(
+    blocks: Array, level: Array, sizes: npt.NDArray[np.int64]
+) -> tuple[list[Array], npt.NDArray[np.int64]]:
+    """The columns of `CalibrationMap.from_blocks` of many groups, and the rows of each group.
+
+    blocks : float64 array, shape (4, blocks): first, last, weight, positives, group after group
+    level : float64 array, shape (blocks,). sizes : int64 array, shape (groups,), >= 1: blocks of each
+    """
+    first, last, weight, positives = blocks
+    ends = np.cumsum(sizes) - 1
+    is_end = np.zeros(first.size, bool)
+    is_end[ends] = True
+    left = np.flatnonzero(~is_end)
+    right = left + 1
+    with np.errstate(over="ignore"):
+        edge = np.nextafter(last[left], np.inf)
+    # Each block has a row, and a second one for the gap behind it.
+    keep = np.zeros((first.size, 2), bool)
+    keep[:, 0] = True
+    keep[left, 1] = edge < first[right]
+    score_lo, prob_lo, slope, anchor, own_weight, own_positives = np.zeros((6, first.size, 2))
+    score_lo[:, 0], score_lo[left, 1] = first, edge
+    score_lo[ends - sizes + 1, 0] = -np.inf
+    prob_lo[:] = level[:, np.newaxis]
+    slope[left, 1] = gap_slopes(last[left], first[right], level[left], level[right])
+    anchor[:, 0], anchor[:, 1] = first, last
+    own_weight[:, 0], own_positives[:, 0] = weight, positives
+    rows = np.add.reduceat(keep.sum(axis=1), ends - sizes + 1) if sizes.size else sizes
+    score_lo = score_lo[keep]
+    score_hi = np.append(score_lo[1:], np.inf)[: score_lo.size]
+    score_hi[np.cumsum(rows) - 1] = np.inf
+    rest = (prob_lo, slope, anchor, own_weight, own_positives)
+    return [score_lo, score_hi, *(column[keep] for column in rest)], rows
 
 
 def line(scores: Array, prob_lo: Array, slope: Array, anchor: Array) -> Array:

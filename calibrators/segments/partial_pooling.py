@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import partial_pooling as kernel
 from calibrators._kernels import pava
-from calibrators.arithmetic.calibration_map import gap_slopes
+from calibrators.arithmetic.calibration_map import maps_of_blocks
 from calibrators.arithmetic.passes import Array
 
 Integers = npt.NDArray[np.int64]
@@ -205,36 +205,3 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
     found = np.zeros(sizes.size, np.int64)
     found[~alone] = rows
     return GroupMaps(maps, found)
-
-
-def maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
-    """Do `CalibrationMap.from_blocks` for many groups: the columns, and the rows of each group.
-
-    blocks : float64 array, shape (4, blocks): first, last, weight, positives, group after group
-    level : float64 array, shape (blocks,). sizes : int64 array, shape (groups,), >= 1: blocks of each
-    """
-    first, last, weight, positives = blocks
-    ends = np.cumsum(sizes) - 1
-    is_end = np.zeros(first.size, bool)
-    is_end[ends] = True
-    left = np.flatnonzero(~is_end)
-    right = left + 1
-    with np.errstate(over="ignore"):
-        edge = np.nextafter(last[left], np.inf)
-    # Each block has a row, and a second one for the gap behind it.
-    keep = np.zeros((first.size, 2), bool)
-    keep[:, 0] = True
-    keep[left, 1] = edge < first[right]
-    score_lo, prob_lo, slope, anchor, own_weight, own_positives = np.zeros((6, first.size, 2))
-    score_lo[:, 0], score_lo[left, 1] = first, edge
-    score_lo[ends - sizes + 1, 0] = -np.inf
-    prob_lo[:] = level[:, np.newaxis]
-    slope[left, 1] = gap_slopes(last[left], first[right], level[left], level[right])
-    anchor[:, 0], anchor[:, 1] = first, last
-    own_weight[:, 0], own_positives[:, 0] = weight, positives
-    rows = np.add.reduceat(keep.sum(axis=1), ends - sizes + 1) if sizes.size else sizes
-    score_lo = score_lo[keep]
-    score_hi = np.append(score_lo[1:], np.inf)[: score_lo.size]
-    score_hi[np.cumsum(rows) - 1] = np.inf
-    rest = (prob_lo, slope, anchor, own_weight, own_positives)
-    return [score_lo, score_hi, *(column[keep] for column in rest)], rows

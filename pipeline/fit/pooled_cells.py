@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.log_odds import logistic
+from calibrators.arithmetic.calibration_map import maps_of_blocks
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, Cells, logit_of
@@ -22,7 +23,6 @@ from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
     WithinBlockRanges,
-    maps_of_blocks,
     own_maps,
     pool_within,
 )
