@@ -8,7 +8,6 @@ import numpy as np
 
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.log_odds import BLOCK, fill, log_of, probability_of
-from calibrators._kernels.sums import put
 
 _ROUNDS = 100
 _HALVINGS = 40
@@ -216,8 +215,8 @@ def move_curves(logit, base, weight, positives, starts, centre, variance_a, vari
     move_a, move_d = variance_a > 0.0, variance_d > 0.0
     inverse_a = 1.0 / variance_a if move_a else 0.0
     inverse_d = 1.0 / variance_d if move_d else 0.0
-    out = np.empty(5)
     for g in range(starts.size - 1):
+        out = derivatives[g]
         a = theta[g, 0] if move_a else 0.0
         d = theta[g, 1] if move_d else 0.0
         start, stop = starts[g], starts[g + 1]
@@ -237,7 +236,6 @@ def move_curves(logit, base, weight, positives, starts, centre, variance_a, vari
             else:
                 _derivatives(cells, start, stop, centre[g], a, d, scratch, out)
         theta[g, 0], theta[g, 1] = a, d
-        put(derivatives[g], out)
 
 
 @kernel

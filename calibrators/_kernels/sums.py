@@ -212,16 +212,6 @@ _ROOM = 15
 """Bits that a sum of `_STRIP` numbers may have more than the largest of them."""
 
 
-# Copies of arrays within compiled loops.
-
-
-@kernel
-def put(target, source):
-    """target[: source.size] = source, from the first on: of overlapping ones the target must begin first."""
-    for i in range(source.size):
-        target[i] = source[i]
-
-
 # Sums over blocks of neighbouring points, exactly.
 
 
@@ -267,7 +257,8 @@ def _block_expansions(values, ends):
             components[0] = 0.0
             n = 1
         # No expansion is longer than what it was made of, so there is room.
-        put(out[used:], components[:n])
+        for j in range(n):
+            out[used + j] = components[j]
         used += n
         lengths[block] = n
     return out[:used].copy(), lengths
@@ -291,72 +282,47 @@ def _block_sums(values, ends):
     return out
 
 
-@kernel(inline=True)
-def _components(carry):
-    components = np.zeros(MAX_COMPONENTS)
-    put(components, carry)
-    return components
-
-
-@kernel
-def prefix_sums(values, carry):
-    """The correctly rounded cumulative sum at every index, after the carry."""
-    out = np.empty(values.size)
-    components, n, i = _components(carry), carry.size, 0
-    if n <= 1:
-        total = components[0]
-        while i < values.size:
-            high, low = two_sum(total, values[i])
-            if low != 0.0:
-                break
-            out[i] = total = high
-            i += 1
-        components[0] = total
-        n = 1 if total != 0.0 else 0
-    while i < values.size:
-        n = add(components, n, values[i])
-        out[i] = rounded(components, n)
-        i += 1
-    return out
-
-
-@kernel
-def sums_through(values, carry, stops):
+def sums_through(values: Array, carry: Array, stops: Integers) -> tuple[Array, Array]:
     """Cumulative sums of values[: stop] after the carry, as double-doubles (high correctly rounded, and low).
 
     stops : int64 array, ascending, in [0, m].
     """
-    components = _components(carry)
-    scratch = np.empty(MAX_COMPONENTS)
-    n = carry.size
-    high = np.empty(stops.size)
     low = np.zeros(stops.size)
-    i = 0
-    j = 0
-    if n <= 1:
-        total = components[0] if n == 1 else 0.0
-        exact = True
-        while j < stops.size:
-            while i < stops[j]:
-                above, below = two_sum(total, values[i])
-                if below != 0.0:
-                    exact = False
-                    break
-                total = above
-                i += 1
-            if not exact:
-                break
-            high[j] = total
-            j += 1
-        components[0] = total
-        n = 1 if total != 0.0 else 0
-    while j < stops.size:
+    return _cumulative(values, carry, stops, low), low
+
+
+def prefix_sums(values: Array, carry: Array) -> Array:
+    """The correctly rounded cumulative sum at every index, after the carry."""
+    found: Array = _cumulative(values, carry, np.arange(1, values.size + 1), np.empty(0))
+    return found
+
+
+@kernel
+def _cumulative(values, carry, stops, low):
+    """The rounded sums of `sums_through`; `low` is filled, or of shape (0,)."""
+    components, scratch = np.zeros(MAX_COMPONENTS), np.empty(MAX_COMPONENTS)
+    high = np.empty(stops.size)
+    n, i = carry.size, 0
+    for j in range(n):
+        components[j] = carry[j]
+    total = components[0]
+    for j in range(stops.size):
         while i < stops[j]:
-            n = add(components, n, values[i])
+            # Of one component nearly always, which is held apart.
+            above, below = two_sum(total, values[i])
+            if n <= 1 and below == 0.0:
+                total, n = above, 1
+            else:
+                if n <= 1:
+                    components[0] = total
+                n = add(components, n, values[i])
+                total = components[0] if n > 0 else 0.0
             i += 1
-        high[j] = rounded(components, n)
+        high[j] = total
         if n > 1:
-            put(scratch, components[:n])
-            low[j] = rounded(scratch, add(scratch, n, -high[j]))
-        j += 1
-    return high, low
+            high[j] = rounded(components, n)
+            if low.size > 0:
+                for k in range(n):
+                    scratch[k] = components[k]
+                low[j] = rounded(scratch, add(scratch, n, -high[j]))
+    return high

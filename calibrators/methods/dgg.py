@@ -144,8 +144,6 @@ class DGG(Grouped):
 
 # Groups of consecutive observations in score order, each a point of its own: its mean score and its sums.
 
-_BEFORE_ALL = np.zeros(1, np.int64)
-
 
 @dataclass(frozen=True)
 class _Start:
@@ -206,9 +204,7 @@ def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:
     layout = start.layout
     part = layout.part_of(points)
     after = sums.prefix_sums(points.weight, layout.weight_before[part])
-    before = np.concatenate(
-        [sums.sums_through(points.weight, layout.weight_before[part], _BEFORE_ALL)[0], after[:-1]]
-    )
+    before = np.append(sums.exact_sum(layout.weight_before[part]), after[:-1])
     first, last = np.floor(before / size) + 1.0, np.floor(after / size)
     index = np.flatnonzero(last >= first)
     ends = np.column_stack([first[index], last[index]])
@@ -244,7 +240,7 @@ def _join_groups(start: _Start, parts: list[_Ends]) -> Points:
     ends = [np.concatenate(column) for column in zip(*parts, strict=True)]
     inside = ends[0] < layout.weight
     at, positives, positives_low, moment, moment_low, last, following = (column[inside] for column in ends)
-    moment_total = sums.sums_through(np.empty(0), start.moments[-1], _BEFORE_ALL)
+    moment_total = sums.sums_through(np.empty(0), start.moments[-1], np.zeros(1, np.int64))
     weight = np.diff(at, prepend=0.0, append=layout.weight)
     hits = np.diff(positives, prepend=0.0, append=layout.positives)
     hits += np.diff(positives_low, prepend=0.0, append=layout.positives_low)
