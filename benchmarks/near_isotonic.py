@@ -100,8 +100,11 @@ def facts(n: int) -> str:
     path = find_path(make_points(n))
     enir = ENIR().fit_points(make_points(n))
     runs = path.runs.first.size
+    held = sum(
+        column.nbytes for column in (path.breakpoints, path.degrees_of_freedom, *path.runs, *path._tree)
+    )
     return (
-        f"{runs:,} runs, {path.breakpoints.size:,} breakpoints, path {path.nbytes / runs:.0f} bytes a run held; "
+        f"{runs:,} runs, {path.breakpoints.size:,} breakpoints, path {held / runs:.0f} bytes a run held; "
         f"ENIR keeps {enir.models_.lam.size} models in {len(enir.calibration_map_):,} rows"
     )
 

@@ -164,51 +164,6 @@ def _placed(below, tied, weight, weight_low, place_low, square_low):
 
 
 @kernel
-def join(keys, highs, lows, starts):
-    """Join neighbours with equal keys within columns.
-
-    keys : float64 array, shape (m,). highs, lows : three float64 arrays each, shape (m,): double-doubles, added up;
-    low parts of shape (0,) are zero
-    starts : int64 array, shape (columns + 1,)
-
-    Returns
-    -------
-    at : int64 array, shape (joined,): where each begins. sums : float64 array, shape (3, 2, joined)
-    starts : int64 array, shape (columns + 1,): of the joined ones
-    """
-    m = keys.size
-    own = np.zeros(starts.size, np.int64)
-    n = 0
-    for c in range(starts.size - 1):
-        for i in range(starts[c], starts[c + 1]):
-            n += i == starts[c] or keys[i] != keys[i - 1]
-        own[c + 1] = n
-    at, n = np.empty(n, np.int64), 0
-    for c in range(starts.size - 1):
-        for i in range(starts[c], starts[c + 1]):
-            if i == starts[c] or keys[i] != keys[i - 1]:
-                at[n] = i
-                n += 1
-    sums = np.empty((3, 2, n))
-    for q in range(3):
-        highs_of, lows_of = highs[q], lows[q]
-        rounded = lows_of.size > 0
-        for j in range(n):
-            high, low = highs_of[at[j]], lows_of[at[j]] if rounded else 0.0
-            stop = at[j + 1] if j + 1 < n else m
-            if rounded:
-                for i in range(at[j] + 1, stop):
-                    high, low = add_pairs(high, low, highs_of[i], lows_of[i])
-            else:
-                for i in range(at[j] + 1, stop):
-                    high, rest = two_sum(high, highs_of[i])
-                    low += rest
-                high, low = two_sum(high, low)
-            sums[q, 0, j], sums[q, 1, j] = high, low
-    return at, sums, own
-
-
-@kernel
 def add_terms(terms, starts, sums):
     """Add the terms of each column's points to its sums.
 

@@ -58,6 +58,18 @@ class Layout:
         """The index of the part that these points are."""
         return int(np.searchsorted(self.first, points.score[0]))
 
+    @property
+    def probabilities(self) -> bool:
+        """True if all scores lie in [0, 1]."""
+        return bool(self.first[0] >= 0 and self.last <= 1)
+
+    def check_probabilities(self, who: str, rather: str = "put margins through the sigmoid first") -> None:
+        """Raise ValueError unless all scores lie in [0, 1], as somebody expects."""
+        if not self.probabilities:
+            raise ValueError(
+                f"scores: {who} expected numbers in [0, 1], found them from {self.first[0]} to {self.last}: {rather}"
+            )
+
     def score_after(self, part: int) -> float:
         """The first score after the part; infinite after the last."""
         return float(self.first[part + 1]) if part + 1 < self.first.size else np.inf
@@ -205,7 +217,7 @@ def places_in_part(layout: Layout, points: Points, *, balanced: bool) -> tuple[f
 def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
     """The cuts after the given points of a part; none where nothing of weight follows. index : ascending."""
     part = layout.part_of(points)
-    counts = _counts(layout, part, points, index + 1)
+    counts = counts_at(layout, part, points, index + 1)
     above = points.score[np.minimum(index + 1, points.score.size - 1)]
     above[index == points.score.size - 1] = layout.score_after(part)
     some = (counts.weight < layout.weight) & np.isfinite(above)
@@ -234,40 +246,23 @@ def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Count
     part = layout.part_of(points)
     low = 0 if part == 0 else np.searchsorted(edges, layout.first[part], side="right")
     high = np.searchsorted(edges, layout.score_after(part), side="right")
-    return _counts(layout, part, points, np.searchsorted(points.score, edges[low:high]))
+    return counts_at(layout, part, points, np.searchsorted(points.score, edges[low:high]))
 
 
-def _counts(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
+def counts_at(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
+    """The cumulative counts of a part's first points, so many each. stops : ascending."""
     weight = sums.sums_through(points.weight, layout.weight_before[part], stops)
     positives = sums.sums_through(points.positives, layout.positives_before[part], stops)
     return Counts(*weight, *positives)
 
 
-def all_counts_pass(layout: Layout) -> Pass:
-    """The pass that yields all scores, and the cumulative `Counts` before each and of all: one entry more."""
-    return Pass(chunk=partial(_all_counts_in_part, layout), combine=_join_all_counts)
-
-
-def _all_counts_in_part(layout: Layout, points: Points) -> tuple[Array, Counts]:
-    through = np.arange(1, points.score.size + 1)
-    return points.score, _counts(layout, layout.part_of(points), points, through)
-
-
-def _join_all_counts(parts: list[tuple[Array, Counts]]) -> tuple[Array, Counts]:
-    nothing = Counts(*(np.zeros(1) for _ in Counts._fields))
-    return np.concatenate([part[0] for part in parts]), join_counts([nothing, *(part[1] for part in parts)])
-
-
 def gather_pass() -> Pass:
     """The pass that yields the points themselves: for few of them."""
-    return Pass(chunk=_same, combine=_join_points)
+    return Pass(chunk=Points._make, combine=join_points)
 
 
-def _same(points: Points) -> Points:
-    return points
-
-
-def _join_points(parts: list[Points]) -> Points:
+def join_points(parts: list[Points]) -> Points:
+    """The points of parts one after another."""
     return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -5,9 +5,11 @@ Without scikit-learn: worker processes import this and little else.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,6 +184,21 @@ def collapse(
     s, w, z = s[order], w[order], z[order]
     # Correct rounding is monotone, so positives <= weight survives it.
     return Points(*ordering.sum_ties(s, w, np.where(z, w, 0.0)))
+
+
+def check_number(
+    name: str, value: Any, expected: str, low: float, high: float = sys.float_info.max, *, whole: bool = False
+) -> None:
+    """Raise ValueError unless a parameter is a number from low to high. expected : in words."""
+    kind = Integral if whole else Real
+    if not isinstance(value, kind) or isinstance(value, bool) or not low <= float(value) <= high:
+        raise ValueError(f"{name}: expected {expected}, found {value!r}")
+
+
+def check_choice(name: str, value: Any, *choices: Any) -> None:
+    """Raise ValueError unless a parameter is one of the choices."""
+    if not any(value is one or (isinstance(one, str) and value == one) for one in choices):
+        raise ValueError(f"{name}: expected {' or '.join(map(repr, choices))}, found {value!r}")
 
 
 def check_scores(scores: npt.ArrayLike) -> Array:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from calibrators._kernels import pava
-from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Points, check_number
 
 _PIECE = 1 << 18
 """Points that are pooled at once: what each may need beside them is 12 MB."""
@@ -76,5 +74,4 @@ def pool_ends(blocks: Blocks, ends: float) -> tuple[Blocks, Array]:
 
 def check_ends(ends: Any) -> None:
     """Raise ValueError if `ends` is not a finite number >= 0."""
-    if not isinstance(ends, Real) or isinstance(ends, bool) or not 0 <= float(ends) < math.inf:
-        raise ValueError(f"ends: expected a finite number >= 0, found {ends!r}")
+    check_number("ends", ends, "a finite number >= 0", 0)

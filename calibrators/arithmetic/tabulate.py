@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, bin_counts, counts_below_pass
 from calibrators.arithmetic.curve import Places, expit
 from calibrators.arithmetic.fine_cells import FineCells
-from calibrators.arithmetic.passes import Array, Pass
+from calibrators.arithmetic.passes import Array, Pass, check_number
 
 _GRID = 20_001
 _STEEP = 55.0  # beyond this argument the sigmoid is 0 or 1 to well under 3e-24
@@ -44,8 +43,7 @@ class SigmoidOfScore(Protocol):
 
 def check_max_error(max_error: float) -> None:
     """Raise ValueError if the largest error is no number in [1e-12, 0.1]."""
-    if not isinstance(max_error, Real) or not 1e-12 <= max_error <= 0.1:
-        raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {max_error!r}")
+    check_number("max_error", max_error, "a number in [1e-12, 0.1]", 1e-12, 0.1)
 
 
 def tabulated(

@@ -101,25 +101,16 @@ class Decomposition:
         return asdict(self)
 
 
-def decompose(blocks: Blocks, drawn: Array, found: Assessment) -> Decomposition | None:
-    """The decomposition of what was measured of the same predictions; None where they are no probabilities."""
-    measures = found.measures
-    if measures.brier is None:
-        return None
-    return decompose_losses(blocks, drawn, measures.brier, measures.log_loss)
-
-
-def decompose_losses(
-    blocks: Blocks, drawn: Array, brier_score: float, log_score: float | None
-) -> Decomposition:
-    """The decomposition of mean losses of the same predictions."""
-    best_brier, best_log, base_brier, base_log = mean_losses(blocks, np.array([0, blocks.first.size]))[
-        0
-    ].tolist()
+def decompose(blocks: Blocks, drawn: Array, found: Assessment) -> Decomposition:
+    """The decomposition of what was measured of the same predictions, which are probabilities."""
+    best_brier, best_log, base_brier, base_log = mean_losses(blocks)[0].tolist()
     null = _null(drawn) if drawn.size else None
     brier, log_loss, ici = (None, None, None) if null is None else null.chance
     parts = []
-    losses = ((brier_score, best_brier, base_brier, brier), (log_score, best_log, base_log, log_loss))
+    losses = (
+        (found.measures.brier, best_brier, base_brier, brier),
+        (found.measures.log_loss, best_log, base_log, log_loss),
+    )
     for score, recalibrated, uncertainty, own in losses:
         worse = None if score is None or math.isinf(score) else twelve(max(0.0, score - recalibrated))
         mean, high = own or (None, None)
@@ -130,12 +121,13 @@ def decompose_losses(
     return Decomposition(parts[0], parts[1], blocks.first.size, mean, high, curve)
 
 
-def mean_losses(blocks: Blocks, starts: npt.NDArray[np.int64]) -> Array:
+def mean_losses(blocks: Blocks, starts: npt.NDArray[np.int64] | None = None) -> Array:
     """Brier score and log loss of each block's frequency, and of that of all: means over the rows of columns.
 
-    starts : where each column's blocks begin, and the end. Returns an array of shape (columns, 4).
+    starts : where each column's blocks begin, and the end; None: all are of one. Shape (columns, 4).
     """
     w, k = blocks.weight, blocks.positives
+    starts = np.array([0, w.size]) if starts is None else starts
     weight, positives = sums_of_runs(w, starts), sums_of_runs(k, starts)
     of_blocks = [sums_of_runs(loss(k, w), starts) for loss in (_brier, _log)]
     found = [*of_blocks, _brier(positives, weight), _log(positives, weight)]

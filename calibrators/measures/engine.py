@@ -175,11 +175,10 @@ class _Joined(NamedTuple):
         low = [0.0] * 3 if self.low is None else self.low[:, i].tolist()
         return End(float(self.p[i]), [[high, rest] for high, rest in zip((w, k, square), low, strict=True)])
 
-    def addends(self) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
-        """Weight and positives, and weight again for what is not asked for: high and low parts."""
-        w, k = np.ascontiguousarray(self.w), np.ascontiguousarray(self.k)
-        low = (_NO_LOW, _NO_LOW) if self.low is None else (self.low[0].copy(), self.low[1].copy())
-        return (w, k, w), (*low, low[0])
+    def addends(self) -> tuple[Array, Array, Array, Array]:
+        """Weight and positives, each with its low part."""
+        low = (_NO_LOW, _NO_LOW) if self.low is None else (self.low[0], self.low[1])
+        return np.ascontiguousarray(self.w), low[0], np.ascontiguousarray(self.k), low[1]
 
 
 _NO_LOW = np.empty(0)
@@ -192,8 +191,25 @@ def _join(points: Points, starts: Integers) -> _Joined:
     if not same.any():
         return _Joined(p, w, k, starts)
     w, k = np.ascontiguousarray(w), np.ascontiguousarray(k)
-    at, sums, starts = kernels.join(p, (w, k, w * w), (_NO_LOW, _NO_LOW, _NO_LOW), starts)
-    return _Joined(p[at], sums[0, 0], np.minimum(sums[1, 0], sums[0, 0]), starts, sums[2, 0], sums[:, 1])
+    at, ((weight, low), (positives, positives_low)), joined = _tied(p, (w, _NO_LOW, k, _NO_LOW), starts)
+    square, square_low = _tied(p, (w * w, _NO_LOW, k, _NO_LOW), starts)[1][0]
+    lows = np.stack([low, positives_low, square_low])
+    return _Joined(p[at], weight, np.minimum(positives, weight), joined, square, lows)
+
+
+def _tied(
+    keys: Array, sums: tuple[Array, Array, Array, Array], starts: Integers
+) -> tuple[Integers, Array, Integers]:
+    """Join neighbours with equal keys within columns: where each begins, their sums, and where columns begin then.
+
+    sums : two double-doubles, high and low parts; low parts of shape (0,) are zero. They become (2, 2, joined).
+    """
+    new = np.append(True, keys[1:] != keys[:-1])
+    new[starts[:-1]] = True
+    at = np.flatnonzero(new)
+    ends = np.append(at, keys.size)
+    joined, _ = pava.pool_groups((keys, keys, *sums), ends, np.zeros(at.size, np.bool_))
+    return at, joined[2:].reshape(2, 2, -1), np.searchsorted(at, starts)
 
 
 # Accumulating.
@@ -406,8 +422,7 @@ def cells_of(joined: _Joined) -> Cells:
         block = p[i : i + _BLOCK]
         with np.errstate(divide="ignore"):
             key[i : i + _BLOCK] = np.floor(_CELLS * (np.log(block) - np.log1p(-block)))
-    at, sums, starts = kernels.join(key, *joined.addends(), joined.starts)
-    sums = sums[:2]
+    at, sums, starts = _tied(key, joined.addends(), joined.starts)
     last = np.append(at[1:], p.size) - 1
     return Cells(key[at], p[at], p[last], sums, starts)
 
@@ -420,9 +435,7 @@ def _join_cells(parts: list[Cells]) -> Cells:
     # Predictions may be sorted otherwise than log odds are, in the last bit.
     order = np.argsort(key, kind="stable")
     w, k = (np.ascontiguousarray(one[:, order]) for one in sums)
-    highs, lows = (w[0], k[0], w[0]), (w[1], k[1], w[1])
-    at, joined, starts = kernels.join(key[order], highs, lows, np.array([0, key.size]))
-    joined = joined[:2]
+    at, joined, starts = _tied(key[order], (w[0], w[1], k[0], k[1]), np.array([0, key.size]))
     low, high = np.minimum.reduceat(low[order], at), np.maximum.reduceat(high[order], at)
     return Cells(key[order][at], low, high, joined, starts)
 

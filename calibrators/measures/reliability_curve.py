@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array, Points, check_labels, check_scores, collapse
 from calibrators.arithmetic.pooling import pool_points
+from calibrators.measures.decomposition import mean_losses
 
 CELLS = 1000
 """Groups of neighbouring predictions that labels are drawn for: some thousand are as good as the rows."""
@@ -84,18 +85,13 @@ def reliability_curve(points: Points) -> ReliabilityCurve:
     """
     blocks = pool_points(points)
     level = blocks.level
-    of_points = level[np.searchsorted(blocks.first, points.score, side="right") - 1]
-    total, share = points.weight.sum(), points.positives.sum() / points.weight.sum()
-
-    def brier(p: Array | float) -> float:
-        losses = points.positives * (1 - p) ** 2 + (points.weight - points.positives) * p**2
-        return float(np.sum(losses) / total)
-
-    recalibrated, base = brier(of_points), brier(float(share))
+    recalibrated, _, base, _ = mean_losses(blocks)[0].tolist()
+    p, weight, positives = points
+    loss = float((positives * (1 - p) ** 2 + (weight - positives) * p**2).sum() / weight.sum())
     return ReliabilityCurve(
         predicted=np.column_stack([blocks.first, blocks.last]).ravel(),
         observed=np.repeat(level, 2),
-        miscalibration=max(0.0, brier(points.score) - recalibrated),
+        miscalibration=max(0.0, loss - recalibrated),
         discrimination=max(0.0, base - recalibrated),
         uncertainty=base,
     )

@@ -12,7 +12,7 @@ from scipy.special import expit, ndtri
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from calibrators.arithmetic.cumulative import Counts, Layout, all_counts_pass, layout_pass
+from calibrators.arithmetic.cumulative import Counts, counts_at, gather_pass, layout_of, part_totals
 from calibrators.arithmetic.passes import Pass, Points, collapse, in_memory
 
 Array = npt.NDArray[np.float64]
@@ -85,14 +85,12 @@ class ACP(BaseEstimator):
         return self.fit_passes(in_memory(points))
 
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
-        """Fit with passes that `run` carries out over the parts of a score table. The second gathers all points."""
-        layout: Layout = run(layout_pass())
-        if layout.first[0] < 0 or layout.last > 1:
-            raise ValueError(
-                f"scores: ACP expected probabilities in [0, 1], found numbers from {layout.first[0]} to {layout.last}"
-            )
-        self.scores_, self.counts_ = run(all_counts_pass(layout))
-        self.n_observations_ = layout.weight
+        """Fit with a pass that `run` carries out over the parts of a score table: it gathers all points."""
+        points: Points = run(gather_pass())
+        layout = layout_of([part_totals(points)])
+        layout.check_probabilities("ACP")
+        self.scores_, self.n_observations_ = points.score, layout.weight
+        self.counts_ = counts_at(layout, 0, points, np.arange(points.score.size + 1))
         return self
 
     def predict(self, scores: npt.ArrayLike, lower: npt.ArrayLike, upper: npt.ArrayLike) -> Array:

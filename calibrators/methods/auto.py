@@ -6,24 +6,23 @@ import importlib
 import math
 from collections.abc import Generator, Sequence
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, part_totals
 from calibrators.arithmetic.curve import cells_on, log_odds, places_of
 from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.local_choice import Choice, Steps, chosen
-from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, together
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, check_number, together
 from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.pooling import check_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
 from calibrators.measures.predictions import side_by_side
 from calibrators.methods.base import Calibrator, MapBlockRanges
+from calibrators.methods.cross_validation import loss_passes
 from calibrators.methods.folded import FoldedPoints
 from calibrators.methods.shrinking import floor_of, shrunk, shrunk_map
 
@@ -217,9 +216,8 @@ class Auto(Calibrator):
             raise ValueError(
                 f"candidates: expected some of {', '.join(CANDIDATES)}, each once, found {self.candidates!r}"
             )
-        for name, number, low in (("folds", self.folds, 2), ("seed", self.seed, 0)):
-            if not isinstance(number, Integral) or isinstance(number, bool) or not low <= number < 2**31:
-                raise ValueError(f"{name}: expected a whole number >= {low}, found {number!r}")
+        check_number("folds", self.folds, "a whole number >= 2", 2, 2**31 - 1, whole=True)
+        check_number("seed", self.seed, "a whole number >= 0", 0, 2**31 - 1, whole=True)
         check_ends(self.ends)
         check_max_error(self.max_error)
 
@@ -267,7 +265,7 @@ class Auto(Calibrator):
     def _best(self) -> Passes:
         layout: Layout = yield layout_pass()
         names = self._names()
-        if layout.first[0] < 0 or layout.last > 1:
+        if not layout.probabilities:
             names = tuple(name for name in names if name != "bbq")
         if not names:
             raise ValueError(
@@ -301,17 +299,15 @@ class Auto(Calibrator):
         ]
         by_fold: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
         floors = [self._floor(name, folded.layout.weight) for name in names]
-        moments: Array = yield Pass(partial(_losses, folded, by_fold, floors), _add_up)
-        count = len(names)
-        mean = moments[:count] / folded.layout.weight
-        squares = moments[count:].reshape(count, count) / folded.layout.weight
-        best = int(np.argmin(mean))
-        excess = mean - mean[best]
-        variance = np.diag(squares) + squares[best, best] - 2 * squares[best] - excess**2
-        error = np.sqrt(np.maximum(variance, 0.0) / folded.layout.weight)
-        self.chosen_ = names[int(np.argmax(excess <= error))]
-        self.cross_validated_log_loss_ = dict(zip(names, mean.tolist(), strict=True))
-        self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
+        predictions = [
+            [partial(_shrunk_at, one, floor) for one, floor in zip(maps, floors, strict=True)]
+            for maps in by_fold
+        ]
+        losses, _ = yield from loss_passes(folded, predictions, ("log_loss",))
+        for name, one in zip(names, losses["log_loss"], strict=True):
+            self.cross_validated_log_loss_[name] = one.mean or 0.0
+            self.excess_[name] = one.excess or 0.0, one.excess_error or 0.0
+        self.chosen_ = next(name for name, (excess, error) in self.excess_.items() if excess <= error)
 
 
 def _halves(fine: FineCells, seed: int, heaviest: float) -> list[tuple[Array, Array]]:
@@ -328,31 +324,5 @@ def _halves(fine: FineCells, seed: int, heaviest: float) -> list[tuple[Array, Ar
     return found
 
 
-def _losses(
-    folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], floors: list[float], points: Points
-) -> list[Array]:
-    """Sum a part's losses of the candidates and the products of each two, exactly, as expansions."""
-    pieces = []
-    for fold, candidates in enumerate(maps):
-        inside = folded.split(points, fold)[1]
-        if inside is not None:
-            pieces.append(_moments(inside, candidates, floors))
-    if not pieces:
-        return []
-    return [sums.expansion_of(np.concatenate(column)) for column in zip(*pieces, strict=True)]
-
-
-def _moments(points: Points, maps: tuple[CalibrationMap, ...], floors: list[float]) -> list[Array]:
-    negatives = points.weight - points.positives
-    losses = []
-    for calibration_map, floor in zip(maps, floors, strict=True):
-        p = shrunk(calibration_map.predict(points.score), floor)
-        losses.append((-np.log(p), -np.log1p(-p)))
-    first = [points.positives * one + negatives * zero for one, zero in losses]
-    second = [points.positives * (a[0] * b[0]) + negatives * (a[1] * b[1]) for a in losses for b in losses]
-    return [sums.expansion_of(terms) for terms in (*first, *second)]
-
-
-def _add_up(parts: list[list[Array]]) -> Array:
-    columns = zip(*(part for part in parts if part), strict=True)
-    return np.array([sums.exact_sum(np.concatenate(column)) for column in columns])
+def _shrunk_at(one: CalibrationMap, floor: float, scores: Array) -> Array:
+    return shrunk(one.predict_ascending(scores), floor)

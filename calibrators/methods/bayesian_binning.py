@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from calibrators.arithmetic.cumulative import (
     gather_pass,
     layout_pass,
 )
-from calibrators.arithmetic.passes import Passes
+from calibrators.arithmetic.passes import Passes, check_choice, check_number
 from calibrators.methods.base import Calibrator
 
 Array = npt.NDArray[np.float64]
@@ -57,12 +56,9 @@ class _BayesianBinning(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError unless `expected_cuts` is finite and > 0, `max_cuts` a whole number >= 1, `cuts` a name."""
-        if not isinstance(self.expected_cuts, Real) or not 0 < self.expected_cuts < np.inf:
-            raise ValueError(f"expected_cuts: expected a finite number > 0, found {self.expected_cuts!r}")
-        if not isinstance(self.max_cuts, Integral) or isinstance(self.max_cuts, bool) or self.max_cuts < 1:
-            raise ValueError(f"max_cuts: expected a whole number >= 1, found {self.max_cuts!r}")
-        if self.cuts not in ("rarer", "frequency"):
-            raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
+        check_number("expected_cuts", self.expected_cuts, "a finite number > 0", math.ulp(0.0))
+        check_number("max_cuts", self.max_cuts, "a whole number >= 1", 1, whole=True)
+        check_choice("cuts", self.cuts, "rarer", "frequency")
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: the groups between cut points."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,13 +10,12 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import (
-    Layout,
     bin_counts,
     cuts_pass,
     equal_frequency_targets,
     layout_pass,
 )
-from calibrators.arithmetic.passes import Passes
+from calibrators.arithmetic.passes import Passes, check_choice, check_number
 from calibrators.methods.base import Calibrator
 from calibrators.methods.binnings import (
     average,
@@ -134,16 +132,12 @@ class BBQ(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError for C < 1, rho < 0, and unknown names."""
-        if not isinstance(self.C, Real) or not 1 <= self.C < np.inf:
-            raise ValueError(f"C: expected a finite number >= 1, found {self.C!r}")
-        if self.prior not in ("paper", "per_bin"):
-            raise ValueError(f"prior: expected 'paper' or 'per_bin', found {self.prior!r}")
-        if self.rho is not None and (not isinstance(self.rho, Real) or not self.rho >= 0):
-            raise ValueError(f"rho: expected a number >= 0 or None, found {self.rho!r}")
-        if self.reference not in ("paper", "authors"):
-            raise ValueError(f"reference: expected 'paper' or 'authors', found {self.reference!r}")
-        if self.cuts not in ("rarer", "frequency"):
-            raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
+        check_number("C", self.C, "a finite number >= 1", 1)
+        check_choice("prior", self.prior, "paper", "per_bin")
+        if self.rho is not None:
+            check_number("rho", self.rho, "a number >= 0 or None", 0, np.inf)
+        check_choice("reference", self.reference, "paper", "authors")
+        check_choice("cuts", self.cuts, "rarer", "frequency")
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: the distinct edges of the models; with weights their number is not known before."""
@@ -153,7 +147,7 @@ class BBQ(Calibrator):
     def _passes(self) -> Passes:
         authors = self.reference == "authors"
         layout = yield layout_pass()
-        _check_range(layout)
+        layout.check_probabilities("BBQ")
         family = binning_family(
             layout.weight,
             float(self.C),
@@ -168,14 +162,6 @@ class BBQ(Calibrator):
         kept, weight = select_models(scores, self.rho, authors=authors)
         self.models_ = BinningModels(family.bins[kept], sizes[kept], scores[kept], weight / math.fsum(weight))
         return average(layout, family, edges, kept, weight)
-
-
-def _check_range(layout: Layout) -> None:
-    if layout.first[0] < 0 or layout.last > 1:
-        raise ValueError(
-            f"scores: BBQ expected numbers in [0, 1], found them from {layout.first[0]} to {layout.last}: "
-            "put margins through the sigmoid first"
-        )
 
 
 def select_models(scores: Array, rho: float | None, *, authors: bool) -> tuple[Indices, Array]:
@@ -237,10 +223,8 @@ class HistogramBinning(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if `bins` is not a whole number >= 1 or `smoothing` not a finite number >= 0."""
-        if not isinstance(self.bins, Integral) or isinstance(self.bins, bool) or self.bins < 1:
-            raise ValueError(f"bins: expected a whole number >= 1, found {self.bins!r}")
-        if not isinstance(self.smoothing, Real) or not 0 <= self.smoothing < np.inf:
-            raise ValueError(f"smoothing: expected a finite number >= 0, found {self.smoothing!r}")
+        check_number("bins", self.bins, "a whole number >= 1", 1, whole=True)
+        check_number("smoothing", self.smoothing, "a finite number >= 0", 0)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: an entry a bin."""

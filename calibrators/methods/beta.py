@@ -108,11 +108,7 @@ class Beta(Calibrator):
 
     def _passes(self) -> Passes:
         layout: Layout = yield layout_pass()
-        if layout.first[0] < 0 or layout.last > 1:
-            raise ValueError(
-                f"scores: Beta expected numbers in [0, 1], found them from {layout.first[0]} to {layout.last}: "
-                "put margins through the sigmoid first"
-            )
+        layout.check_probabilities("Beta")
         fitted, self.n_evaluations_ = yield from _fit(layout)
         fitted = replace(fitted, c=fitted.c + math.log(self.sampling_rate))
         self.a_, self.b_, self.c_ = fitted.a, fitted.b, fitted.c

@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _check_sample_weight, check_is_fitted, column_or_1d
 
+from calibrators.arithmetic.passes import check_choice
 from calibrators.methods.auto import Auto
 from calibrators.methods.base import Calibrator
 
@@ -134,7 +135,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             If there are weights and the classifier takes none.
         """
         self._check_parameters()
-        X, target = indexable(X, _check_target(y))
+        X, target = indexable(X, column_or_1d(y, warn=True))
+        assert_all_finite(target, input_name="y")
         kind = type_of_target(target, input_name="y", raise_unknown=True)
         self.classes_ = np.unique(target)
         if kind != "binary" or self.classes_.size != 2:
@@ -153,7 +155,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 fit_params["sample_weight"] = weight
             if self.ensemble in (True, "auto"):
                 self._check_folds(target, folds)
-                pairs = self._fit_folds(estimator, X, target, fit_params, weight, folds)
+                fits = (
+                    delayed(self._fit_fold)(estimator, X, target, fit_params, weight, *fold) for fold in folds
+                )
+                pairs = list(Parallel(n_jobs=self.n_jobs)(fits))
             else:
                 pairs = [self._fit_crossed(estimator, X, target, fit_params, weight, folds)]
         self.calibrated_classifiers_ = pairs
@@ -208,11 +213,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(
                 f"calibrator: expected a Calibrator, which maps scores alone, found {type(calibrator).__name__}"
             )
-        responses = ("auto", "predict_proba", "decision_function", "sigmoid")
-        if self.response not in responses:
-            raise ValueError(f"response: expected one of {responses}, found {self.response!r}")
-        if not (isinstance(self.ensemble, (bool, np.bool_)) or self.ensemble == "auto"):
-            raise ValueError(f"ensemble: expected True, False or 'auto', found {self.ensemble!r}")
+        check_choice("response", self.response, "auto", "predict_proba", "decision_function", "sigmoid")
+        if not isinstance(self.ensemble, np.bool_):
+            check_choice("ensemble", self.ensemble, True, False, "auto")
 
     def _estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -249,20 +252,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 stacklevel=3,
             )
         return takes and weight is not None
-
-    def _fit_folds(
-        self,
-        estimator: Any,
-        X: Any,
-        y: npt.NDArray[Any],
-        fit_params: Mapping[str, Any],
-        weight: Array | None,
-        folds: Iterable[tuple[Rows, Rows]],
-    ) -> list[CalibratedPair]:
-        pairs = Parallel(n_jobs=self.n_jobs)(
-            delayed(self._fit_fold)(estimator, X, y, fit_params, weight, train, test) for train, test in folds
-        )
-        return list(pairs)
 
     def _fit_fold(
         self,
@@ -324,12 +313,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         scores: Array = transform(getattr(estimator, method)(X))
         return scores
-
-
-def _check_target(y: npt.ArrayLike) -> npt.NDArray[Any]:
-    target: npt.NDArray[Any] = column_or_1d(y, warn=True)
-    assert_all_finite(target, input_name="y")
-    return target
 
 
 def _check_weight(sample_weight: npt.ArrayLike, X: Any, target: npt.NDArray[Any]) -> Array:

@@ -13,10 +13,10 @@ import numpy as np
 from calibrators._kernels import sums
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.cumulative import Layout, layout_pass
+from calibrators.arithmetic.cumulative import Layout, join_points, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory
 from calibrators.measures.assessment import Measures
-from calibrators.measures.predictions import Assessment, assessment_passes, side_by_side
+from calibrators.measures.predictions import Assessment, Predict, assessment_passes, side_by_side
 from calibrators.methods.base import Calibrator
 from calibrators.methods.folded import FoldedPoints
 
@@ -146,22 +146,19 @@ def cross_validation_passes(
         for fold in range(folds)
     ]
     fitted: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
-    probabilities = layout.first[0] >= 0 and layout.last <= 1
-    maps: list[list[CalibrationMap | None]] = [
-        [*([None] if probabilities else []), *of_fold] for of_fold in fitted
-    ]
-    names = [*([RAW] if probabilities else []), *names]
+    raw = [None] if layout.probabilities else []
+    maps: list[list[CalibrationMap | None]] = [[*raw, *of_fold] for of_fold in fitted]
+    names = [*([RAW] if raw else []), *names]
     measured = [
         folded.held_out(side_by_side(*(_measuring(one, rate) for one in of_fold)), fold)
         for fold, of_fold in enumerate(maps)
     ]
-    losses = _one_pass(Pass(partial(_losses, folded, maps, rate), _add_up))
-    *assessments, moments = yield from side_by_side(*measured, losses)
-    negatives = layout.weight - layout.positives
-    weight = layout.weight if rate == 1.0 else layout.positives + negatives / rate
-    squares = layout.positives + negatives / rate**2
-    results = _results(names, assessments, moments, weight, None if rate == 1.0 else squares)
-    return CrossValidation(folds, seed, weight, layout.positives, results)
+    predictions = [[None if one is None else one.predict_ascending for one in of_fold] for of_fold in maps]
+    *assessments, (losses, infinite) = yield from side_by_side(
+        *measured, loss_passes(folded, predictions, rate=rate)
+    )
+    results = _results(names, assessments, losses, infinite)
+    return CrossValidation(folds, seed, _total(layout, rate), layout.positives, results)
 
 
 def cross_validate(
@@ -179,8 +176,9 @@ def cross_validate(
     return found
 
 
-def _one_pass(request: Pass) -> Generator[Pass, Any, Any]:
-    return (yield request)
+def _total(layout: Layout, rate: float) -> float:
+    """The weight of all rows, of which the observations are a sample."""
+    return layout.weight if rate == 1.0 else layout.positives + (layout.weight - layout.positives) / rate
 
 
 # Measures of a fold.
@@ -206,7 +204,7 @@ def _by_probability(calibration_map: CalibrationMap, points: Points) -> Points:
 
 
 def _joined(parts: list[Points]) -> Points:
-    return _sorted(Points(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    return _sorted(join_points(parts))
 
 
 def _sorted(points: Points) -> Points:
@@ -218,40 +216,71 @@ def _sorted(points: Points) -> Points:
 # Losses of all observations.
 
 
+def loss_passes(
+    folded: FoldedPoints,
+    predictions: Sequence[Sequence[Predict | None]],
+    losses: Sequence[str] = LOSSES,
+    rate: float = 1.0,
+) -> Generator[Pass, Any, tuple[dict[str, list[Estimate]], Array]]:
+    """Yield the pass that estimates of mean losses need; return those of each method by loss, and what is infinite.
+
+    predictions : of each fold, each method's for ascending scores; None for the scores. rate : see `cross_validate`
+    """
+    moments: Array = yield Pass(partial(_losses, folded, predictions, losses, rate), _add_up)
+    layout, count = folded.layout, len(predictions[0])
+    infinite, rest = moments[:count], moments[count:]
+    size = count + count**2
+    found = {}
+    for i, loss in enumerate(losses):
+        first, second = np.split(rest[i * size : (i + 1) * size], [count])
+        heavy = None
+        if rate != 1.0:
+            squares = layout.positives + (layout.weight - layout.positives) / rate**2
+            heavy = rest[len(losses) * size :].reshape(-1, count)[i], squares
+        hits = infinite if loss == "log_loss" else np.zeros(count)
+        own = second.reshape(count, count)
+        found[loss] = _loss_estimates(first, own, _total(layout, rate), hits, heavy)
+    return found, infinite
+
+
 def _losses(
-    folded: FoldedPoints, maps: Sequence[Sequence[CalibrationMap | None]], rate: float, points: Points
+    folded: FoldedPoints,
+    predictions: Sequence[Sequence[Predict | None]],
+    losses: Sequence[str],
+    rate: float,
+    points: Points,
 ) -> list[Array]:
-    """Sum a part's losses of the methods, the products of each two, and the infinite ones, exactly."""
+    """Sum a part's infinite losses of the methods, and of each loss its own and the products of each two, exactly."""
     pieces = []
-    for fold, of_fold in enumerate(maps):
+    for fold, of_fold in enumerate(predictions):
         inside = folded.split(points, fold)[1]
         if inside is not None:
-            pieces.append(_moments(inside, of_fold, rate))
+            pieces.append(_moments(inside, of_fold, losses, rate))
     return [sums.expansion_of(np.concatenate(column)) for column in zip(*pieces, strict=True)]
 
 
-def _moments(points: Points, maps: Sequence[CalibrationMap | None], rate: float) -> list[Array]:
+def _moments(
+    points: Points, predictions: Sequence[Predict | None], losses: Sequence[str], rate: float
+) -> list[Array]:
     """Sum products with squared weights for rows that weigh more than one."""
     negatives = points.weight - points.positives
-    logs, squares, infinite = [], [], []
-    for one in maps:
-        p = points.score if one is None else one.predict_ascending(points.score)
+    terms, pairs = [], {loss: list[tuple[Array, Array]]() for loss in losses}
+    for one in predictions:
+        p = points.score if one is None else one(points.score)
         never, always = p <= 0, p >= 1
+        terms.append(np.where(never, points.positives, 0.0) + np.where(always, negatives, 0.0))
         # Log losses of what was said to be impossible are counted, and not added.
-        logs.append((-np.log(np.where(never, 1.0, p)), -np.log1p(-np.where(always, 0.0, p))))
-        squares.append(((1 - p) ** 2, p**2))
-        infinite.append(np.where(never, points.positives, 0.0) + np.where(always, negatives, 0.0))
-    terms = list(infinite)
-    for losses in (logs, squares):
-        terms += [points.positives * one + negatives / rate * zero for one, zero in losses]
+        logs = -np.log(np.where(never, 1.0, p)), -np.log1p(-np.where(always, 0.0, p))
+        for loss, own in pairs.items():
+            own.append(logs if loss == "log_loss" else ((1 - p) ** 2, p**2))
+    for own in pairs.values():
+        terms += [points.positives * one + negatives / rate * zero for one, zero in own]
         terms += [
-            points.positives * (a[0] * b[0]) + negatives / rate**2 * (a[1] * b[1])
-            for a in losses
-            for b in losses
+            points.positives * (a[0] * b[0]) + negatives / rate**2 * (a[1] * b[1]) for a in own for b in own
         ]
     if rate != 1.0:
-        for losses in (logs, squares):
-            terms += [points.positives * one + negatives / rate**2 * zero for one, zero in losses]
+        for own in pairs.values():
+            terms += [points.positives * one + negatives / rate**2 * zero for one, zero in own]
     return [sums.expansion_of(term) for term in terms]
 
 
@@ -266,30 +295,13 @@ def _add_up(parts: list[list[Array]]) -> Array:
 def _results(
     names: list[str],
     assessments: list[tuple[Assessment, ...]],
-    moments: Array,
-    weight: float,
-    squares: float | None = None,
+    losses: dict[str, list[Estimate]],
+    infinite: Array,
 ) -> tuple[MethodResult, ...]:
-    """Turn the sums into results. squares : of the rows' weights, summed, where weights are not 1."""
-    count = len(names)
-    size = 2 * (count + count**2)
-    infinite, rest = moments[:count], moments[count : count + size].reshape(2, count + count**2)
-    # Of each loss the sums under squared weights.
-    heavy = rest[:, :count] if squares is None else moments[count + size :].reshape(2, count)
-    by_loss = {
-        loss: _loss_estimates(
-            row[:count],
-            row[count:].reshape(count, count),
-            weight,
-            hits,
-            None if squares is None else (own, squares),
-        )
-        for loss, row, own, hits in zip(LOSSES, rest, heavy, (infinite, np.zeros(count)), strict=True)
-    }
     results = []
     for i, name in enumerate(names):
         folds = [of_fold[i] for of_fold in assessments]
-        estimates = {loss: by_loss[loss][i] for loss in LOSSES}
+        estimates = {loss: own[i] for loss, own in losses.items()}
         estimates |= {measure: _over_folds(measure, folds) for measure in BY_FOLD}
         measures = tuple(assessment.measures for assessment in folds)
         results.append(MethodResult(name, estimates, float(infinite[i]), measures))

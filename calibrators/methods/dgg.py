@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from calibrators.arithmetic.cumulative import (
     part_totals,
     summable,
 )
-from calibrators.arithmetic.passes import Array, Pass, Passes, Points
+from calibrators.arithmetic.passes import Array, Pass, Passes, Points, check_number
 from calibrators.arithmetic.pooling import check_ends
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
@@ -70,9 +69,7 @@ class Grouped(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if `group_size` is not a whole number >= 1, or `calibrator` not a fit one."""
-        size = self.group_size
-        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"group_size: expected a whole number >= 1, found {size!r}")
+        check_number("group_size", self.group_size, "a whole number >= 1", 1, whole=True)
         if self.calibrator is None:
             return
         if not isinstance(self.calibrator, Calibrator):

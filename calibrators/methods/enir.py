@@ -16,7 +16,7 @@ from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.label_runs import Runs, runs_pass
-from calibrators.arithmetic.passes import Pass, Passes
+from calibrators.arithmetic.passes import Pass, Passes, check_choice
 from calibrators.methods.base import Calibrator
 from calibrators.methods.near_isotonic_regression import KEEP, blocks_pass, least_criterion, path_from
 from calibrators.methods.shrinking import check_shrink, floor_of, shrunk_map
@@ -24,9 +24,6 @@ from calibrators.methods.solution_path import NearIsotonicPath, Solution
 
 Array = npt.NDArray[np.float64]
 Penalty = Callable[[npt.NDArray[np.int64]], Array]
-
-CRITERIA = ("bic", "aic", "aicc")
-REFERENCES = ("paper", "authors")
 
 _DROP = 1e-12  # models whose weight is below this fraction of the best one's are dropped
 _COARSE = 1.3  # the first pass scores a model each time the degrees of freedom grow by this factor
@@ -151,10 +148,8 @@ class ENIR(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if `criterion` or `reference` is not one of the names allowed."""
-        if self.criterion not in CRITERIA:
-            raise ValueError(f"criterion: expected one of {', '.join(CRITERIA)}, found {self.criterion!r}")
-        if self.reference not in REFERENCES:
-            raise ValueError(f"reference: expected one of {', '.join(REFERENCES)}, found {self.reference!r}")
+        check_choice("criterion", self.criterion, "bic", "aic", "aicc")
+        check_choice("reference", self.reference, "paper", "authors")
         check_shrink(self.shrink)
 
     def _passes(self) -> Passes:
@@ -226,18 +221,12 @@ def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
     return penalty
 
 
-def score(path: NearIsotonicPath, penalty: Penalty, prune: bool = True) -> Models:
-    """The models to average: those within a factor of 1e-12 of the best.
-
-    prune : False scores all breakpoints; the result is the same.
-    """
+def score(path: NearIsotonicPath, penalty: Penalty) -> Models:
+    """The models to average: those within a factor of 1e-12 of the best."""
     if path.breakpoints.size == 0:
         return _weighted(*_one_model(path.start, path.solution(path.start), penalty))
     search = _Search(path, penalty)
-    if prune:
-        search.run()
-    else:
-        search.look_at_all()
+    search.run()
     seen = np.flatnonzero(~np.isnan(search.log_likelihood))
     if not np.isfinite(search.criterion[seen]).any():
         last = float(path.breakpoints[-1])
@@ -267,10 +256,6 @@ class _Search:
         self.log_likelihood[i] = tree.log_likelihood(level, weight, positives)
         self.criterion[i] = self.penalty[i] - 2.0 * self.log_likelihood[i]
         self.best = min(self.best, self.criterion[i])
-
-    def look_at_all(self) -> None:
-        for i in range(self.df.size):
-            self.look_at(i)
 
     def bound(self, log_likelihood: float, i: int, j: int) -> float:
         """The least criterion that the breakpoints i, ..., j can have, given L at the breakpoint before i."""
@@ -345,7 +330,7 @@ def score_authors(path: NearIsotonicPath, penalty: Penalty) -> Models:
     lam = np.concatenate([[0.0], path.breakpoints])
     ranks = np.rint(np.arange(_AUTHORS_MODELS) * (lam.size - 1) / (_AUTHORS_MODELS - 1))
     lam = lam[np.unique(ranks).astype(np.int64)][1 if lam.size > 1 else 0 :]
-    rows = [_one_model(float(x), rounded_levels(path, float(x)), penalty) for x in lam]
+    rows = [_one_model(float(x), _rounded(path, float(x))[0], penalty) for x in lam]
     columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
     finite = np.isfinite(columns[3])
     if not finite.any():
@@ -354,14 +339,9 @@ def score_authors(path: NearIsotonicPath, penalty: Penalty) -> Models:
     return _weighted(*(column[finite] for column in columns))
 
 
-def rounded_levels(path: NearIsotonicPath, lam: float) -> Solution:
-    """The solution with levels rounded to 6 decimals, neighbours with equal levels joined."""
-    return _round_and_join(path, lam)[0]
-
-
 def smoothed_levels(path: NearIsotonicPath, lam: float) -> Solution:
-    """`rounded_levels` with each level drawn to the block's mean score, the more so the better the two agree."""
-    solution, first_run = _round_and_join(path, lam)
+    """`_rounded` levels, each drawn to the block's mean score, the more so the better the two agree."""
+    solution, first_run = _rounded(path, lam)
     n = solution.weight
     expected = np.add.reduceat(path.runs.moment, first_run) / n
     agreement = 1.0 - np.abs(solution.positives / n - expected)
@@ -369,7 +349,8 @@ def smoothed_levels(path: NearIsotonicPath, lam: float) -> Solution:
     return solution._replace(level=np.clip(level, 0.0, 1.0))
 
 
-def _round_and_join(path: NearIsotonicPath, lam: float) -> tuple[Solution, npt.NDArray[np.int64]]:
+def _rounded(path: NearIsotonicPath, lam: float) -> tuple[Solution, npt.NDArray[np.int64]]:
+    """The solution with levels rounded to 6 decimals, equal neighbours joined; and the first run of each."""
     last, weight, positives, level = path.blocks(lam)
     level = np.clip(np.round(level, 6), 0.0, 1.0)
     start = np.concatenate([[0], np.flatnonzero(level[1:] != level[:-1]) + 1])

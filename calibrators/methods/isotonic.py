@@ -19,7 +19,7 @@ from calibrators.arithmetic.cumulative import (
     part_totals,
     summable,
 )
-from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points
+from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points, check_choice
 from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_ends, pool_points, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator, MapBlockRanges
@@ -95,8 +95,8 @@ class Isotonic(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if `strict` is not a bool, or `ends` not a finite number >= 0."""
-        if not isinstance(self.strict, (bool, np.bool_)):
-            raise ValueError(f"strict: expected True or False, found {self.strict!r}")
+        if not isinstance(self.strict, np.bool_):
+            check_choice("strict", self.strict, True, False)
         check_ends(self.ends)
 
     def _passes(self) -> Passes:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
-from calibrators.arithmetic.passes import Pass, Passes
+from calibrators.arithmetic.passes import Pass, Passes, check_choice
 from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulated
 from calibrators.methods.base import Calibrator, Line
 from calibrators.methods.sigmoid import (
@@ -115,8 +115,7 @@ class Platt(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if `input` is unknown or `max_error` outside [1e-12, 0.1]."""
-        if self.input not in ("score", "logit"):
-            raise ValueError(f"input: expected 'score' or 'logit', found {self.input!r}")
+        check_choice("input", self.input, "score", "logit")
         check_max_error(self.max_error)
 
     def _passes_for_all_rows(self) -> Passes:
@@ -131,7 +130,9 @@ class Platt(Calibrator):
         layout = yield layout_pass()
         scale = Scale.of(layout, self.input)
         fitted = yield from _minimise(layout, scale)
-        fitted = fitted._replace(sigmoid=replace(fitted.sigmoid, b=fitted.sigmoid.b + self._log_rate()))
+        fitted = fitted._replace(
+            sigmoid=replace(fitted.sigmoid, b=fitted.sigmoid.b + math.log(self.sampling_rate))
+        )
         self.slope_, self.intercept_ = fitted.sigmoid.slope_and_intercept()
         self.log_loss_, self.n_evaluations_ = fitted.loss, fitted.evaluations
         self.line_ = self._line(fitted.sigmoid, layout)
@@ -155,9 +156,6 @@ class Platt(Calibrator):
         if abs(self.intercept_) + abs(self.slope_) * farthest > _FARTHEST:
             return None
         return Line(1 if self.input == "score" else 2, float(self.intercept_), float(self.slope_))
-
-    def _log_rate(self) -> float:
-        return math.log(self.sampling_rate)
 
 
 class _Fitted(NamedTuple):

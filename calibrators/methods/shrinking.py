@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Array
+from calibrators.arithmetic.passes import Array, check_number
 
 
 def floor_of(shrink: float, weight: float) -> float:
@@ -44,5 +42,4 @@ def shrunk_map(fitted: CalibrationMap, floor: float) -> CalibrationMap:
 
 def check_shrink(shrink: Any) -> None:
     """Raise ValueError if `shrink` is not a finite number >= 0."""
-    if not isinstance(shrink, Real) or isinstance(shrink, bool) or not 0 <= float(shrink) < math.inf:
-        raise ValueError(f"shrink: expected a finite number >= 0, found {shrink!r}")
+    check_number("shrink", shrink, "a finite number >= 0", 0)

@@ -44,11 +44,7 @@ class Scale:
         """The scale of these points' scores, or of their logits."""
         first, last = float(layout.first[0]), layout.last
         if kind == "logit":
-            if first < 0 or last > 1:
-                raise ValueError(
-                    f"scores: input='logit' expected numbers in [0, 1], found them from {first} to {last}: "
-                    "use input='score' for margins"
-                )
+            layout.check_probabilities("input='logit'", "use input='score' for margins")
             first, last = logit(np.array([first, last]))
         centre = float(first / 2 + last / 2)
         return cls(kind, centre, float(max(last - centre, centre - first)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.label_runs import Runs, join_runs, part_runs
-from calibrators.arithmetic.passes import collapse
+from calibrators.arithmetic.passes import check_number, collapse
 
 Array = npt.NDArray[np.float64]
 
@@ -161,12 +160,6 @@ class NearIsotonicPath:
         )
         return last, weight, positives, level
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the path holds, in bytes."""
-        arrays = (self.breakpoints, self.degrees_of_freedom, *self.runs, *self._tree)
-        return sum(array.nbytes for array in arrays)
-
 
 def near_isotonic_path(
     scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
@@ -214,8 +207,7 @@ def near_isotonic_path(
 
 def check_lam(lam: float) -> float:
     """Lambda as a float >= 0; raises ValueError otherwise."""
-    if not isinstance(lam, Real) or isinstance(lam, bool) or not lam >= 0:
-        raise ValueError(f"lam: expected a number >= 0, found {lam!r}")
+    check_number("lam", lam, "a number >= 0", 0, np.inf)
     return float(lam)
 
 
