@@ -108,7 +108,7 @@ def test_weights_that_the_classifier_does_not_take_are_named():
     ("parameters", "message"),
     [
         ({"calibrator": ACP()}, "calibrator: expected a Calibrator, which maps scores alone, found ACP"),
-        ({"response": "margin"}, "response: expected 'auto' or"),
+        ({"response": "margin"}, "response: expected 'auto', 'predict_proba', "),
         ({"ensemble": "yes"}, "ensemble: expected True, False or 'auto', found 'yes'"),
         ({"cv": 400}, "cv: Requesting 400-fold cross-validation takes at least 400 rows of each class"),
         ({"cv": LeaveOneOut()}, "cv: LeaveOneOut cross-validation does not allow .* found one class"),

@@ -198,7 +198,8 @@ def check_number(
 def check_choice(name: str, value: Any, *choices: Any) -> None:
     """Raise ValueError unless a parameter is one of the choices."""
     if not any(value is one or (isinstance(one, str) and value == one) for one in choices):
-        raise ValueError(f"{name}: expected {' or '.join(map(repr, choices))}, found {value!r}")
+        *rest, last = map(repr, choices)
+        raise ValueError(f"{name}: expected {', '.join(rest)} or {last}, found {value!r}")
 
 
 def check_scores(scores: npt.ArrayLike) -> Array:

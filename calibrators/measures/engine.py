@@ -175,14 +175,6 @@ class _Joined(NamedTuple):
         low = [0.0] * 3 if self.low is None else self.low[:, i].tolist()
         return End(float(self.p[i]), [[high, rest] for high, rest in zip((w, k, square), low, strict=True)])
 
-    def addends(self) -> tuple[Array, Array, Array, Array]:
-        """Weight and positives, each with its low part."""
-        low = (_NO_LOW, _NO_LOW) if self.low is None else (self.low[0], self.low[1])
-        return np.ascontiguousarray(self.w), low[0], np.ascontiguousarray(self.k), low[1]
-
-
-_NO_LOW = np.empty(0)
-
 
 def _join(points: Points, starts: Integers) -> _Joined:
     p, w, k = points
@@ -190,26 +182,26 @@ def _join(points: Points, starts: Integers) -> _Joined:
     same[starts[1:-1] - 1] = False
     if not same.any():
         return _Joined(p, w, k, starts)
-    w, k = np.ascontiguousarray(w), np.ascontiguousarray(k)
-    at, ((weight, low), (positives, positives_low)), joined = _tied(p, (w, _NO_LOW, k, _NO_LOW), starts)
-    square, square_low = _tied(p, (w * w, _NO_LOW, k, _NO_LOW), starts)[1][0]
-    lows = np.stack([low, positives_low, square_low])
-    return _Joined(p[at], weight, np.minimum(positives, weight), joined, square, lows)
+    at, sums, starts = _tied(p, ((w,), (k,), (w * w,)), starts)
+    weight, positives, squares = sums[:, 0]
+    return _Joined(p[at], weight, np.minimum(positives, weight), starts, squares, sums[:, 1])
 
 
 def _tied(
-    keys: Array, sums: tuple[Array, Array, Array, Array], starts: Integers
+    keys: Array, columns: Sequence[Sequence[Array]], starts: Integers
 ) -> tuple[Integers, Array, Integers]:
     """Join neighbours with equal keys within columns: where each begins, their sums, and where columns begin then.
 
-    sums : two double-doubles, high and low parts; low parts of shape (0,) are zero. They become (2, 2, joined).
+    columns : of each sum its addends. The sums are high and low parts, shape (sums, 2, joined).
     """
     new = np.append(True, keys[1:] != keys[:-1])
     new[starts[:-1]] = True
     at = np.flatnonzero(new)
-    ends = np.append(at, keys.size)
-    joined, _ = pava.pool_groups((keys, keys, *sums), ends, np.zeros(at.size, np.bool_))
-    return at, joined[2:].reshape(2, 2, -1), np.searchsorted(at, starts)
+    ends, found = np.append(at, keys.size), np.zeros((len(columns), 2, at.size, 1))
+    for sums, addends in zip(found, columns, strict=True):
+        for one in addends:
+            kernels.add_terms(np.ascontiguousarray(one)[np.newaxis], ends, sums)
+    return at, found[..., 0], np.searchsorted(at, starts)
 
 
 # Accumulating.
@@ -416,13 +408,13 @@ def cells_of_columns(points: Points, starts: Integers) -> Cells:
 
 def cells_of(joined: _Joined) -> Cells:
     """The cells of columns of probabilities."""
-    p = joined.p
+    p, low = joined.p, () if joined.low is None else joined.low
     key = np.empty(p.size)
     for i in range(0, p.size, _BLOCK):
         block = p[i : i + _BLOCK]
         with np.errstate(divide="ignore"):
             key[i : i + _BLOCK] = np.floor(_CELLS * (np.log(block) - np.log1p(-block)))
-    at, sums, starts = _tied(key, joined.addends(), joined.starts)
+    at, sums, starts = _tied(key, ((joined.w, *low[:1]), (joined.k, *low[1:2])), joined.starts)
     last = np.append(at[1:], p.size) - 1
     return Cells(key[at], p[at], p[last], sums, starts)
 
@@ -434,8 +426,8 @@ def _join_cells(parts: list[Cells]) -> Cells:
     sums = np.concatenate([part.sums for part in parts], axis=2)
     # Predictions may be sorted otherwise than log odds are, in the last bit.
     order = np.argsort(key, kind="stable")
-    w, k = (np.ascontiguousarray(one[:, order]) for one in sums)
-    at, joined, starts = _tied(key[order], (w[0], w[1], k[0], k[1]), np.array([0, key.size]))
+    w, k = (one[:, order] for one in sums)
+    at, joined, starts = _tied(key[order], (w, k), np.array([0, key.size]))
     low, high = np.minimum.reduceat(low[order], at), np.maximum.reduceat(high[order], at)
     return Cells(key[order][at], low, high, joined, starts)
 
