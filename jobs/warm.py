@@ -69,33 +69,29 @@ def cases() -> Iterator[Case]:
         yield Case((f"calibrator.method={method}", *few), measured if method == "isotonic" else ())
         yield Case((f"calibrator.method={method}", "log.weight=weight", *few))
     weighted = ("log.weight=weight",)
+    raw = (("evaluate", "evaluate.against=raw"),)
     either: tuple[tuple[str, ...], ...] = ((), weighted)
     yield Case(("log.score=distinct",), (("score",), ("evaluate", *weighted)))
-    yield Case(("log.score=distinct", *weighted, "score_table.keep=true"), (("evaluate", *weighted),))
+    yield Case(("log.score=distinct", *weighted, "score_table.keep=true"), (("evaluate",),))
     for method in ("platt", "near_isotonic"):
         yield Case(("log.score=distinct", f"calibrator.method={method}"))
-    yield Case(("log.weight=whole", "score_table.keep=true"), (("evaluate", "log.weight=whole"),))
+    yield Case(("log.weight=whole", "score_table.keep=true"), (("evaluate",),))
     yield Case(("log.score=float", "log.label=flag", "score_table.grid=float32"), measured)
     yield Case(("log.score=margin", "log.score_transform=sigmoid"), measured)
     isotonic = "calibrator.method=isotonic"
     for params in ("{ends: 0, strict: true}", "{ends: 0}"):
         yield Case((isotonic, f"calibrator.params={params}"), measured)
     for extra in either:
-        yield Case(("gate.holdout=0.2", *extra), (("evaluate", "evaluate.against=raw", *extra),))
-        yield Case(
-            ("gate.holdout=0.2", "log.segment=[text]", *extra),
-            (("evaluate", "evaluate.against=raw", *extra),),
-        )
-    yield Case(("log.negative_sampling_rate=0.1",), (("evaluate", "log.negative_sampling_rate=0.1"),))
-    for segments, extra in product(
-        ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"), either
-    ):
-        segmented = (f"log.segment={segments}",)
-        yield Case((*segmented, *extra), (("score",), ("evaluate", *segmented, *extra)))
-    yield Case(("log.segment=[text]",), (("fit", "log.segment=[text]", "log.weight=weight"),))
+        yield Case(("gate.holdout=0.2", *extra), raw)
+        yield Case(("gate.holdout=0.2", "log.segment=[text]", *extra), raw)
+    yield Case(("log.negative_sampling_rate=0.1",), (("evaluate",),))
+    for segments in ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"):
+        for extra in either:
+            yield Case((f"log.segment={segments}", *extra), measured)
+    yield Case(("log.segment=[text]",), (("fit", *weighted),))
     some = ("[text]", "[many]", "[many, number]")
     for segments, extra in product(some, either):
-        yield Case((f"log.segment={segments}", "log.score=distinct", *extra), (("evaluate", *extra),))
+        yield Case((f"log.segment={segments}", "log.score=distinct", *extra), (("evaluate",),))
     for segments, score, extra in product(some, ((), ("log.score=distinct",)), either):
         yield Case((f"log.segment={segments}", "segments.shrinkage=none", *score, *extra))
     for kind, extra in (("posterior", ()), ("band", (isotonic,)), ("venn_abers", (isotonic,))):
@@ -106,47 +102,33 @@ def cases() -> Iterator[Case]:
     for extra in either:
         yield Case(("log.segment=[many, number]", isotonic, *extra))
     window = ("window.column=day", "window.last=2d")
-    for extra in (
-        (),
-        ("window.half_life=1d",),
-        weighted,
-        ("score_table.grid=float32",),
-        ("log.segment=[text]",),
-    ):
-        yield Case((*window, *extra))
+    yield Case(window)
+    for setting in ("window.half_life=1d", *weighted, "score_table.grid=float32", "log.segment=[text]"):
+        yield Case((*window, setting))
 
 
 def _run(number: int, case: Case, folder: Path) -> None:
-    """Run a case on the log in a folder, with a table of its own."""
-    base = (
+    """Run a case on the log in a folder, with a table of its own. Each job passes over keys of others."""
+    shared = (
         f"log.path={folder / 'log'}",
         f"store.path={folder / 'store'}",
         f"store.table={_TABLE}-{number}",
+        f"scratch={folder}",
+        "cluster.kind=inline",
+        "cluster.memory=256MiB",
+        "log.on_bad_rows=quarantine",
+        "gate.on_fail=warn",
     )
-    own = (*base, "cluster.kind=inline", "cluster.memory=256MiB")
-    names = [text for text in case.fit if text.startswith(("log.score=", "log.label=", "log.segment="))]
-    # What becomes of the tables is of no interest here.
-    always = (f"scratch={folder}", "log.on_bad_rows=quarantine", "gate.on_fail=warn")
-    _job("fit", (*own, *always, *case.fit))
-    for i, (job, *settings) in enumerate(case.then):
-        if job == "fit":
-            _job(job, (*own, *always, *settings))
-            continue
-        output = "output.path" if job == "score" else "report.path"
-        bad = (
-            ()
-            if job == "score"
-            else ("log.on_bad_rows=quarantine", f"scratch={folder}", "evaluate.allow_in_sample=true")
-        )
-        known = [text for text in names if job != "score" or text.startswith("log.score=")]
-        _job(job, (*own, *bad, f"{output}={folder / f'output-{number}-{i}'}", *known, *settings))
+    for i, (job, *settings) in enumerate((("fit",), *case.then)):
+        output = folder / f"output-{number}-{i}"
+        _job(job, (*shared, f"output.path={output}", f"report.path={output}", *case.fit, *settings))
 
 
 def _job(name: str, settings: tuple[str, ...]) -> None:
     job = JOBS[name]
-    config = load(job.config_class(), (), settings)
-    # Nobody's log is looked at.
+    # What becomes of the tables is of no interest here, and nobody's log is looked at.
     with quiet(logging.WARNING):
+        config = load(job.config_class(), (), settings)
         job.load_module().prepare(config).execute(InlineExecutor())
 
 
