@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
+import importlib
 import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -17,9 +17,6 @@ from jobs import interrupts
 from jobs.cluster.worker_process import PRELOADED
 from jobs.progress import log_to_stderr
 from jobs.registry import JOBS, Job
-
-if TYPE_CHECKING:
-    from jobs.outcome import Outcome
 
 _processes = sys.modules.get("multiprocessing")
 if _processes is not None and _processes.parent_process() is not None:
@@ -192,12 +189,17 @@ for _job in JOBS.values():
     _add_job(_job)
 
 
-def _command(group: click.Group, short: str, *options: Any, changes: bool = False) -> Callable[[Any], None]:
-    """Make a command of a function whose outcome is shown. changes : whether it changes a table, which is recorded."""
+def _command(
+    group: click.Group, module: str, *options: Any, name: str = "", changes: bool = False
+) -> Callable[[Any], None]:
+    """Make a command of a declaration: the function of its name in a module does it, and its outcome is shown.
 
-    def add(function: Callable[..., Outcome]) -> None:
-        name = function.__name__.strip("_").partition("_")[0]
-        path = "logcal" if group is main else f"logcal {group.name}"
+    name : of the command, if not the function's. changes : whether it changes a table, which is recorded
+    """
+
+    def add(declared: Any) -> None:
+        called = name or declared.__name__.strip("_")
+        path = f"{'logcal' if group is main else f'logcal {group.name}'} {called}"
 
         def command(as_json: bool, **given: Any) -> None:
             from jobs.records import Attempt
@@ -206,18 +208,18 @@ def _command(group: click.Group, short: str, *options: Any, changes: bool = Fals
             attempt = None
             if _TABLE_FILES in options:
                 known = partial(_find_table, given, required=_TABLE in options)
-                if code := guarded(f"{path} {name}", known, as_json):
+                if code := guarded(path, known, as_json):
                     _leave(code)
             if changes:
-                attempt = Attempt.of_table(f"{group.name}-{name}", given["store"], given["table"])
+                attempt = Attempt.of_table(f"{group.name}-{called}", given["store"], given["table"])
 
             def run() -> None:
-                outcome = function(**given)
+                outcome = getattr(importlib.import_module(module), declared.__name__)(**given)
                 if attempt is not None:
                     attempt.outcome = outcome
                 show(outcome.summary, outcome.lines, as_json)
 
-            code = guarded(f"{path} {name}", run, as_json, attempt)
+            code = guarded(path, run, as_json, attempt)
             if attempt is not None:
                 attempt.end(code)
             _leave(code)
@@ -225,7 +227,7 @@ def _command(group: click.Group, short: str, *options: Any, changes: bool = Fals
         made: Any = command
         for option in (_JSON, *reversed(options)):
             made = option(made)
-        group.command(name, short_help=short, help=function.__doc__)(made)
+        group.command(called, help=declared.__doc__)(made)
 
     return add
 
@@ -240,17 +242,13 @@ def _days() -> None:
     """List, exclude and include the days of a table's log."""
 
 
-def _actions() -> Any:
-    from jobs import tables
-
-    return tables
-
-
 def _find_table(given: dict[str, Any], required: bool) -> None:
     """Put the store and the table that a configuration names among a command's arguments."""
     files, store, table = given.pop("files"), given["store"], given["table"]
     if files or store is None or (required and table is None):
-        given["store"], given["table"] = _actions().named(files, store, table, required=required)
+        from jobs.tables import named
+
+        given["store"], given["table"] = named(files, store, table, required=required)
 
 
 _STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")
@@ -260,26 +258,27 @@ _TABLE_FILES = click.option(
 )
 _ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
 _VERSION = click.argument("name", metavar="[VERSION]", required=False)
-_OF_TABLE = (_STORE, _TABLE, _TABLE_FILES)
 _REASON = click.option("--reason", required=True, metavar="TEXT", help="The reason, kept with the decision.")
+_KEEP = click.option(
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
+)
+_OF_TABLE = (_STORE, _TABLE, _TABLE_FILES)
 _DAY = (*_OF_TABLE, click.argument("day"))
+_on_table = partial(_command, _tables, "jobs.tables")
+_on_days = partial(_command, _days, "jobs.tables")
 
 
-@_command(_tables, "List all tables, or all versions of one.", _STORE, _ANY_TABLE, _TABLE_FILES)
-def list_versions(**given: Any) -> Outcome:
-    """List all versions of a table, oldest first; a star marks the current one."""
-    return _actions().list_versions(**given)
+@_on_table(_STORE, _ANY_TABLE, _TABLE_FILES, name="list")
+def list_versions() -> None:
+    """List all tables, or all versions of one. They are listed oldest first; a star marks the current one."""
 
 
-@_command(_tables, "Show VERSION, or the current one.", *_OF_TABLE, _VERSION)
-def show(**given: Any) -> Outcome:
-    """Show VERSION, or the current one: what it was fitted to, and how."""
-    return _actions().show(**given)
+@_on_table(*_OF_TABLE, _VERSION)
+def show() -> None:
+    """Show VERSION, or the current one. Says what it was fitted to, and how."""
 
 
-@_command(
-    _tables,
-    "Print the SQL that applies VERSION, or the current one.",
+@_on_table(
     *_OF_TABLE,
     click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ..."),
     click.option("--inline", is_flag=True, help="Write the table into the query."),
@@ -293,87 +292,59 @@ def show(**given: Any) -> Outcome:
     click.option("--score", default="score", metavar="NAME", show_default=True, help="Its score column."),
     _VERSION,
 )
-def sql(**given: Any) -> Outcome:
-    """Print the query that adds the probability to a log's rows, with VERSION or the current one."""
-    return _actions().sql(**given)
+def sql() -> None:
+    """Print the SQL that applies VERSION, or the current one. The query adds the probability to a log's rows."""
 
 
-@_command(_tables, "List every attempt of a job on the table.", *_OF_TABLE)
-def history(**given: Any) -> Outcome:
-    """List every attempt of a job on the table, with exit code, rows and measures."""
-    return _actions().history(**given)
+@_on_table(*_OF_TABLE)
+def history() -> None:
+    """List every attempt of a job on the table. Shows exit code, rows and measures."""
 
 
-@_command(_tables, "Make VERSION current again, or the one before.", *_OF_TABLE, _VERSION, changes=True)
-def rollback(**given: Any) -> Outcome:
-    """Make VERSION current again; without it, the one before the current."""
-    return _actions().rollback(**given)
+@_on_table(*_OF_TABLE, _VERSION, changes=True)
+def rollback() -> None:
+    """Make VERSION current again, or the one before."""
 
 
-@_command(
-    _tables,
-    "Make VERSION live, such as a saved candidate.",
-    *_OF_TABLE,
-    click.argument("name", metavar="VERSION"),
-    changes=True,
-)
-def promote(**given: Any) -> Outcome:
-    """Make VERSION live, also a candidate that a fit only saved."""
-    return _actions().promote(**given)
+@_on_table(*_OF_TABLE, click.argument("name", metavar="VERSION"), changes=True)
+def promote() -> None:
+    """Make VERSION live, such as a saved candidate."""
 
 
-@_command(
-    _tables,
-    "Compare versions OLD and NEW.",
+@_on_table(
     *_OF_TABLE,
     click.option("--report", metavar="FILE", help="Draw both versions in an HTML page, FILE."),
     click.option("--output", metavar="FILE", hidden=True),
     click.argument("old"),
     click.argument("new"),
 )
-def diff(report: str | None, output: str | None, **given: Any) -> Outcome:
-    """Compare versions OLD and NEW: facts, probabilities, segments."""
-    if output is not None:
-        logging.getLogger("logcal").info("--output: this option is called --report now")
-    return _actions().diff(**given, report=report or output)
+def diff() -> None:
+    """Compare versions OLD and NEW. Shows facts, probabilities, segments."""
 
 
-_KEEP: Any = {
-    "type": click.IntRange(min=1),
-    "required": True,
-    "metavar": "N",
-    "help": "How many of the newest stay.",
-}
+@_on_table(*_OF_TABLE, _KEEP, changes=True)
+def prune() -> None:
+    """Remove old versions. The newest N, the current one and its predecessor stay."""
 
 
-@_command(_tables, "Remove old versions.", *_OF_TABLE, click.option("--keep", **_KEEP), changes=True)
-def prune(**given: Any) -> Outcome:
-    """Remove all versions but the newest N, the current one and its predecessor."""
-    return _actions().prune(**given)
+@_on_days(*_OF_TABLE, name="list")
+def list_days() -> None:
+    """List the days that are excluded, included or set aside. Shows who decided, and why."""
 
 
-@_command(_days, "List the days that are excluded, included or set aside.", *_OF_TABLE)
-def list_days(**given: Any) -> Outcome:
-    """List the days that a person decided on, and those that the newest fit set aside, with reasons."""
-    return _actions().list_days(**given)
+@_on_days(*_DAY, _REASON, changes=True)
+def exclude() -> None:
+    """Leave DAY out of fits. This holds until the files of DAY, such as 2026-01-31, change."""
 
 
-@_command(_days, "Leave DAY out of fits.", *_DAY, _REASON, changes=True)
-def exclude(**given: Any) -> Outcome:
-    """Leave DAY, such as 2026-01-31, out of fits, until its files change."""
-    return _actions().decide_on(**given, decision="exclude")
+@_on_days(*_DAY, _REASON, changes=True)
+def include() -> None:
+    """Let DAY into fits, however strange it looks. This holds until the files of DAY, such as 2026-01-31, change."""
 
 
-@_command(_days, "Let DAY into fits, however strange it looks.", *_DAY, _REASON, changes=True)
-def include(**given: Any) -> Outcome:
-    """Let DAY, such as 2026-01-31, into fits, however strange it looks, until its files change."""
-    return _actions().decide_on(**given, decision="include")
-
-
-@_command(_days, "Undo exclude or include of DAY.", *_DAY, changes=True)
-def judge(**given: Any) -> Outcome:
-    """Undo `exclude` or `include` of DAY: the next fit judges the day itself."""
-    return _actions().decide_on(**given)
+@_on_days(*_DAY, changes=True)
+def judge() -> None:
+    """Undo exclude or include of DAY. The next fit judges the day itself."""
 
 
 # The commands of the first minutes.
@@ -387,11 +358,12 @@ def _names(context: click.Context, parameter: click.Parameter, begun: str) -> li
 
 @_command(
     main,
-    "Print a job's configuration: every key, commented.",
+    "jobs.config.rendering",
     click.argument("name", required=False, shell_complete=_names),
+    name="config",
 )
-def config(name: str | None) -> Outcome:
-    """Print the configuration NAME: every key with its meaning and default.
+def show_configuration() -> None:
+    """Print a job's configuration: every key, commented.
 
     \b
       logcal config fit > fit.yaml
@@ -399,58 +371,45 @@ def config(name: str | None) -> Outcome:
 
     Without NAME: list all names.
     """  # noqa: D301
-    from jobs.config.rendering import show_configuration
-
-    return show_configuration(name)
 
 
 @_command(
     main,
-    "Write a configuration for a log from its columns.",
+    "jobs.init",
     click.argument("log"),
     click.argument("folder", default="."),
     click.option("--daily", is_flag=True, help="For a log of days: day.yaml, and day.sh to run once a day."),
     click.option("--set", "settings", **_SET),
 )
-def init(**given: Any) -> Outcome:
-    """Write one configuration for LOG, ready to run, to FOLDER (default: here).
+def init() -> None:
+    """Write a configuration for a log from its columns.
 
     \b
       logcal init demo-output/log/calibration income
       logcal init --daily /data/log ads
 
-    Finds the columns that can be the score, the label, a weight, a date or a
-    segment; reads only the Parquet footers. One file serves all jobs; nothing is
-    overwritten.
+    Writes one for LOG, ready to run, to FOLDER (default: here). Finds the columns
+    that can be the score, the label, a weight, a date or a segment; reads only the
+    Parquet footers. One file serves all jobs; nothing is overwritten.
     """  # noqa: D301
-    from jobs import init
-
-    return init.init(**given)
 
 
-@_command(
-    main,
-    "Check the machine, the cluster and the storage.",
-    _CONFIG,
-    click.option("--set", "settings", **_SET),
-)
-def doctor(**given: Any) -> Outcome:
-    """Look at versions, compiled code, memory, scratch space, cluster, store, log.
+@_command(main, "jobs.doctor", _CONFIG, click.option("--set", "settings", **_SET), name="doctor")
+def examine() -> None:
+    """Check the machine, the cluster and the storage.
 
     \b
       logcal doctor
       logcal doctor --config fit.yaml --config slurm.yaml
 
+    Looks at versions, compiled code, memory, scratch space, cluster, store and log.
     Takes any job's configuration and lists all obstacles at once.
     """  # noqa: D301
-    from jobs.doctor import examine
-
-    return examine(**given)
 
 
-@_command(main, "Compile all code in advance.")
-def warm() -> Outcome:
-    """Compile all code in advance, and keep it.
+@_command(main, "jobs.warm")
+def warm() -> None:
+    """Compile all code in advance.
 
     \b
       logcal warm
@@ -460,9 +419,6 @@ def warm() -> Outcome:
     kind of job compiles its code when it first runs. It takes some minutes on
     one processor; a minute if nothing is left to compile.
     """  # noqa: D301
-    from jobs import warm
-
-    return warm.warm()
 
 
 @main.command("completion", short_help="Print a script that completes commands and keys.")

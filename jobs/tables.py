@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from pipeline.table.published import (
 )
 from pipeline.table.sql import query
 from pipeline.table.store import TableStore
+
+log = logging.getLogger("logcal")
 
 _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",
@@ -294,11 +298,16 @@ def prune(store: str, table: str, keep: int) -> Outcome:
     return Outcome(summary={"table": table, "removed": gone, "versions": left}, lines=lines)
 
 
-def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outcome:
-    """Compare two versions, and write a page of it."""
+def diff(
+    store: str, table: str, old: str, new: str, report: str | None, output: str | None = None
+) -> Outcome:
+    """Compare two versions, and write a page of it. output : the former name of `report`."""
     from pipeline.evaluate.figures import fact_text
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
 
+    if output is not None:
+        log.info("--output: this option is called --report now")
+    report = report or output
     found = PublishedTable(store, table)
     difference = version_difference(found.version(old), found.version(new))
     lines = [
@@ -351,7 +360,7 @@ def list_days(store: str, table: str) -> Outcome:
     return Outcome(summary=summary, lines=lines or ["no day was excluded, included or set aside"])
 
 
-def decide_on(store: str, table: str, day: str, decision: str | None = None, reason: str = "") -> Outcome:
+def decide_on(store: str, table: str, day: str, decision: str | None, reason: str = "") -> Outcome:
     """Exclude or include a day, or with None let it be judged again."""
     parsed = parse_day(day)
     if parsed is None:
@@ -363,6 +372,10 @@ def decide_on(store: str, table: str, day: str, decision: str | None = None, rea
     said = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
     lines = [said]
     return Outcome(summary={"table": table, "decisions": _as_rows(decisions)}, lines=lines)
+
+
+exclude, include = (partial(decide_on, decision=decision) for decision in ("exclude", "include"))
+judge = partial(decide_on, decision=None)
 
 
 def _as_rows(decisions: dict[str, Decision]) -> list[dict[str, Any]]:
