@@ -6,8 +6,6 @@ import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
 
 from calibrators import METHODS
 from calibrators.measures.predictions import run_passes
@@ -16,15 +14,7 @@ from calibrators.methods.cross_validation import CrossValidation, cross_validati
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.present import row_facts, run_facts
-from jobs.rows import (
-    Sorting,
-    check_scratch,
-    columns_of,
-    label_lines,
-    page_folder,
-    scratch_line,
-    settings_of,
-)
+from jobs.rows import Sorting, columns_of, label_lines, page_folder, settings_of
 from logcal.comparison import comparison_headline, comparison_lines, suitable
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import comparison_document, render_comparison
@@ -58,9 +48,8 @@ def prepare(config: CompareConfig) -> Prepared:
         output = Output(place, "report.path")
         output.check_apart(log.places())
         output.check(identity)
-    sorting = Sorting.of(config, log, identity)
-    needed = check_scratch(config, log, scratch_bytes(log, write=True))
-    return Prepared(config, log, calibrators, output, sorting, needed)
+    sorting = Sorting.of(config, log, identity, scratch_bytes(log, write=True))
+    return Prepared(config, log, calibrators, output, sorting)
 
 
 def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
@@ -91,38 +80,23 @@ class Prepared(Startable):
     calibrators: Mapping[str, Calibrator]
     output: Output | None
     sorting: Sorting
-    needed: int
 
     @property
     def plan(self) -> Plan:
         """Plan of the comparison."""
-        log, config = self.log, self.config
-        names = ", ".join(self.calibrators)
-        written = () if self.output is None else (self.output.url,)
-        return Plan(
-            job="compare",
-            stages=(
-                *self.sorting.stages(log),
-                f"compare: fit {names} to the rows outside each of {config.compare.folds} folds, measure inside",
-            ),
-            reads=(f"{', '.join(config.log.path)}: {log.described()}",),
-            writes=(
-                *written,
-                scratch_line(config, self.needed),
-            ),
-            facts={
-                "files": len(log.files),
-                "rows": log.rows,
-                "methods": list(self.calibrators),
-                "folds": config.compare.folds,
-                "run_id": self.sorting.identity,
-            },
+        folds, methods = self.config.compare.folds, list(self.calibrators)
+        return self.sorting.planned(
+            "compare",
+            f"compare: fit {', '.join(methods)} to the rows outside each of {folds} folds, measure inside",
+            writes=() if self.output is None else (self.output.url,),
+            methods=methods,
+            folds=folds,
         )
 
     def graph(self) -> Graph:
         """Graph of the comparison; one pass stands for all passes whose number depends on the rows."""
         graph = Graph()
-        plan = self.sorting.plan(self.log)
+        plan = self.sorting.plan()
         rows = SortedRows(self.log, plan, add_sort(graph, self.log, plan))
         merged = add_merge(graph, rows._replace(plan=replace(plan, write=plan.scratch)))
         parts = [(merged, i) for i in range(rows.most_parts)]
@@ -135,7 +109,16 @@ class Prepared(Startable):
         with scratch_folder(self.config.scratch) as scratch:
             table, found, notes = self._compare(executor, scratch)
             self.sorting.keep_bad(scratch, table.bad.total)
-        facts = self._facts(table, time.perf_counter() - started)
+        compare = self.config.compare
+        facts = {
+            "Log": {
+                "path": ", ".join(self.config.log.path),
+                "files": len(self.log.files),
+                **row_facts(table),
+            },
+            "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},
+            "Run": run_facts(self.sorting.identity, started),
+        }
         summary = {
             **comparison_document(found),
             "headline": comparison_headline(found),
@@ -151,19 +134,14 @@ class Prepared(Startable):
         if self.output is None:
             return Outcome(summary, [*lines, "the same as a page: --set report.path=FOLDER"])
         page = render_comparison(found, facts, notes=notes)
-        contents = {
-            REPORT: page.encode(),
-            RUN: to_json({"facts": facts, "comparison": comparison_document(found)}).encode(),
-        }
-        self.output.publish(self.sorting.identity, contents)
+        run = to_json({"facts": facts, "comparison": comparison_document(found)})
+        self.output.publish(self.sorting.identity, {REPORT: page.encode(), RUN: run.encode()})
         summary["report"] = f"{self.output.url}/{REPORT}"
         return Outcome(summary, [*lines, f"report: {summary['report']}"])
 
     def _compare(self, executor: Executor, scratch: str) -> tuple[ScoreTable, CrossValidation, list[str]]:
         log = self.config.log
-        plan = replace(
-            self.sorting.plan(self.log, scratch, log.score_transform), write=f"{scratch}/score_table"
-        )
+        plan = replace(self.sorting.plan(scratch, log.score_transform), write=f"{scratch}/score_table")
         table, _ = build_score_table(self.log, plan, executor)
         check_table(table)
         calibrators, notes = self._suitable(table)
@@ -193,15 +171,3 @@ class Prepared(Startable):
         if not calibrators:
             raise ConfigError(f"compare.methods: no method is left; {notes[-1]}")
         return calibrators, notes
-
-    def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
-        compare = self.config.compare
-        return {
-            "Log": {
-                "path": ", ".join(self.config.log.path),
-                "files": len(self.log.files),
-                **row_facts(table),
-            },
-            "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},
-            "Run": run_facts(self.sorting.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
-        }

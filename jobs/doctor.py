@@ -151,7 +151,8 @@ def _scratch(folder: str | None) -> str:
 
 
 def _cluster(config: ClusterConfig) -> str:
-    from jobs.cluster.starting import check_class, starting_executor
+    from jobs.cluster.kinds import check_class
+    from jobs.cluster.starting import starting_executor
 
     check_class(config)
     with quiet(logging.INFO), starting_executor(config) as start:

@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from jobs import present
 from jobs.config.jobs import EvaluateConfig
-from jobs.gate.limits import (
-    check_earlier,
-    check_in_sample,
-    check_measured,
-    check_required,
-    check_transform,
-    find_against,
-    table_segments,
-    unmet,
-)
+from jobs.gate import limits
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
-from jobs.present import (
-    as_parquet,
-    comparison_facts,
-    comparison_lines,
-    lines_of,
-    row_facts,
-    run_facts,
-    summary_of,
-    table_facts,
-)
-from jobs.rows import (
-    JOB,
-    Sorting,
-    check_scratch,
-    columns_of,
-    facts_of,
-    label_lines,
-    place_of,
-    scratch_line,
-    settings_of,
-    window_of,
-)
+from jobs.rows import JOB, Sorting, columns_of, label_lines, place_of, settings_of, window_of
 from logcal.errors import ConfigError, InputRejectedError
-from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_table, of_same_rows
 from pipeline.evaluate.measurement import Measured, Measurement
@@ -53,6 +22,8 @@ from pipeline.evaluate.report import (
     render_report,
     segment_name,
 )
+from pipeline.evaluate.significance import failed as unmet
+from pipeline.evaluate.significance import required_values
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
@@ -63,27 +34,21 @@ from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import window_days
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
-from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
+from pipeline.table.published import Version, check_segment_types, run_id, segments_of
 
 
 def prepare(config: EvaluateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    store = PublishedTable(config.store.path, config.store.table)
-    version = store.version_to_watch(config.store.version)
-    store.verify(version)
-    columns = table_segments(config.log, version)
-    against = find_against(config, store, version)
+    store, version, lookup, segmented = limits.watched_table(config)
+    columns = () if segmented is None else segments_of(version)
+    against = limits.find_against(config, store, version)
     others = () if against is None else against.predictor.columns
-    lookup, segmented = _read(version)
-    transform = lookup.facts.score_transform
-    check_transform(config.log.score_transform, transform)
     kept = kept_table(config.log.path)
     if kept is None:
         log = _open(config, columns, others)
         check_segment_types(version, log)
     else:
-        _check_kept(kept, transform, columns, others, config.window.column)
+        _check_kept(kept, lookup.facts.score_transform, columns, others, config.window.column)
         log = kept.files()
     window = window_of(config.window, log, config.evaluate.last, labelled=True)
     if window is not None:
@@ -99,35 +64,28 @@ def prepare(config: EvaluateConfig) -> Prepared:
         config.log.sampling_rate,
         against,
     )
-    identity = run_id("evaluate", log, _settings(config, version, measurement))
+    settings = settings_of(config, window)
+    if against is not None:
+        settings["against"] = [against.name, against.predictor.path]
+    settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
+    identity = run_id("evaluate", log, settings)
     output = Output(
         place_of(config.report.path.replace(JOB, "evaluate"), "report.path", window),
         "report.path",
         replace=config.report.mode == "replace",
     )
     output.check_apart(log.places())
-    check_earlier(output, identity)
-    days = None if window is None else window_days(window)
-    seen = (
-        in_sample(log, version.manifest, window)
-        if kept is None
-        else of_same_rows(kept.manifest["data"], version.manifest)
-    )
+    limits.check_earlier(output, identity)
+    if kept is None:
+        seen = in_sample(log, version.manifest, window)
+    else:
+        seen = of_same_rows(kept.manifest["data"], version.manifest)
     if seen and not config.evaluate.allow_in_sample:
-        check_measured(output, days, version)
-        check_in_sample(seen, version)
+        limits.check_measured(output, None if window is None else window_days(window), version)
+        limits.check_in_sample(seen, version)
     output.check(identity)
-    sorting = Sorting.of(config, log, identity)
-    needed = check_scratch(config, log, measurement.needed, sorts=measurement.sorts)
-    return Prepared(config, version, measurement, output, sorting, needed, seen)
-
-
-def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
-    """A version's table; of one with segments the map of all rows, and all maps."""
-    if not segments_of(version):
-        return read_lookup_table(version.lookup_path), None
-    segmented = read_segmented_lookup(version.lookup_path)
-    return LookupTable(segmented.whole, segmented.facts, segmented.whole_interval), segmented
+    sorting = Sorting.of(config, log, identity, measurement.needed, sorts=measurement.sorts)
+    return Prepared(config, version, measurement, output, sorting, seen)
 
 
 def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, ...]) -> Log:
@@ -144,14 +102,6 @@ def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, .
                 f"of {config.evaluate.against} its rows go: {error}"
             ) from None
     return log
-
-
-def _settings(config: EvaluateConfig, version: Version, measured: Measurement) -> dict[str, Any]:
-    settings = settings_of(config, measured.window)
-    if measured.against is not None:
-        settings["against"] = [measured.against.name, measured.against.predictor.path]
-    settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
-    return settings
 
 
 def _check_kept(
@@ -187,90 +137,76 @@ class Prepared(Startable):
     measurement: Measurement
     output: Output
     sorting: Sorting
-    needed: int
     seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
 
     @property
     def plan(self) -> Plan:
         """Plan of the evaluation."""
-        log = self.measurement.log
         again = () if self.measurement.one_sort else ("sort and merge again, by calibrated probability",)
-        return Plan(
-            job="evaluate",
-            stages=(
-                *self.sorting.stages(log),
-                *again,
-                "measure: one or two passes over the score table",
-                f"report: write {REPORT} and {RUN}",
-            ),
-            reads=(
-                f"{', '.join(self.config.log.path)}: {log.described()}",
-                self.version.lookup_path,
-            ),
-            writes=(
-                self.output.url,
-                scratch_line(self.config, self.needed),
-            ),
-            facts={
-                **facts_of(log),
-                "columns": log.types,
-                "table": self.config.store.table,
-                "version": self.version.name,
-                "run_id": self.sorting.identity,
-                **self._window,
-            },
+        return self.sorting.planned(
+            "evaluate",
+            *again,
+            "measure: one or two passes over the score table",
+            f"report: write {REPORT} and {RUN}",
+            reads=self.version.lookup_path,
+            writes=(self.output.url,),
+            columns=self.measurement.log.types,
+            table=self.config.store.table,
+            version=self.version.name,
+            **self._window,
         )
 
     def execute(self, executor: Executor) -> Outcome:
         """Measure, and write the report."""
         started = time.perf_counter()
         with scratch_folder(self.config.scratch) as scratch:
-            measured = self.measurement.measure(self.sorting.plan(self.measurement.log, scratch), executor)
+            measured = self.measurement.measure(self.sorting.plan(scratch), executor)
             self.sorting.keep_bad(scratch, measured.table.bad.total)
         table, evaluation, segments = measured.table, measured.evaluation, measured.segments
+        lookup = self.measurement.lookup
+        interval = None if lookup.facts.interval is None else lookup.interval
         seen = self.seen or of_same_rows(table.facts(), self.version.manifest)
         if not self.config.evaluate.allow_in_sample:
-            check_in_sample(seen, self.version)
-        failed = unmet(self.config.evaluate.require, evaluation)
-        facts = self._facts(table, time.perf_counter() - started)
+            limits.check_in_sample(seen, self.version)
+        required = self.config.evaluate.require
+        failed = unmet(required, required_values(evaluation.after, evaluation.bars_after))
+        facts = self._facts(table, started)
         page = render_report(
             evaluation,
-            self.measurement.lookup.map,
+            lookup.map,
             facts,
             title=f"Calibration of {self.config.store.table}",
             segments=None if segments is None else segments.facts,
             segment_maps=self._segment_maps(measured),
-            interval=self._interval,
+            interval=None if interval is None else (str(lookup.facts.interval), interval),
             notes=[
                 *([seen.sentence(self.version.name)] if seen else []),
-                *comparison_lines(measured, "this version")[1:],
+                *present.comparison_lines(measured, "this version")[1:],
                 *(f"Not as required: {p}." for p in failed),
             ],
         )
         found = evaluation.as_dict()
         if evaluation.comparison is not None:
-            found["comparison"] = comparison_facts(measured)
+            found["comparison"] = present.comparison_facts(measured)
         document = {
             "in_sample": bool(seen),
             "in_sample_share": seen.share,
-            "required": self.config.evaluate.require,
+            "required": required,
             "failed": failed,
             "facts": facts,
             "evaluation": found,
         }
-        contents = {REPORT: page.encode(), RELIABILITY_FILE: as_parquet(reliability_table(evaluation))}
+        contents = {
+            REPORT: page.encode(),
+            RELIABILITY_FILE: present.as_parquet(reliability_table(evaluation)),
+        }
         if segments is not None:
             document["segments"] = segments.facts
-            contents[SEGMENTS_FILE] = as_parquet(segments.table(self._same_segments(measured)))
+            contents[SEGMENTS_FILE] = present.as_parquet(segments.table(self._same_segments(measured)))
         contents[RUN] = to_json(document).encode()
-        facts = {
-            "table": self.config.store.table,
-            "table_version": self.version.name,
-            "window": self._window.get("window"),
-            "failed": failed,
-        }
-        self.output.publish(self.sorting.identity, contents, facts)
-        check_required(failed, self.output.root)
+        of = {"table": self.config.store.table, "table_version": self.version.name, "failed": failed}
+        self.output.publish(self.sorting.identity, contents, {**of, "window": self._window.get("window")})
+        limits.check_required(failed, self.output.root)
         return self._outcome(measured, seen)
 
     @property
@@ -284,11 +220,6 @@ class Prepared(Startable):
         found, segments = measured.compared, measured.segments
         same = found and segments and found.keys == segments.before.rows.level.keys
         return found if same else None
-
-    @property
-    def _interval(self) -> tuple[str, Interval] | None:
-        kind, found = self.measurement.lookup.facts.interval, self.measurement.lookup.interval
-        return None if kind is None or found is None else (kind, found)
 
     def _segment_maps(self, measured: Measured) -> dict[str, tuple[str, CalibrationMap]] | None:
         """The maps of segments that are off beyond chance, for the report."""
@@ -305,10 +236,10 @@ class Prepared(Startable):
     def graph(self) -> Graph:
         """Graph of the evaluation, without passes over the score table and comparisons."""
         graph = Graph()
-        self.measurement.add(graph, self.sorting.plan(self.measurement.log))
+        self.measurement.add(graph, self.sorting.plan())
         return graph
 
-    def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
+    def _facts(self, table: ScoreTable, started: float) -> dict[str, Any]:
         # rows_used, rows_positive
         left_out = ("weight", "positives") if self.measurement.log.columns.weight is None else ()
         days = self._window.get("window")
@@ -319,10 +250,12 @@ class Prepared(Startable):
                 **window,
                 "files": len(self.measurement.log.files),
                 "files skipped": len(self.measurement.log.skipped),
-                **row_facts(table, left_out),
+                **present.row_facts(table, left_out),
             },
-            "Lookup table": table_facts(self.config.store.table, self.version, self.measurement.lookup.facts),
-            "Run": run_facts(self.sorting.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
+            "Lookup table": present.table_facts(
+                self.config.store.table, self.version, self.measurement.lookup.facts
+            ),
+            "Run": present.run_facts(self.sorting.identity, started),
         }
 
     def _outcome(self, measured: Measured, seen: InSample) -> Outcome:
@@ -334,7 +267,7 @@ class Prepared(Startable):
             "run": f"{self.output.url}/{RUN}",
             "run_id": self.sorting.identity,
             **self._window,
-            **summary_of(measured, seen),
+            **present.summary_of(measured, seen),
         }
-        lines = [*lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]
+        lines = [*present.lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]
         return Outcome(summary=summary, lines=[*lines, f"report: {report}"])

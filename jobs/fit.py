@@ -16,20 +16,11 @@ from calibrators.methods.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
 from jobs.fit_outcome import outcome_of
-from jobs.gate.requirements import (
-    DAYS_VARY,
-    Verdict,
-    can_compare,
-    change_of,
-    check_holdout,
-    judge,
-    judge_held_out,
-)
+from jobs.gate import requirements
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.rows import (
     Sorting,
-    check_scratch,
     columns_of,
     facts_of,
     label_lines,
@@ -38,6 +29,7 @@ from jobs.rows import (
     row_settings,
     scratch_line,
     settings_of,
+    source_line,
 )
 from logcal.errors import ConfigError, counted
 from pipeline.classifier.provenance import generated_by
@@ -78,43 +70,36 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     store.check_writable()
     current = store.current()
     settings = settings_of(config, window)
+    decisions = {} if window is None else read_decisions(store.folder)
     if window is not None:
-        if config.window.half_life is not None:
-            settings["half_life"] = whole_days(config.window.half_life)
-        if config.window.min_labelled:
-            settings["min_labelled"] = config.window.min_labelled
-        if config.window.suspect_days != SET_ASIDE:
-            settings["suspect_days"] = config.window.suspect_days
-        decisions = {day: own.decision for day, own in read_decisions(store.folder).items()}
         days = {day_of(day).isoformat() for day in window.days}
-        if own_days := {day: decision for day, decision in decisions.items() if day in days}:
-            settings["days"] = own_days
+        asked: dict[str, Any] = {
+            "half_life": whole_days(config.window.half_life),
+            "min_labelled": config.window.min_labelled,
+            "suspect_days": None if config.window.suspect_days == SET_ASIDE else config.window.suspect_days,
+            "days": {day: own.decision for day, own in decisions.items() if day in days},
+        }
+        settings |= {key: value for key, value in asked.items() if value}
     identity = run_id("fit", log, settings)
-    wants_candidate = config.store.publish == "candidate"
-    keep = config.retention.versions
-    until, force = config.window.until is not None, config.store.force
-    made = left_to_do(store, identity, candidate=wants_candidate, force=force, keep=keep, until=until)
-    seen = None if current is None else current.name
+    made = left_to_do(store, identity, config)
     if made is not None:
-        return Finishing(store, made, outcome_of, keep)
-    sorting = Sorting.of(config, log, identity)
+        return Finishing(store, made, outcome_of, config.retention.versions)
     if window is not None:
         kept = _day_tables(config, store, window)
         rule = replace(
             fitting.source.rule,
             live=_live(config, current),
-            decisions=read_decisions(store.folder),
+            decisions=decisions,
             remembered=_remembered(current),
             shares=_usual_shares(current),
         )
         fitting = replace(fitting, source=replace(fitting.source, kept=kept, rule=rule))
-    asked = config.gate
-    gate = asked.resolved(window=config.window, live=current is not None)
+    gate = config.gate.resolved(window=config.window, live=current is not None)
     needed = fitting.scratch_bytes(write=config.score_table.keep or gate.holds_out)
     if gate.holds_out:  # rows that the current version has not seen are sorted by themselves
         needed += scratch_bytes(log, write=True)
-    needed = check_scratch(config, log, needed, sorts=1 + gate.holds_out)
-    return Prepared(config, fitting, sorting, store, needed, gate, seen, without)
+    sorting = Sorting.of(config, log, identity, needed, sorts=1 + gate.holds_out)
+    return Prepared(config, fitting, sorting, store, gate, None if current is None else current.name, without)
 
 
 def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
@@ -128,7 +113,7 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     recipe = recipe_of(config)
     _check_segments(config)
     _check_interval(recipe)
-    check_holdout(config)
+    requirements.check_holdout(config)
     if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe.rules.partial_pooling:
         _logger.warning(
             "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "
@@ -263,7 +248,6 @@ class Prepared(Startable):
     fitting: Fitting
     sorting: Sorting
     store: TableStore
-    needed: int
     gate: GateConfig
     seen: str | None = None
     without: Collection[str] = ()
@@ -273,7 +257,7 @@ class Prepared(Startable):
         """Plan of the fit."""
         config, source, sort = self.config, self.fitting.source, self.fitting.plan
         log, kept, quarantine = source.log, source.kept, self.sorting.quarantine
-        merged = self.needed if kept is None else scratch_bytes(log, write=False)
+        merged = self.sorting.needed if kept is None else scratch_bytes(log, write=False)
         runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
         where, at_most = "write sorted runs to scratch", ""
         facts: dict[str, Any] = {}
@@ -289,12 +273,12 @@ class Prepared(Startable):
                 f"combine: gather the results in one process (at most {size(self.fitting.gathers())})",
                 "publish: write a new version, then point CURRENT to it",
             ),
-            reads=(f"{', '.join(config.log.path)}: {log.described()}",),
+            reads=(source_line(config, log),),
             writes=(
                 f"{self.store.url}/versions/",
                 *((f"{kept.folder}/",) if kept else ()),
                 *((quarantine.url,) if quarantine else ()),
-                scratch_line(config, self.needed),
+                scratch_line(config, self.sorting.needed),
             ),
             facts={
                 **facts_of(log),
@@ -315,7 +299,7 @@ class Prepared(Startable):
     def execute(self, executor: Executor) -> Outcome:
         """Fit and publish."""
         started, source = time.perf_counter(), self.fitting.source
-        plan = self.sorting.plan(source.log, transform=self.config.log.score_transform)
+        plan = self.sorting.plan(transform=self.config.log.score_transform)
         same = f"{self.sorting.identity} {plan.run_rows} {software()}"
         with ExitStack() as held:
             scratch = held.enter_context(scratch_folder(self.config.scratch, same))
@@ -326,7 +310,7 @@ class Prepared(Startable):
             content, days, trial = self._fit(fitting, executor)
             self.sorting.keep_bad(scratch, content.table.bad.total)
             _free_runs(scratch)
-            change = change_of(content, self.store.current(), f"{scratch}/content")
+            change = requirements.change_of(content, self.store.current(), f"{scratch}/content")
             facts = {} if source.window is None else {"window": window_facts(source, days)}
             manifest = self._manifest(content, time.perf_counter() - started) | facts
             if days.set_aside:
@@ -339,12 +323,9 @@ class Prepared(Startable):
             held_out = None
             if trial is not None:
                 spread = days.spread if self.gate.days else 0.0
-                held_out = judge_held_out(
-                    self.gate,
-                    trial.held_out,
-                    trial.positives,
-                    DAYS_VARY if spread is None else spread,
-                    asked=self.config.gate.holdout != AUTO_HOLDOUT,
+                asked = self.config.gate.holdout != AUTO_HOLDOUT
+                held_out = requirements.judge_held_out(
+                    self.gate, trial.held_out, trial.positives, spread, asked=asked
                 )
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
@@ -360,7 +341,7 @@ class Prepared(Startable):
             return *fitting.fit(executor), None
         total, days = fitting.source.sort(replace(fitting.plan, write=None), executor)
         current = self.store.current()
-        comparable = can_compare(self.config, current, self.without)
+        comparable = requirements.can_compare(self.config, current, self.without)
         trial = Trials(
             HoldOut(gate.days, gate.share, gate.refit), fitting, executor, days, current, comparable
         ).of(total)
@@ -373,29 +354,21 @@ class Prepared(Startable):
         content: Content,
         manifest: dict[str, Any],
         keep: str | None,
-        held_out: Verdict | None,
+        held_out: requirements.Verdict | None,
         change: MapChange | None,
     ) -> Version:
         """Publish, unless the gate or what is current by now speaks against it."""
         config = self.config
         data, current = content.facts["data"], self.store.current()
-        verdict = judge(config, data, content.whole, change, current, held_out)
-        manifest |= verdict.manifest()
-        until = config.window.until is not None
-
-        def refusals(current: Version | None) -> list[dict[str, Any]]:
-            force = config.store.force
-            return [] if force else older_data(manifest, current, self.seen, until=until)
-
-        wanted = config.store.publish == "candidate"
+        manifest |= requirements.judge(config, data, content.whole, change, current, held_out).manifest()
         version = self.store.publish(
             content.fingerprint,
             content.lookup_bytes,
             manifest,
             keep,
             content.beside,
-            candidate=wanted,
-            refuse=refusals,
+            candidate=config.store.publish == "candidate",
+            refuse=lambda current: older_data(manifest, current, self.seen, config),
         )
         refuse(version.refusals, version)
         prune(self.store, config.retention.versions)

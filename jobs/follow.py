@@ -14,7 +14,7 @@ from jobs.config.cluster import parse_bytes
 from jobs.config.jobs import FollowConfig
 from jobs.config.sections import parse_duration, whole_days
 from jobs.outcome import Outcome, Plan
-from jobs.refit import Refits
+from jobs.refit import PUBLISHED, Refits
 from jobs.refit import check as check_refits
 from jobs.resume import prune
 from jobs.rows import own_page_folder
@@ -96,18 +96,18 @@ class Prepared:
     @property
     def plan(self) -> Plan:
         """Plan of the follower."""
-        config = self.config
-        backlog = backlog_of(self.places, self.ledger)
+        config, table = self.config, self.config.store.table
+        backlog, known = backlog_of(self.places, self.ledger), self.ledger.files
         return Plan(
-            job="follow",
-            stages=(
+            "follow",
+            (
                 f"list: find new files every {config.follow.poll}",
                 "score: copy each file and add the probability (a task for 64 files or 64 MiB)",
                 "commit: write what became of each file to the ledger",
             ),
-            reads=(f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
-            writes=(f"{self.places.target_root}/", f"{self.ledger.root}/"),
-            facts={"backlog": len(backlog), "known": len(self.ledger.files), "table": config.store.table},
+            (f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
+            (f"{self.places.target_root}/", f"{self.ledger.root}/"),
+            {"backlog": len(backlog), "known": len(known), "table": table},
         )
 
     def execute(self, executor: Executor) -> Outcome:
@@ -115,17 +115,16 @@ class Prepared:
         config = self.config
         if config.follow.status:
             return stream_status(self.places, self.ledger, self.store, config)
-        lease_owner = None
         try:
             lease_owner = LeaseOwner(self.ledger.folder)
-            return self._follow(executor, lease_owner)
+            try:
+                return self._follow(executor, lease_owner)
+            finally:
+                lease_owner.release()
         except OSError as error:
             raise TemporaryError(
                 f"{self.ledger.root}: a file operation failed ({error}); what was begun is ended by the next run"
             ) from error
-        finally:
-            if lease_owner is not None:
-                lease_owner.release()
 
     def _follow(self, executor: Executor, lease_owner: LeaseOwner) -> Outcome:
         config = self.config
@@ -149,20 +148,14 @@ class Prepared:
         if current is None and refits.due():
             refits.run(executor)
         try:
-            if config.follow.once:
-                self._once(follower, totals, refits, told)
-            else:
-                self._until_stopped(follower, totals, refits, told)
+            (self._once if config.follow.once else self._until_stopped)(follower, told)
         except KeyboardInterrupt:
-            left = (
-                f"{follower.pending:,} pending: the next run scores them"
-                if follower.pending
-                else "nothing pending"
-            )
+            pending = f"{follower.pending:,} pending: the next run scores them"
+            left = pending if follower.pending else "nothing pending"
             raise KeyboardInterrupt(f"stopped after {counted(totals.files, 'file')}; {left}") from None
         finally:
             told.tell(last=True)
-        return totals.outcome(refits.count)
+        return totals.outcome(refits.outcomes[PUBLISHED])
 
     def _say(self, current: str | None) -> None:
         """Describe the stream that is watched, its table, and its end."""
@@ -207,7 +200,8 @@ class Prepared:
             _wait(time.monotonic() + max(parse_duration(self.config.follow.poll), 1.0))
         return current
 
-    def _once(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
+    def _once(self, follower: Follower, told: Telling) -> None:
+        totals, refits = told.totals, told.refits
         change = follower.listing(whole=True)
         while (report := follower.run(change)) is not None:
             totals.add(report)
@@ -218,33 +212,28 @@ class Prepared:
             if len(left) == len(change.new):
                 break
             change = change._replace(new=left, gone=())
-        refits.look(follower.executor)
-        if refits.due():
-            refits.run(follower.executor)
+        refits.turn(follower.executor)
         if refits.refused:
             raise CheckFailedError(f"the files were scored, and the refit was refused: {refits.refused[-1]}")
-        if totals.refused:
-            names = examples(sorted(totals.refused), 3)
-            first = totals.refused[min(totals.refused)]
+        if refused := totals.refused:
             raise InputRejectedError(
-                f"{counted(len(totals.refused), 'file')} refused ({names}); the others were scored. The first: {first}"
+                f"{counted(len(refused), 'file')} refused ({examples(sorted(refused), 3)}); the others were scored. "
+                f"The first: {refused[min(refused)]}"
             )
-        if not totals.batches and not refits.count:
+        if not totals.batches and not refits.outcomes[PUBLISHED]:
             if self.config.refit.wanted:  # one that was killed, or found the disk full, may have left some
                 prune(self.store, self.config.retention.versions)
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
-    def _until_stopped(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
+    def _until_stopped(self, follower: Follower, told: Telling) -> None:
         follow = self.config.follow
         end = time.monotonic() + parse_duration(follow.lifetime)
         while time.monotonic() < end:
             began = time.monotonic()
             interrupts.check()
             report = follower.run(follower.listing())
-            totals.add(report)
-            refits.look(follower.executor)
-            if refits.due():
-                refits.run(follower.executor)
+            told.totals.add(report)
+            told.refits.turn(follower.executor)
             told.tell()
             if report is None or not report.left:
                 _wait(began + parse_duration(follow.poll))

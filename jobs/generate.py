@@ -14,25 +14,12 @@ from jobs.rows import label_lines, outcomes_of, settings_of
 from logcal.errors import InputRejectedError, counted
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
-from pipeline.classifier.shipped_classifier import (
-    FOLDER,
-    FORMAT,
-    METADATA,
-    MODEL,
-    TRAINING_SCORES,
-)
+from pipeline.classifier.shipped_classifier import FOLDER, FORMAT, METADATA, MODEL, TRAINING_SCORES
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.generate.feature_facts import DataFacts, fact_tasks, gather_facts
 from pipeline.generate.folds import Folds
-from pipeline.generate.generated_log import (
-    GeneratedLog,
-    Task,
-    generate,
-    log_schema,
-    part_path,
-    plan_repeats,
-)
+from pipeline.generate.generated_log import GeneratedLog, Task, generate, log_schema, part_path, plan_repeats
 from pipeline.generate.training import Training, memory_needed
 from pipeline.table.published import run_id, software
 

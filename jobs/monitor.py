@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
-from jobs.gate.limits import check_transform, table_segments
+from jobs.gate.limits import watched_table
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
     check_scratch,
@@ -23,6 +23,7 @@ from jobs.rows import (
     plan_of,
     row_settings,
     scratch_line,
+    source_line,
 )
 from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError, counted
 from pipeline.evaluate.day_pages import e_value, excess_sentence, render_drift
@@ -36,8 +37,8 @@ from pipeline.monitor import FOLDER, DayEvidence, History, Watch, day_evidence
 from pipeline.sort.day_tables import DayTables
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
 from pipeline.sort.source import Source
-from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import PublishedTable, Version, fitted_until
+from pipeline.table.lookup_table import read_lookup_table
+from pipeline.table.published import PublishedTable, Version, fitted_until, segments_of
 
 _YOUNG = 0.5
 """Largest share of a day's rows that may wait by their age alone: the others are tested."""
@@ -48,14 +49,10 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
 
     without : names of files of the log that are passed over, see `open_log`
     """
-    store = PublishedTable(config.store.path, config.store.table)
-    version = store.version_to_watch(config.store.version)
-    store.verify(version)
-    columns = table_segments(config.log, version)
-    facts = (read_segmented_lookup if columns else read_lookup_table)(version.lookup_path).facts
-    check_transform(config.log.score_transform, facts.score_transform)
-    own = columns_of(config.log, columns, config.window)
-    log, window = open_dated(config.window, config.log.path, own, without)
+    store, version, lookup, _ = watched_table(config)
+    transform = lookup.facts.score_transform
+    columns = columns_of(config.log, segments_of(version), config.window)
+    log, window = open_dated(config.window, config.log.path, columns, without)
     assert window is not None
     # Whether dates must be read is asked of each day anew.
     log = replace(log, columns=replace(log.columns, date=None))
@@ -70,11 +67,12 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     document = (store.folder / FOLDER).read_json(name)
     history = History(version.name, settings) if document is None else History.from_json(document, place)
     if history.settings != settings:
+        before, now = (
+            ", ".join(f"{k} = {v}" for k, v in own.items()) for own in (history.settings, settings)
+        )
         raise ConfigError(
-            f"monitor: expected the settings that {place} began with, "
-            f"{', '.join(f'{k} = {v}' for k, v in history.settings.items())}, found "
-            f"{', '.join(f'{k} = {v}' for k, v in settings.items())}: evidence under others does not add; move the "
-            "file away to begin anew"
+            f"monitor: expected the settings that {place} began with, {before}, found {now}: evidence under others "
+            "does not add; move the file away to begin anew"
         )
     days = _new_days(window, history, version)
     # The page of days that were looked at before is all that may be left to do.
@@ -82,9 +80,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     if not days and (page is None or not history.days):
         _end_without_new_days(history, config.monitor.alpha, version)
     needed = check_scratch(config, window.log, scratch_bytes(window.log, write=True))
-    return Prepared(
-        config, log, window, days, store, version, history, place, facts.score_transform, needed, page
-    )
+    return Prepared(config, log, window, days, store, version, history, place, transform, needed, page)
 
 
 def _new_days(window: Window, history: History, version: Version) -> list[int]:
@@ -144,25 +140,17 @@ class Prepared(Startable):
     def plan(self) -> Plan:
         """Plan of the monitor."""
         days = [day_of(day).isoformat() for day in self.days]
-        look = (
-            f"look at {counted(len(days), 'day')}, {days[0]} to {days[-1]}, one after the other: sort, merge, add up"
-            if days
-            else None
-        )
+        stage = "write the page again, from the days tested before"
+        if days:
+            count = f"{counted(len(days), 'day')}, {days[0]} to {days[-1]}"
+            stage = f"look at {count}, one after the other: sort, merge, add up"
         page = () if self.page is None else (f"{self.page}/{REPORT}",)
         return Plan(
-            job="monitor",
-            stages=(look or "write the page again, from the days tested before",),
-            reads=(
-                f"{', '.join(self.config.log.path)}: {self.window.log.described()}",
-                self.version.lookup_path,
-            ),
-            writes=(
-                self.place,
-                *page,
-                scratch_line(self.config, self.needed),
-            ),
-            facts={"days": days, "version": self.version.name},
+            "monitor",
+            (stage,),
+            (source_line(self.config, self.window.log), self.version.lookup_path),
+            (self.place, *page, scratch_line(self.config, self.needed)),
+            {"days": days, "version": self.version.name},
         )
 
     def graph(self) -> Graph:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -60,8 +62,9 @@ def row_facts(table: ScoreTable, left_out: Collection[str] = ()) -> dict[str, An
     }
 
 
-def run_facts(identity: str, finished: str, seconds: float) -> dict[str, Any]:
-    """Facts of the run for a report."""
+def run_facts(identity: str, started: float) -> dict[str, Any]:
+    """Facts of a run that ends, for a report. started : by `time.perf_counter`."""
+    finished, seconds = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter() - started
     return {"id": identity, "finished": finished, "seconds": round(seconds, 2), **software()}
 
 

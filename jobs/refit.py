@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
@@ -28,11 +29,12 @@ from pipeline.follow.batch import compare, list_sources
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import LogFile, expected_folder, find_files
 from pipeline.log.logs import read_footers
-from pipeline.table.published import PublishedTable, Version
+from pipeline.table.published import PublishedTable
 
 log = logging.getLogger("logcal")
 
 T = TypeVar("T")
+J = TypeVar("J", bound=JobConfig)
 
 PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "rejected"
 """Outcomes of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
@@ -61,27 +63,23 @@ class Refits:
     refused: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     alarmed: bool = False
-    _last: dict[str, Any] | None = field(default=None, init=False)
 
-    @property
-    def count(self) -> int:
-        """Number of tables that were published in this run."""
-        return self.outcomes[PUBLISHED]
-
+    @cached_property
     def last(self) -> dict[str, Any]:
         """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
-        if self._last is None:
-            self._last = self.ledger.folder.read_json(_STATE) or {}
-        return self._last
+        return self.ledger.folder.read_json(_STATE) or {}
+
+    def turn(self, executor: Executor) -> None:
+        """Watch the table, and refit if it is time."""
+        self._look(executor)
+        if self.due():
+            self.run(executor)
 
     def due(self) -> bool:
         """Tell whether it is time."""
-        refit = self.config.refit
-        if not refit.wanted:
-            return False
-        last = self.last()
-        if not last:
-            return True
+        refit, last = self.config.refit, self.last
+        if not refit.wanted or not last:
+            return refit.wanted
         every, since, now = parse_duration(refit.every), last.get("checked", last), time.time()
         # A clock that was set back must not stop refits for as long.
         late = every is not None and not 0 <= now - since["at"] < every
@@ -104,32 +102,32 @@ class Refits:
                 found += [f"{file.path} {file.size} {file.stamp}" for file in files]
             except InputRejectedError as error:
                 found.append(str(error))
-        current = PublishedTable(config.store.path, config.store.table).readable_current()
-        content = json.dumps([config.model_dump(mode="json"), current, found])
+        content = json.dumps([config.model_dump(mode="json"), self._table.readable_current(), found])
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def look(self, executor: Executor) -> None:
+    def _look(self, executor: Executor) -> None:
         """Watch the table as the monitor job does, when it is time: its alarm makes a refit due."""
         seconds = parse_duration(self.config.refit.alarm)
-        if seconds is None or not self.last():
+        if seconds is None or not self.last:
             return
-        looked = self.last().get("looked", 0.0)
+        looked = self.last.get("looked", 0.0)
         if 0 <= time.time() - looked < seconds:
             return
         from jobs import monitor
 
+        config = self._job_config(MonitorConfig, report={})  # the stream has a page of its own
         try:
-            self._tried(lambda files: monitor.prepare(self._monitor_config(), files).execute(executor))
+            self._tried(lambda files: monitor.prepare(config, files).execute(executor))
         except CheckFailedError as error:
             self.alarmed = True
             log.warning("alarm: %s", error)
         except (NothingToDoError, InputRejectedError) as error:
             log.info("not looked at: %s", error)
-        self._say({**self.last(), "looked": time.time(), "alarm": self.alarmed})
+        self._say({**self.last, "looked": time.time(), "alarm": self.alarmed})
 
     def _say(self, content: dict[str, Any]) -> None:
         self.ledger.folder.replace(_STATE, json.dumps(with_checksum(content)).encode())
-        self._last = content
+        self.last = content
 
     def _damaged(self) -> set[str]:
         """Files of the stream that were refused, or cannot be read yet: one of them stops no refit."""
@@ -197,9 +195,11 @@ class Refits:
         from jobs import fit
 
         started, inputs = time.time(), self._inputs()
-        before = self.last().get("version")
+        before = self.last.get("version")
         version, message = before, ""
-        facts = {key: value for key, value in self.last().items() if key in ("looked", "label_coverage")}
+        facts: dict[str, Any] = {
+            key: self.last[key] for key in ("looked", "label_coverage") if key in self.last
+        }
         try:
             outcome = self._tried(lambda files: fit.prepare(self._fit_config(), files).execute(executor))
             kind, version = PUBLISHED, outcome.summary["version"]
@@ -216,43 +216,27 @@ class Refits:
             facts["rejected"] = inputs
             log.warning("no refit: %s", error)
         self.outcomes[kind] += 1
-        log.info(
-            "refit: %s%s, %.1f s", kind, f" {version}" if kind == PUBLISHED else "", time.time() - started
-        )
-        if kind == UNCHANGED and (current := self._current()) is not None and current.name != before:
+        said = f" {version}" if kind == PUBLISHED else ""
+        log.info("refit: %s%s, %.1f s", kind, said, time.time() - started)
+        current = self._table.current() if kind == UNCHANGED else None
+        if current is not None and current.name != before:
             # A refit that was killed before it could say so has published it.
             kind, version, message = PUBLISHED, current.name, ""
             facts["label_coverage"] = _coverage(current.manifest["data"])
         self.alarmed = False
-        self._say(
-            {
-                **facts,
-                "at": started,
-                "rows": self._rows(),
-                "outcome": kind,
-                "version": version,
-                "message": message,
-                "alarm": False,
-            }
-        )
+        facts |= {"at": started, "rows": self._rows(), "alarm": False}
+        self._say({**facts, "outcome": kind, "version": version, "message": message})
         return kind
 
-    def _current(self) -> Version | None:
-        return PublishedTable(self.config.store.path, self.config.store.table).current()
+    @property
+    def _table(self) -> PublishedTable:
+        return PublishedTable(self.config.store.path, self.config.store.table)
 
     def _fit_config(self) -> FitConfig:
-        section = self._sections(FitConfig)
-        section["retention"] = {"versions": self.config.retention.versions}
-        return FitConfig.model_validate(section)
+        return self._job_config(FitConfig, retention={"versions": self.config.retention.versions})
 
-    def _monitor_config(self) -> MonitorConfig:
-        section = self._sections(MonitorConfig)
-        # The stream has a page of its own.
-        del section["report"]
-        return MonitorConfig.model_validate(section)
-
-    def _sections(self, job: type[JobConfig]) -> dict[str, Any]:
-        """Sections of another job in the stream's configuration: of labelled rows, up to days with mature labels."""
+    def _job_config(self, job: type[J], **sections: Any) -> J:
+        """Another job's part of the stream's configuration: of labelled rows, up to days with mature labels."""
         config = self.config
         given = config.model_dump(mode="json")
         section = {key: given[key] for key in job.model_fields if key in given}
@@ -261,7 +245,7 @@ class Refits:
         if days := whole_days(config.refit.mature_after):
             until = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
             section["window"] = {**given["window"], "until": until.isoformat()}
-        return section
+        return job.model_validate(section | sections)
 
 
 def _coverage(facts: Mapping[str, Any]) -> float | None:

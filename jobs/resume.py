@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.config.jobs import FitConfig
 from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
@@ -20,18 +21,10 @@ OLDER_DATA = "older_data"
 """The rule that `--force` sets aside."""
 
 
-def left_to_do(
-    store: TableStore, identity: str, *, candidate: bool, force: bool, keep: int | None, until: bool = False
-) -> Version | None:
+def left_to_do(store: TableStore, identity: str, config: FitConfig) -> Version | None:
     """The version that a run made before and that is to be made current now; None: the run is new.
 
-    Parameters
-    ----------
     identity : the run's id
-    candidate : whether the run is to leave CURRENT alone
-    force : whether older data are no reason to refuse it
-    keep : versions that stay, see `prune`: a run that was killed may have left more
-    until : whether the run was told on which day to end
 
     Raises
     ------
@@ -47,7 +40,7 @@ def left_to_do(
     stand = status_of(made, store.journal.entries(), now)
     said = f"the same log and configuration were published as version {made.name}"
     if stand.status is Status.CURRENT:
-        raise NothingToDoError(f"{said}: nothing to do", lambda: prune(store, keep))
+        raise NothingToDoError(f"{said}: nothing to do", lambda: prune(store, config.retention.versions))
     if stand.status is Status.TAKEN_BACK:
         when = "" if stand.rollback is None else f" on {stand.rollback.at}"
         raise NothingToDoError(
@@ -57,12 +50,12 @@ def left_to_do(
     if made.candidate:
         store.enter_candidate(made)
     if stand.status is Status.REFUSED:
-        refuse([own for own in made.refusals if own["rule"] != OLDER_DATA or not force], made)
-    if candidate:
+        refuse([own for own in made.refusals if own["rule"] != OLDER_DATA or not config.store.force], made)
+    if config.store.publish == "candidate":
         raise NothingToDoError(
             f"{said} (live: {now or 'none'}), and store.publish is candidate: nothing to do"
         )
-    refusals = [] if force else older_data(made.manifest, store.current(), now, until=until)
+    refusals = older_data(made.manifest, store.current(), now, config)
     if refusals and stand.status is Status.REPLACED:
         raise NothingToDoError(
             f"{said}, which {now} with newer days has replaced: nothing to do; --force makes it live again"
@@ -100,7 +93,7 @@ def prune(store: TableStore, keep: int | None) -> None:
 
 
 def older_data(
-    run: dict[str, Any], current: Version | None, seen: str | None, *, until: bool
+    run: dict[str, Any], current: Version | None, seen: str | None, config: FitConfig
 ) -> list[dict[str, Any]]:
     """Why a run's table must not replace the current one, if its data end earlier: at most one refusal.
 
@@ -112,16 +105,15 @@ def older_data(
     run : what the run's manifest says: window, log, started
     current : the current version
     seen : what CURRENT held when the run began
-    until : whether the run was told on which day to end
     """
-    if current is None:
+    if current is None or config.store.force:
         return []
     moved = current.name != seen
     mine, other = _data_end(run), _data_end(current.manifest)
     if mine[0] != other[0] or mine[0] == "unknown":
         mine, other = (("start", str(manifest.get("started", ""))) for manifest in (run, current.manifest))
     kind, end = mine
-    if end >= other[1] or not (moved or (until and kind == "day")):
+    if end >= other[1] or not (moved or (config.window.until is not None and kind == "day")):
         return []
     what = {
         "day": f"its data end on {end}, and those of the current version {current.name} on {other[1]}",

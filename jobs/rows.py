@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import DataConfig, JobConfig
 from jobs.config.sections import LogConfig, WindowConfig, parse_duration, whole_days
-from jobs.outcome import SCRATCH
+from jobs.outcome import SCRATCH, Plan
 from logcal.errors import ConfigError, NothingToDoError, counted
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
@@ -255,33 +255,47 @@ class Sorting:
     ----------
     config : of the job
     identity : the run's id
+    needed : bytes of scratch space that it takes at most
     quarantine : where rows that cannot be used are kept; None: nowhere
     """
 
     config: Any
+    log: Log
     identity: str
+    needed: int
     quarantine: Output | None
 
     @classmethod
-    def of(cls, config: Any, log: Log, identity: str) -> Sorting:
-        """Check that the rows that cannot be used can be kept where the configuration says."""
+    def of(cls, config: Any, log: Log, identity: str, needed: int, *, sorts: int = 1) -> Sorting:
+        """Check that scratch space, and a place for rows that cannot be used, can be as the configuration says.
+
+        needed, sorts : see `check_scratch`
+        """
         quarantine = None
         if config.log.quarantine_path is not None:
             quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
             quarantine.check_apart(log.places())
             check_place(quarantine, identity)
-        return cls(config, identity, quarantine)
+        return cls(config, log, identity, check_scratch(config, log, needed, sorts=sorts), quarantine)
 
-    def plan(self, log: Log, scratch: str = UNMADE, transform: str = "none") -> SortPlan:
-        """Sort a log in a folder, within the memory of a worker."""
-        return plan_of(self.config, log, scratch, transform, keep=self.quarantine is not None)
+    def plan(self, scratch: str = UNMADE, transform: str = "none") -> SortPlan:
+        """Sort the log in a folder, within the memory of a worker."""
+        return plan_of(self.config, self.log, scratch, transform, keep=self.quarantine is not None)
 
-    def stages(self, log: Log) -> tuple[str, str]:
-        """Stages of a plan that make the log's score table in scratch space."""
-        tasks = counted(len(cut(log, self.plan(log).run_rows)), "task")
-        return (
-            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks})",
-            "merge: write the score table to scratch",
+    def planned(self, job: str, *stages: str, reads: str = "", writes: Sequence[str], **facts: Any) -> Plan:
+        """Plan of a job that makes the log's score table in scratch space. stages : after that; reads : besides it."""
+        log = self.log
+        tasks = counted(len(cut(log, self.plan().run_rows)), "task")
+        return Plan(
+            job,
+            (
+                f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks})",
+                "merge: write the score table to scratch",
+                *stages,
+            ),
+            (source_line(self.config, log), *filter(None, [reads])),
+            (*writes, scratch_line(self.config, self.needed)),
+            {**facts_of(log), **facts, "run_id": self.identity},
         )
 
     def keep_bad(self, scratch: str, count: int) -> None:
@@ -324,6 +338,11 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
 def facts_of(log: Log) -> dict[str, Any]:
     """Facts of a log for a plan."""
     return {"files": len(log.files), "rows": log.rows, "bytes": log.size}
+
+
+def source_line(config: Any, log: Log) -> str:
+    """Line of a plan about the log that is read."""
+    return f"{', '.join(config.log.path)}: {log.described()}"
 
 
 def scratch_line(config: Any, needed: int) -> str:

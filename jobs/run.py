@@ -118,7 +118,7 @@ def _draw(prepared: Any, path: str) -> None:
 
 def _reach(config: JobConfig) -> None:
     """Storage and clusters as a configuration has them."""
-    from jobs.cluster.starting import check_class
+    from jobs.cluster.kinds import check_class
 
     use(config.storage.options)
     remember_urls(config.model_dump(mode="json"))

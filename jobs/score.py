@@ -10,7 +10,7 @@ from jobs.config.jobs import ScoreConfig
 from jobs.config.sections import ScoreSection
 from jobs.gate.limits import accept, check_classifier, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
-from jobs.rows import above_days, facts_of, place_of, window_of
+from jobs.rows import above_days, facts_of, place_of, source_line, window_of
 from logcal.errors import ConfigError, counted
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
@@ -137,29 +137,21 @@ class Prepared:
         """Plan of the scoring."""
         log = self.log
         return Plan(
-            job="score",
-            stages=(
+            "score",
+            (
                 f"score: copy each file and add the probability ({counted(len(tasks_of(log)), 'task')})",
                 "publish: rename the finished folder to its place",
             ),
-            reads=(
-                f"{', '.join(self.config.log.path)}: {log.described()}",
-                self.version.lookup_path,
-            ),
-            writes=(self.output.url, str(self.output.beside)),
-            facts={
-                **facts_of(log),
-                "table": self.config.store.table,
-                "version": self.version.name,
-                "method": self.version.manifest["method"],
-                "run_id": self.identity,
-                **self._window,
-            },
+            (source_line(self.config, log), self.version.lookup_path),
+            (self.output.url, str(self.output.beside)),
+            {**facts_of(log), **self._facts, "method": self.version.manifest["method"]},
         )
 
     @property
-    def _window(self) -> dict[str, Any]:
-        return {} if self.window is None else {"window": window_days(self.window)}
+    def _facts(self) -> dict[str, Any]:
+        window = {} if self.window is None else {"window": window_days(self.window)}
+        table, version = self.config.store.table, self.version.name
+        return {"table": table, "version": version, "run_id": self.identity, **window}
 
     def graph(self) -> Graph:
         """Graph of the scoring."""
@@ -169,8 +161,7 @@ class Prepared:
 
     def execute(self, executor: Executor) -> Outcome:
         """Score."""
-        config = self.config
-        classifying = self.scoring.classifying
+        config, classifying = self.config, self.scoring.classifying
         scored = score_log(
             self.log,
             self.scoring,
@@ -182,17 +173,11 @@ class Prepared:
         )
         summary = {
             "path": scored.path,
-            "table": scored.table,
-            "version": scored.version,
             "column": config.output.column,
             "files": len(scored.files),
             **scored.counts._asdict(),
-            "run_id": self.identity,
-            **self._window,
+            **self._facts,
         }
-        if classifying is not None:
-            summary["classifier"] = classifying.classifier.path
-            summary["threshold"] = classifying.threshold
         rows = scored.counts
         without = f", {rows.null_rows:,} of them without a score and so without a probability"
         lines = [
@@ -202,6 +187,7 @@ class Prepared:
         ]
         lines += [f"  {text}" for text in (outside_text(scored), unseen_text(scored)) if text]
         if classifying is not None:
+            summary |= {"classifier": classifying.classifier.path, "threshold": classifying.threshold}
             lines.append(
                 f"  classified by {classifying.classifier.path}, decided at {classifying.threshold:.4g}"
             )

@@ -62,24 +62,19 @@ class Totals(Counts):
             "removed": report.removed,
             "left": report.left,
         }
-        more = [f"{count:,} {what}" for what, count in counts.items() if count]
-        log.info(
-            "batch %s: %s, %s, version %s, %.2f s%s",
-            f"{report.number:,}",
-            counted(report.files, "file"),
-            counted(report.rows, "row"),
-            report.version,
-            report.seconds,
-            f"; {', '.join(more)}" if more else "",
+        more = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        batch, done = (
+            f"batch {report.number:,}",
+            f"{counted(report.files, 'file')}, {counted(report.rows, 'row')}",
         )
+        end = f"; {more}" if more else ""
+        log.info("%s: %s, version %s, %.2f s%s", batch, done, report.version, report.seconds, end)
         outside = report.rows_below_range + report.rows_above_range
         if outside > WARNED * report.rows:
-            log.warning(
-                "batch %s: %s of %s rows have scores that no row of the table's fit reached",
-                f"{report.number:,}",
-                f"{outside:,}",
-                f"{report.rows:,}",
+            reached = (
+                f"{outside:,} of {report.rows:,} rows have scores that no row of the table's fit reached"
             )
+            log.warning("%s: %s", batch, reached)
         for name, reason in list(report.refused.items())[:5]:
             log.warning("refused %s: %s", name, reason)
 
@@ -101,10 +96,8 @@ class Totals(Counts):
             f"scored {self.rows:,} rows in {counted(self.files, 'file')}, {counted(self.batches, 'batch')}",
             f"  {self.path}",
         ]
-        if self.refused:
-            lines.append(
-                f"  {counted(len(self.refused), 'file')} refused: {examples(sorted(self.refused), 3)}"
-            )
+        if refused := self.refused:
+            lines.append(f"  {counted(len(refused), 'file')} refused: {examples(sorted(refused), 3)}")
         if self.waiting:
             lines.append(f"  {counted(self.waiting, 'file')} could not be read yet")
         return Outcome(summary=summary, lines=lines)
@@ -123,7 +116,7 @@ def stream_status(places: Places, ledger: Ledger, store: TableStore, config: Fol
     refused = ledger.refused
     scored = len(ledger.files) - len(refused)
     current = store.current()
-    last = Refits(config, ledger).last()
+    last = Refits(config, ledger).last
     ages = {
         "last_batch_age": _age(ledger.facts.get("at"), now),
         "table_age": _age(published_at(store, None if current is None else current.name), now),
@@ -145,14 +138,10 @@ def stream_status(places: Places, ledger: Ledger, store: TableStore, config: Fol
         "refused": refused,
         **ages,
     }
-    size, batch, published = (
-        summary["backlog_bytes"],
-        said(ages["last_batch_age"]),
-        said(ages["table_age"]),
-    )
+    size, batch, made = summary["backlog_bytes"], said(ages["last_batch_age"]), said(ages["table_age"])
     lines = [
         f"{places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
-        f"  last batch {batch}; table version {summary['version']}, published {published}",
+        f"  last batch {batch}; table version {summary['version']}, published {made}",
     ]
     lines += [f"  {day}" for day in summary["strange_days"]]
     if last:
@@ -186,9 +175,10 @@ class Telling:
 
     def tell(self, *, last: bool = False) -> None:
         """Write what is due. last : whatever is wanted."""
+        page = page_folder(self.config.report.path, "follow")
         wanted = (
             ("record.prometheus", self.config.record.prometheus, _METRICS_EVERY, self._metrics),
-            ("report.path", page_folder(self.config.report.path, "follow"), _PAGE_EVERY, self._page),
+            ("report.path", page, _PAGE_EVERY, self._page),
         )
         for setting, where, every, write in wanted:
             now = time.monotonic()
@@ -205,7 +195,7 @@ class Telling:
     def _metrics(self, path: Path) -> None:
         from jobs.exports import update_stream
 
-        totals, last = self.totals, self.refits.last()
+        totals, last = self.totals, self.refits.last
         batch_at, batch = totals.reports[-1] if totals.reports else (None, None)
         if totals.version != self._published[0]:
             self._published = (totals.version, published_at(self.store, totals.version))
@@ -215,11 +205,7 @@ class Telling:
             "batch_seconds": None if batch is None else batch.seconds,
             "table_timestamp_seconds": self._published[1],
             "batches": totals.batches,
-            "files": {
-                "scored": totals.files,
-                "refused": len(totals.refused),
-                "removed": totals.removed,
-            },
+            "files": {"scored": totals.files, "refused": len(totals.refused), "removed": totals.removed},
             "rows": {"scored": totals.rows, "null": totals.null_rows, "unseen": totals.unseen_rows},
             "backlog_files": totals.left,
             "waiting_files": len(self.ledger.waiting),
@@ -234,7 +220,7 @@ class Telling:
         from pipeline.files.folders import write_whole
         from pipeline.monitor import watched_days
 
-        now, last = time.time(), self.refits.last()
+        now, last = time.time(), self.refits.last
         refused, coverage = self.ledger.refused, last.get("label_coverage")
         facts = {
             "log": without_secrets(self.places.root),
@@ -248,16 +234,12 @@ class Telling:
             "last refit": _refit_said(last, now) if last else "none",
             "rows with a label": None if coverage is None else f"{100 * coverage:.4g} %",
         }
-        page = render_stream(
-            f"Stream of {self.totals.table}",
-            facts,
-            refused,
-            [
-                (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(sep=" ", timespec="seconds"), vars(report))
-                for at, report in self.totals.reports
-            ],
-            watched_days(self.store.folder, self.store.names()),
-        )
+        reports = [
+            (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(sep=" ", timespec="seconds"), vars(report))
+            for at, report in self.totals.reports
+        ]
+        days = watched_days(self.store.folder, self.store.names())
+        page = render_stream(f"Stream of {self.totals.table}", facts, refused, reports, days)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / REPORT, page.encode())
 

@@ -416,7 +416,7 @@ class Managed(SpecCluster):
 
 def managed(monkeypatch, kind, timeout=60):
     """A configuration of a cluster whose workers are of a class of this module."""
-    monkeypatch.setattr("jobs.cluster.kinds._cluster_class", lambda path: partial(Managed, kind))
+    monkeypatch.setattr("jobs.cluster.kinds.check_class", lambda config: partial(Managed, kind))
     return ClusterConfig(kind="tests.Managed", workers=1, memory="256MiB", timeout=timeout)
 
 

@@ -7,6 +7,8 @@ from common import predictions, prepared, simulated
 from calibrators import Isotonic, collapse
 from calibrators.arithmetic.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 from jobs.config.sections import GateConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge_held_out
 from jobs.resume import older_data
@@ -219,7 +221,9 @@ CASES = [
 
 @pytest.mark.parametrize(("run", "current", "seen", "until", "said"), CASES)
 def test_what_is_refused(run, current, seen, until, said):
-    found = older_data(version("", **run).manifest, version("b", **current), seen, until=until)
+    settings = ["log.path=log", "store.path=s", "store.table=ads", "window.column=day"]
+    config = load(FitConfig, (), [*settings, *(["window.until=2026-01-02"] if until else [])])
+    found = older_data(version("", **run).manifest, version("b", **current), seen, config)
     assert bool(found) == (said is not None)
     if said is not None:
         (refusal,) = found
@@ -227,7 +231,7 @@ def test_what_is_refused(run, current, seen, until, said):
         assert said in refusal["message"]
         assert "--force" in refusal["message"]
         assert ("meanwhile" in refusal["message"]) == (seen != "b")
-    assert older_data(version("", **run).manifest, None, None, until=until) == []
+    assert older_data(version("", **run).manifest, None, None, config) == []
 
 
 @pytest.fixture

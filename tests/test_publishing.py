@@ -10,6 +10,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 from jobs.resume import left_to_do
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files import folders, locks
@@ -27,7 +29,9 @@ def store(request, tmp_path):
 
 def fit(store, content, *, candidate=False, refused=()):
     """What a fit does, without its log: returns the version's name, or raises what the job would."""
-    made = left_to_do(store, content, candidate=candidate, force=False, keep=None)
+    publish = "candidate" if candidate else "current"
+    settings = ("log.path=log", "store.path=s", "store.table=ads", f"store.publish={publish}")
+    made = left_to_do(store, content, load(FitConfig, (), settings))
     if made is not None:
         store.make_current(made)
         return made.name

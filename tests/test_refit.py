@@ -161,7 +161,7 @@ def refit(place, arriving):
     ledger.load()
     found = refits.Refits(config, ledger)
     found.run(InlineExecutor())
-    return found.last()["outcome"]
+    return found.last["outcome"]
 
 
 def rows_of_current(place):
@@ -335,7 +335,7 @@ def test_when_it_is_time(last, rows, expected, monkeypatch):
     config = load(FollowConfig, [], [*places, "refit.every=1h", "refit.rows=100"])
     ledger = SimpleNamespace(files={"a": SimpleNamespace(rows=rows)})
     stream = refits.Refits(config, ledger)
-    monkeypatch.setattr(refits.Refits, "last", lambda self: last)
+    stream.last = last
     monkeypatch.setattr(refits.time, "time", lambda: 1000.0)
     assert stream.due() == expected
 

@@ -8,6 +8,7 @@ import os
 import time
 from concurrent.futures import Future as Answer
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 from calibrators.arithmetic.processors import processors
@@ -24,20 +25,10 @@ _LONGEST_PAUSE = 300.0
 
 _SLURM = ("squeue", "--noheader", "--me", "--states=all", "--format=%i %T %r")
 
-_ENDED = frozenset(
-    [
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    ]
-)
+_ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
+)  # fmt: skip
 
 
 class ClusterJobs:
@@ -87,11 +78,8 @@ class ClusterJobs:
             return
         # One that it never had may be another Slurm's, where several share a submission host.
         self.known |= states.keys()
-        ended = [
-            name
-            for name, job in waiting.items()
-            if job.job_id in self.known and states.get(job.job_id, "COMPLETED").split()[0] in _ENDED
-        ]
+        known = {name: job.job_id for name, job in waiting.items() if job.job_id in self.known}
+        ended = [name for name, own in known.items() if states.get(own, "COMPLETED").split()[0] in _ENDED]
         first = next((job.job_id for job in waiting.values() if job.job_id in states), None)
         self.said = f"Slurm has job {first} as {states[first]}" if first else ""
         if ended:
@@ -105,9 +93,8 @@ class ClusterJobs:
         here = [str(worker["name"]) for worker in self.cluster.scheduler_info["workers"].values()]
         found = {}
         for name, job in jobs.items():
-            if not getattr(job, "job_id", None) or not str(getattr(job, "submit_command", "")).startswith(
-                "sbatch"
-            ):
+            submitted = str(getattr(job, "submit_command", ""))
+            if not getattr(job, "job_id", None) or not submitted.startswith("sbatch"):
                 continue
             # Where a job has several workers, they are called after it.
             if any(worker == str(name) or worker.startswith(f"{name}-") for worker in here):
@@ -129,12 +116,7 @@ async def _slurm_states() -> dict[str, str] | None:
     import asyncio
 
     try:
-        process = await asyncio.create_subprocess_exec(
-            *_SLURM,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        process = await asyncio.create_subprocess_exec(*_SLURM, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
         output, _ = await process.communicate()
     except OSError:
         return None
@@ -167,7 +149,7 @@ def local_cluster(config: ClusterConfig, method: str) -> Any:
     )
     for attempt in range(_STARTS):
         try:
-            return _started(config)
+            return _started(config, local_workers(config))
         except (RuntimeError, OSError, TimeoutError) as error:
             # A worker that was killed while it started.
             if attempt == _STARTS - 1:
@@ -178,10 +160,9 @@ def local_cluster(config: ClusterConfig, method: str) -> Any:
     raise AssertionError
 
 
-def _started(config: ClusterConfig) -> Any:
+def _started(config: ClusterConfig, workers: int) -> Any:
     from distributed import LocalCluster
 
-    workers = local_workers(config)
     cluster = LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
@@ -204,12 +185,8 @@ def _forget_spans(scheduler: Any) -> None:
     A scheduler keeps a span of each for its dashboard, with its groups of tasks and, on the workers, their metrics, for
     as long as it lives: some kilobytes for each graph, and a stream has a graph for each batch.
     """
-
-    def nothing(*_: Any, **__: Any) -> dict[Any, Any]:
-        return {}
-
     spans = scheduler.extensions["spans"]
-    spans.observe_tasks = spans.heartbeat = nothing
+    spans.observe_tasks = spans.heartbeat = lambda *_, **__: {}
 
 
 def local_workers(config: ClusterConfig) -> int:
@@ -263,15 +240,35 @@ class Refusals(logging.Handler):
 _ADAPTIVE = "distributed.deploy.adaptive"
 
 
-def check_class(config: ClusterConfig) -> None:
-    """Raise ConfigError if the configuration names a cluster class that cannot be imported."""
-    if config.by_class:
-        _cluster_class(config.kind)
+def check_class(config: ClusterConfig) -> Any:
+    """The cluster class that a configuration names; None where it names a kind.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be imported, or is none.
+    """
+    if not config.by_class:
+        return None
+    module_name, _, name = config.kind.rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        package = module_name.partition(".")[0].replace("_", "-")
+        raise ConfigError(
+            f"cluster.kind: cannot import {config.kind} ({error}): install it with `pip install {package}`, "
+            "or correct the path"
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"cluster.kind: the module {module_name} has no class {name}") from None
+    if not (isinstance(cls, type) and hasattr(cls, "scale")):
+        raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
+    return cls
 
 
 def cluster_of_class(config: ClusterConfig) -> Any:
     """A cluster of the class that the configuration names, with as many workers as it wants."""
-    cls = _cluster_class(config.kind)
+    cls = check_class(config)
     try:
         cluster = cls(**config.arguments)
     except TypeError as error:
@@ -282,23 +279,6 @@ def cluster_of_class(config: ClusterConfig) -> Any:
         # Unlike with `scale`, jobs that are preempted are submitted again.
         cluster.adapt(minimum=config.workers, maximum=config.workers)
     return cluster
-
-
-def _cluster_class(path: str) -> Any:
-    module_name, _, name = path.rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        package = module_name.partition(".")[0].replace("_", "-")
-        raise ConfigError(
-            f"cluster.kind: cannot import {path} ({error}): install it with `pip install {package}`, "
-            "or correct the path"
-        ) from None
-    except AttributeError:
-        raise ConfigError(f"cluster.kind: the module {module_name} has no class {name}") from None
-    if not (isinstance(cls, type) and hasattr(cls, "scale")):
-        raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
-    return cls
 
 
 def client_of(cluster: Any, config: ClusterConfig) -> Any:

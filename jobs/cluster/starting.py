@@ -7,30 +7,19 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from jobs.cluster import process_memory, worker_process
-from jobs.cluster.kinds import (
-    ClusterJobs,
-    Refusals,
-    check_class,
-    client_of,
-    cluster_of_class,
-    connect,
-    local_cluster,
-    local_workers,
-)
+from jobs.cluster import kinds, process_memory, worker_process
 from jobs.cluster.watching import ClusterWatch, check_workers, no_worker
 from jobs.config.cluster import ADDRESS, AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
-from pipeline.execution.cluster import look
+from pipeline.execution.cluster import look, soon
 
-__all__ = ["StartExecutor", "check_class", "given_executor", "starting_executor"]
+__all__ = ["StartExecutor", "given_executor", "starting_executor"]
 
 log = logging.getLogger("logcal")
 
@@ -86,7 +75,7 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
                 return InlineExecutor(stack.enter_context(reporting()))
             if config.kind == THREADS or (config.kind == AUTO and threads):
                 process_memory.keep()
-                return ThreadExecutor(local_workers(config), stack.enter_context(reporting()))
+                return ThreadExecutor(kinds.local_workers(config), stack.enter_context(reporting()))
             up = begun or start()
             client, watch = up.result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
@@ -115,13 +104,17 @@ def given_executor(client: Any, config: ClusterConfig) -> Iterator[StartExecutor
                 client.wait_for_workers(1, timeout=config.timeout)
             except (DaskTimeoutError, TimeoutError):
                 raise no_worker(config, "") from None
-            workers = client.run_on_scheduler(look, sizes={}).workers
-            there = config.model_copy(update={"kind": ADDRESS})
-            check_workers(client, workers, there)
-            watch = ClusterWatch(client, there, set(workers))
+            watch = _watched(client, config.model_copy(update={"kind": ADDRESS}))
             return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
 
         yield executor
+
+
+def _watched(client: Any, config: ClusterConfig, **more: Any) -> ClusterWatch:
+    """Watch a cluster, whose workers suit so far. more : see `ClusterWatch`."""
+    workers = client.run_on_scheduler(look, sizes={}).workers
+    check_workers(client, workers, config)
+    return ClusterWatch(client, config, set(workers), **more)
 
 
 def _without_bokeh(config: ClusterConfig) -> str:
@@ -139,13 +132,12 @@ class _Starting:
         self.config = config
         self.client: Any = None
         self.cluster: Any = None
-        self.jobs: ClusterJobs | None = None
+        self.jobs: kinds.ClusterJobs | None = None
         self.unwanted = threading.Event()
         self.deadline = time.monotonic() + config.timeout
-        self.refusals = Refusals()
-        self._future: Future[tuple[Any, ClusterWatch]] = Future()
+        self.refusals = kinds.Refusals()
         self._method = worker_process.begin() if config.on_this_machine else "spawn"
-        threading.Thread(target=self._run, name="logcal-cluster", daemon=True).start()
+        self._future = soon(self._start)
 
     def result(self) -> tuple[Any, ClusterWatch]:
         """A client with at least one worker, and what looks after its workers."""
@@ -172,12 +164,6 @@ class _Starting:
         if self.cluster is not None:
             self.cluster.close()
 
-    def _run(self) -> None:
-        try:
-            self._future.set_result(self._start())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            self._future.set_exception(error)
-
     def _start(self) -> tuple[Any, ClusterWatch]:
         import distributed  # noqa: F401 - sets the levels of its loggers
 
@@ -187,18 +173,16 @@ class _Starting:
             raise TemporaryError("the run ended before the cluster started")
         config = self.config
         if config.on_this_machine:
-            self.cluster = local_cluster(config, self._method)
+            self.cluster = kinds.local_cluster(config, self._method)
         elif config.by_class:
-            self.cluster = cluster_of_class(config)
+            self.cluster = kinds.cluster_of_class(config)
         if self.cluster is not None:
-            self.jobs = ClusterJobs(self.cluster)
-        self.client = connect(config) if self.cluster is None else client_of(self.cluster, config)
+            self.jobs = kinds.ClusterJobs(self.cluster)
+        self.client = kinds.connect(config) if self.cluster is None else kinds.client_of(self.cluster, config)
         self._await_worker()
-        workers = self.client.run_on_scheduler(look, sizes={}).workers
-        check_workers(self.client, workers, config)
         # Those of this machine have nannies.
         jobs = self.jobs if config.by_class else None
-        return self.client, ClusterWatch(self.client, config, set(workers), self._words, jobs)
+        return self.client, _watched(self.client, config, words=self._words, jobs=jobs)
 
     def _await_worker(self) -> None:
         from distributed import TimeoutError as DaskTimeoutError

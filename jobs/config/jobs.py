@@ -9,34 +9,9 @@ from pydantic import BeforeValidator, Field, create_model
 from pydantic.fields import FieldInfo
 
 from calibrators import COMPARED
+from jobs.config import sections
 from jobs.config.base import Names, Packages, Paths, Section, Text, accepted_by, as_tuple
 from jobs.config.cluster import ClusterConfig, parse_bytes
-from jobs.config.sections import (
-    CalibratorConfig,
-    ClassifierConfig,
-    Days,
-    DemoOutputConfig,
-    Duration,
-    EvaluateSection,
-    GateConfig,
-    LabelsConfig,
-    LogConfig,
-    MeasuredLogConfig,
-    PageConfig,
-    PublishedConfig,
-    RangeSection,
-    ReportConfig,
-    RetentionConfig,
-    ScoredConfig,
-    ScoreLogConfig,
-    ScoreSection,
-    ScoreTableConfig,
-    SegmentsConfig,
-    StoreConfig,
-    WindowConfig,
-    check_days,
-    label_conflicts,
-)
 
 
 class StorageConfig(Section):
@@ -95,38 +70,38 @@ RETIRED = {"page": {"path"}}
 class TableConfig(JobConfig):
     """Configuration of the commands that look after a table."""
 
-    store: PublishedConfig
+    store: sections.PublishedConfig
 
 
 class FitConfig(JobConfig):
     """Configuration of fit."""
 
-    log: LogConfig
-    store: StoreConfig
-    calibrator: CalibratorConfig
-    segments: SegmentsConfig
+    log: sections.LogConfig
+    store: sections.StoreConfig
+    calibrator: sections.CalibratorConfig
+    segments: sections.SegmentsConfig
     """With log.segment: which segments get a map of their own."""
-    window: WindowConfig
-    score_table: ScoreTableConfig
+    window: sections.WindowConfig
+    score_table: sections.ScoreTableConfig
     """The sorted log, with one row per distinct score, which the calibrator is fitted to."""
-    gate: GateConfig
-    retention: RetentionConfig
+    gate: sections.GateConfig
+    retention: sections.RetentionConfig
 
 
 class ScoreConfig(JobConfig):
     """Configuration of score."""
 
-    log: ScoreLogConfig
-    store: PublishedConfig
+    log: sections.ScoreLogConfig
+    store: sections.PublishedConfig
     """The published table to score with."""
-    classifier: ClassifierConfig
+    classifier: sections.ClassifierConfig
     """A classifier to score with, for logs of features."""
-    window: WindowConfig
+    window: sections.WindowConfig
     """Days of the log to score: all, or the last ones. The files that may hold rows of these days are scored
     whole.
     """
-    score: ScoreSection
-    output: ScoredConfig
+    score: sections.ScoreSection
+    output: sections.ScoredConfig
 
 
 class EvaluateConfig(JobConfig):
@@ -134,16 +109,16 @@ class EvaluateConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
-    log: MeasuredLogConfig
+    log: sections.MeasuredLogConfig
     """The prediction log to read. log.path may also be the folder score_table of a version (fit with
     score_table.keep=true): the log that it was fitted to, already sorted. The other keys are then ignored.
     """
-    store: PublishedConfig
+    store: sections.PublishedConfig
     """The published table to measure."""
-    window: WindowConfig
+    window: sections.WindowConfig
     """Days of the log to measure: all, or the last ones."""
-    report: ReportConfig
-    evaluate: EvaluateSection
+    report: sections.ReportConfig
+    evaluate: sections.EvaluateSection
 
 
 DEMO_TABLE = "adult-income"
@@ -152,12 +127,12 @@ DEMO_TABLE = "adult-income"
 class DemoConfig(JobConfig):
     """Configuration of demo."""
 
-    output: DemoOutputConfig
+    output: sections.DemoOutputConfig
 
     @property
-    def store(self) -> PublishedConfig:
+    def store(self) -> sections.PublishedConfig:
         """Store of its tables."""
-        return PublishedConfig(path=f"{self.output.path.rstrip('/')}/store", table=DEMO_TABLE)
+        return sections.PublishedConfig(path=f"{self.output.path.rstrip('/')}/store", table=DEMO_TABLE)
 
 
 class MonitorSection(Section):
@@ -176,16 +151,16 @@ class MonitorConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
-    log: MeasuredLogConfig
+    log: sections.MeasuredLogConfig
     """The log with the days that have arrived, their labels complete. It must have no weights (log.weight)."""
-    store: PublishedConfig
+    store: sections.PublishedConfig
     """The published table to watch."""
-    window: WindowConfig
+    window: sections.WindowConfig
     """Days to test; window.column is required. Days that were tested before, and days that the table was fitted to, are
     skipped.
     """
     monitor: MonitorSection
-    report: PageConfig
+    report: sections.PageConfig
     """The page of all days that were looked at, written anew each time."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -230,14 +205,14 @@ class CompareConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
-    log: LogConfig
+    log: sections.LogConfig
     """The prediction log to read. log.segment is ignored: all rows are compared together."""
     compare: CompareSection
-    report: PageConfig
+    report: sections.PageConfig
     """The comparison as a page; it is printed in any case."""
 
 
-OptionalDays = Annotated[Text, accepted_by(lambda text: text == "0d" or check_days(text))]
+OptionalDays = Annotated[Text, accepted_by(lambda text: text == "0d" or sections.check_days(text))]
 Size = Annotated[Text, accepted_by(parse_bytes)]
 
 
@@ -250,13 +225,13 @@ class FollowSection(Section):
     """Score the files that are there at the start, then exit: 0, 99 if nothing was new, 3 if files were refused. For
     cron and Airflow. false: run until stopped.
     """
-    poll: Duration = "1s"
+    poll: sections.Duration = "1s"
     """Time between listings."""
-    relist: Duration = "1h"
+    relist: sections.Duration = "1h"
     """Time between listings of all days; the listings in between cover only `lookback`."""
     partition: Text = "date"
     """Key of hive folders that give the day of a file, such as date=2026-01-31."""
-    lookback: Days = "3d"
+    lookback: sections.Days = "3d"
     """Days before today whose folders are listed each time. Files outside dated folders, and folders of days to come,
     are listed each time, too.
     """
@@ -270,9 +245,9 @@ class FollowSection(Section):
     """
     deleted: Literal["keep", "remove"] = "keep"
     """Treatment of the scored file of a file that is gone from the log."""
-    give_up: Duration = "5m"
+    give_up: sections.Duration = "5m"
     """Time after which a file that cannot be read is refused; until then it may be half-written."""
-    lifetime: Duration = "24h"
+    lifetime: sections.Duration = "24h"
     """Time after which the command ends with 0, to be started again by whatever supervises it."""
     status: bool = False
     """Print the stream's status and exit."""
@@ -296,11 +271,11 @@ class LabelledConfig(Section):
 class RefitSection(Section):
     """Rule for refits: the fit job runs as it would by itself, with the sections that it knows."""
 
-    every: Duration | None = None
+    every: sections.Duration | None = None
     """Time after which to refit again, such as 24h. null: not by the clock."""
     rows: int | None = Field(None, ge=1)
     """Number of scored rows after which to refit. null: not by their number."""
-    alarm: Duration | None = None
+    alarm: sections.Duration | None = None
     """Time between tests of the table as `logcal monitor` does them (with window.column, and the section monitor); an
     alarm starts a refit. null: no tests.
     """
@@ -315,10 +290,10 @@ class RefitSection(Section):
         return not (self.every is None and self.rows is None and self.alarm is None)
 
 
-class RetentionSection(RetentionConfig):
+class RetentionSection(sections.RetentionConfig):
     """Retention of versions and of the ledger."""
 
-    ledger: Days | None = None
+    ledger: sections.Days | None = None
     """Days after which dated folders of the log are neither listed nor known any more, such as 90d. null: nothing
     is forgotten.
     """
@@ -329,34 +304,34 @@ class FollowConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
-    log: LogConfig
+    log: sections.LogConfig
     """The prediction log to follow: one folder that files arrive in."""
-    store: PublishedConfig
+    store: sections.PublishedConfig
     """The published table to score with. version null: the one that is current as each batch begins."""
-    classifier: ClassifierConfig
+    classifier: sections.ClassifierConfig
     """A classifier to score with, for logs of features."""
-    output: ScoredConfig
+    output: sections.ScoredConfig
     """Folder of the scored files, each under its own name. The ledger lies beside it, in <path>.logcal/."""
-    score: RangeSection
+    score: sections.RangeSection
     follow: FollowSection
     labelled: LabelledConfig
     """With refits: where rows with labels are."""
     refit: RefitSection
     """When the table is fitted anew."""
-    calibrator: CalibratorConfig
+    calibrator: sections.CalibratorConfig
     """With refits: how to calibrate."""
-    segments: SegmentsConfig
+    segments: sections.SegmentsConfig
     """With refits and log.segment: which segments get a map of their own."""
-    window: WindowConfig
+    window: sections.WindowConfig
     """With refits: which days of the log to use: all, or the last ones."""
-    score_table: ScoreTableConfig
+    score_table: sections.ScoreTableConfig
     """With refits: the sorted log."""
-    gate: GateConfig
+    gate: sections.GateConfig
     """With refits: what the table must pass before it is used."""
     monitor: MonitorSection
     """With refit.alarm: when an alarm is given."""
     retention: RetentionSection
-    report: PageConfig
+    report: sections.PageConfig
     """The page of the stream, in a local folder, rewritten each minute and at the end: its status, its last batches,
     refused files, and observed over expected positives of the last days (if the table is monitored: refit.alarm, or
     `logcal monitor`).
@@ -388,7 +363,7 @@ class DataConfig(Section):
     """Column of the label: booleans, or the numbers 0 and 1."""
     key: Names = ()
     """With data.labels: columns that tell examples apart; they are no features."""
-    labels: LabelsConfig
+    labels: sections.LabelsConfig
     """Labels that lie in other files; data.time is when the examples were made."""
     features: Names | None = None
     """Columns to learn from. null: all but those that are named here for something else."""
@@ -416,7 +391,7 @@ class DataConfig(Section):
                     "features",
                     f"expected no column of another meaning, found '{name}', which is data.{role}",
                 )
-        yield from label_conflicts(self.key, self.label, self.labels)
+        yield from sections.label_conflicts(self.key, self.label, self.labels)
         if self.time == self.label:
             yield "time", f"expected another column than data.label, found '{self.time}' for both"
         for role in ("row_id", "group"):

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.config.jobs import EvaluateConfig
+from jobs.config.jobs import EvaluateConfig, MonitorConfig
 from jobs.config.sections import LogConfig, ScoreSection
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
+from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.files.output import Output
 from pipeline.score.scored import ScoredLog
-from pipeline.table.lookup_table import Predictor
+from pipeline.table.lookup_table import Predictor, read_lookup_table, read_segmented_lookup
 from pipeline.table.published import PublishedTable, Version, segments_of
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
-    from pipeline.evaluate.evaluation import Evaluation
     from pipeline.evaluate.kept_table import InSample
     from pipeline.evaluate.measurement import Against
 
@@ -40,6 +39,29 @@ def check_transform(given: str | None, transform: str) -> None:
             f"log.score_transform: the table was fitted with '{transform}', found '{given}': leave it out, the table's "
             "own is used; or use a table that was fitted to such scores"
         )
+
+
+def watched_table(
+    config: EvaluateConfig | MonitorConfig,
+) -> tuple[PublishedTable, Version, LookupTable, SegmentedLookup | None]:
+    """The version that is measured on a log: its table, or of one with segments the map of all rows, and all maps.
+
+    Raises
+    ------
+    ConfigError, InputRejectedError
+        It is not there or damaged; the configuration has other segments, or another transform.
+    """
+    store = PublishedTable(config.store.path, config.store.table)
+    version = store.version_to_watch(config.store.version)
+    store.verify(version)
+    segmented = None
+    if table_segments(config.log, version):
+        segmented = read_segmented_lookup(version.lookup_path)
+        lookup = LookupTable(segmented.whole, segmented.facts, segmented.whole_interval)
+    else:
+        lookup = read_lookup_table(version.lookup_path)
+    check_transform(config.log.score_transform, lookup.facts.score_transform)
+    return store, version, lookup, segmented
 
 
 def table_segments(log: LogConfig, version: Version) -> tuple[str, ...]:
@@ -202,16 +224,9 @@ def check_earlier(output: Output, identity: str) -> None:
     CheckFailedError
         It was not.
     """
-    manifest = output.manifest()
-    if manifest is not None and manifest.get("run_id") == identity and manifest.get("failed"):
-        raise CheckFailedError(_message(manifest["failed"], output.root))
-
-
-def unmet(required: Mapping[str, float], evaluation: Evaluation) -> list[str]:
-    """List the unmet requirements of evaluate.require."""
-    from pipeline.evaluate.significance import failed, required_values
-
-    return failed(required, required_values(evaluation.after, evaluation.bars_after))
+    manifest = output.manifest() or {}
+    if manifest.get("run_id") == identity:
+        check_required(manifest.get("failed") or [], output.root)
 
 
 def check_required(problems: list[str], root: str) -> None:
@@ -223,8 +238,4 @@ def check_required(problems: list[str], root: str) -> None:
         Something is not.
     """
     if problems:
-        raise CheckFailedError(_message(problems, root))
-
-
-def _message(problems: list[str], root: str) -> str:
-    return f"evaluate.require: {'; '.join(problems)}. The report is in {root}"
+        raise CheckFailedError(f"evaluate.require: {'; '.join(problems)}. The report is in {root}")

@@ -112,7 +112,12 @@ OFF = 3.3
 
 
 def judge_held_out(
-    config: GateConfig, held: HeldOut, fitted_positives: float, spread: float = 0.0, *, asked: bool = True
+    config: GateConfig,
+    held: HeldOut,
+    fitted_positives: float,
+    spread: float | None = 0.0,
+    *,
+    asked: bool = True,
 ) -> Verdict:
     """Judge a map by rows that it was not fitted to.
 
@@ -122,11 +127,12 @@ def judge_held_out(
     ----------
     fitted_positives : rows with label 1 that it was fitted to, as weights count them
     spread : standard deviation between days of the logarithm of observed over expected positives, where the rows are of
-        other days than those that the map was fitted to
+        other days than those that the map was fitted to; None: it is not known
     asked : whether a person asked for it; otherwise nothing is said of rows that are too few
     """
     failed: list[tuple[str, str]] = []
     warnings = []
+    spread = DAYS_VARY if spread is None else spread
     if held.rows.rarer < RARE:
         if asked:
             warnings.append(
