@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import compare, evaluate, fit, score
 from jobs.config.jobs import DEMO_TABLE as TABLE
-from jobs.config.jobs import CompareConfig, DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config.jobs import JOB_CONFIGS, DemoConfig
 from jobs.config.loading import load
 from jobs.outcome import Outcome, Plan, Startable
+from jobs.progress import quiet
+from jobs.registry import JOBS
 from logcal.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.folders import free_for, write_whole
@@ -88,33 +90,26 @@ class Prepared(Startable):
         (folder / "data").mkdir()
         shutil.copyfile(ADULT, folder / "data" / ADULT.name)
         write_logs(folder)
-        fitted = fit.prepare(self._load(FitConfig, "calibration")).execute(executor)
-        scored = score.prepare(self._load(ScoreConfig, "held-out", output="scored")).execute(executor)
-        measured = evaluate.prepare(self._load(EvaluateConfig, "held-out", report="report")).execute(executor)
-        methods = self._load(
-            CompareConfig, "calibration", report="comparison", **{"compare.methods": METHODS}
-        )
-        compared = compare.prepare(methods).execute(executor)
-        summary: dict[str, Any] = {
-            "fit": fitted.summary,
-            "score": scored.summary,
-            "evaluate": measured.summary,
-            "compare": compared.summary,
+        done = {
+            "fit": self._run("fit", executor, "calibration"),
+            "score": self._run("score", executor, "held-out", f"output.path={folder / 'scored'}"),
+            "evaluate": self._run("evaluate", executor, "held-out", f"report.path={folder / 'report'}"),
+            "compare": self._run("compare", executor, "calibration", f"report.path={folder / 'comparison'}"),
         }
-        lines = [*fitted.lines, *scored.lines, "", "On the held-out log, which no calibrator has seen:", ""]
-        lines += [*measured.lines, "", "Methods compared by cross-validation:", "", *compared.lines]
-        return Outcome(summary, lines)
+        lines = [*done["fit"].lines, *done["score"].lines]
+        lines += ["", "On the held-out log, which no calibrator has seen:", "", *done["evaluate"].lines]
+        lines += ["", "Methods compared by cross-validation:", "", *done["compare"].lines]
+        return Outcome({name: outcome.summary for name, outcome in done.items()}, lines)
 
-    def _load(self, model: Any, log: str, **more: str) -> Any:
-        """The configuration of a job on a log. more : folders of its output or report, and further keys."""
-        settings: dict[str, Any] = {"log.path": self.folder / "log" / log}
-        if "store" in model.model_fields:
-            settings |= {"store.path": self.folder / "store", "store.table": TABLE}
-        for name, value in more.items():
-            plain = "." not in name
-            settings[f"{name}.path" if plain else name] = self.folder / value if plain else value
-        config = load(model, settings=[f"{key}={value}" for key, value in settings.items()])
-        return config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
+    def _run(self, name: str, executor: Executor, log: str, *settings: str) -> Outcome:
+        """Run a job on a log."""
+        places = (f"log.path={self.folder / 'log' / log}", f"store.path={self.folder / 'store'}")
+        own = (*places, f"store.table={TABLE}", f"compare.methods={METHODS}", *settings)
+        with quiet(logging.WARNING):  # of keys that this job has not
+            config = load(JOB_CONFIGS[name], settings=own)
+        config = config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
+        outcome: Outcome = JOBS[name].load_module().prepare(config).execute(executor)
+        return outcome
 
 
 def write_logs(folder: Path) -> None:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,15 +36,6 @@ class DoctorConfig(Section):
     cluster: ClusterConfig
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Result of one check; `error` if it is an obstacle."""
-
-    name: str
-    found: str
-    error: LogcalError | None = None
-
-
 def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
     """Look at everything, and say all of it.
 
@@ -59,47 +49,35 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
     store, log = (values.get((section, "path")) for section in ("store", "log"))
     values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
     config = load_values(DoctorConfig, values)
-    looks: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("logcal", _logcal),
-        ("Python", lambda: f"{platform.python_version()}, {sys.executable}"),
-        ("packages", _packages),
-        ("machine", _machine),
-        ("memory", lambda: _memory(config.cluster)),
-        ("compiled code", _compiled),
-        ("scratch", lambda: _scratch(config.scratch)),
-        ("cluster", lambda: _cluster(config.cluster)),
-        ("store", lambda: _store(store)),
-        ("log", lambda: _log(log)),
-    )
-    findings = [_look(name, look) for name, look in looks]
-    width = max(len(finding.name) for finding in findings)
-    lines = [
-        f"{'!!' if finding.error else 'ok'}  {finding.name:{width}}  {finding.found}" for finding in findings
-    ]
-    errors = [finding.error for finding in findings if finding.error is not None]
+    looks: dict[str, Callable[[], str]] = {
+        "logcal": lambda: f"{metadata.version('logcal')}, {Path(__file__).parents[1]}",
+        "Python": lambda: f"{platform.python_version()}, {sys.executable}",
+        "packages": lambda: ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES),
+        "machine": _machine,
+        "memory": lambda: _memory(config.cluster),
+        "compiled code": _compiled,
+        "scratch": lambda: _scratch(config.scratch),
+        "cluster": lambda: _cluster(config.cluster),
+        "store": lambda: _store(store),
+        "log": lambda: _log(log),
+    }
+    found: dict[str, str] = {}
+    errors: dict[str, LogcalError] = {}
+    for name, look in looks.items():
+        try:
+            found[name] = look()
+        except LogcalError as error:
+            found[name], errors[name] = str(error), error
+    width = max(map(len, found))
+    lines = [f"{'!!' if name in errors else 'ok'}  {name:{width}}  {said}" for name, said in found.items()]
     if errors:
-        count = "1 obstacle" if len(errors) == 1 else f"{len(errors)} obstacles"
-        raise type(errors[0])("\n".join([f"found {count}", *lines]))
-    summary = {finding.name: finding.found for finding in findings}
-    return Outcome(summary, [*lines, "", "ready"])
-
-
-def _look(name: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name, look())
-    except LogcalError as error:
-        return Finding(name, str(error), error)
+        raise type(next(iter(errors.values())))(
+            "\n".join([f"found {counted(len(errors), 'obstacle')}", *lines])
+        )
+    return Outcome(found, [*lines, "", "ready"])
 
 
 # What is looked at.
-
-
-def _logcal() -> str:
-    return f"{metadata.version('logcal')}, {Path(__file__).parents[1]}"
-
-
-def _packages() -> str:
-    return ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
 
 
 def _machine() -> str:

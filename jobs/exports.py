@@ -77,7 +77,12 @@ def _replace(
     path: Path, own: str, prefix: str, values: Mapping[str, Any], kept: Collection[str] = ()
 ) -> None:
     """Put values into a file, in place of those with the same labels. kept : names whose lines stay."""
-    lines = {key: text for key, text in _read(path).items() if key[0] in kept or not _is_of(key[1], own)}
+    before = _LINE.findall(path.read_text() if path.exists() else "")
+    lines = {
+        (name, labels): value
+        for name, labels, value in before
+        if name in kept or not f"{labels},".startswith(f"{own},")
+    }
     for name, value in values.items():
         kind = "measure" if name == "measure" else "kind"
         for which, number in value.items() if isinstance(value, Mapping) else [(None, value)]:
@@ -85,15 +90,6 @@ def _replace(
                 labels = own if which is None else f"{own},{_labels({kind: which})}"
                 lines[prefix + name, labels] = _number(float(number))
     write_whole(path, _text(lines).encode())
-
-
-def _read(path: Path) -> dict[tuple[str, str], str]:
-    found = _LINE.findall(path.read_text() if path.exists() else "")
-    return {(name, labels): value for name, labels, value in found}
-
-
-def _is_of(labels: str, own: str) -> bool:
-    return labels == own or labels.startswith(f"{own},")
 
 
 def _text(lines: dict[tuple[str, str], str]) -> str:
@@ -156,20 +152,19 @@ def emit(
     )
     state, inputs, outputs = RunState.START, [], []
     if record is not None:
-        state = _state(record["exit_code"])
+        code = record["exit_code"]
+        ended = RunState.ABORT if code in _INTERRUPTED else RunState.FAIL
+        state = RunState.COMPLETE if code in (0, 99) else ended
         own = f"{table['store'].rstrip('/')}/{table['table']}" if table else None
         read = [*record["inputs"]["path"], *([own] if own and job not in _MAKE_TABLES else [])]
-        inputs = [InputDataset(*named) for named in _datasets(read, own)]
-        outputs = [OutputDataset(*named) for named in _datasets(record["outputs"], own)]
-        outputs = [
-            one for one in outputs if (one.namespace, one.name) not in {(i.namespace, i.name) for i in inputs}
-        ]
-    name = f"{job}.{table['table']}" if table else job
+        names = _datasets(read, own)
+        inputs = [InputDataset(*name) for name in names]
+        outputs = [OutputDataset(*name) for name in _datasets(record["outputs"], own) if name not in names]
     event = RunEvent(
         eventTime=at.isoformat(),
         producer=_PRODUCER,
         run=Run(runId=attempt),
-        job=Job(namespace=NAMESPACE, name=name),
+        job=Job(namespace=NAMESPACE, name=f"{job}.{table['table']}" if table else job),
         eventType=state,
         inputs=inputs,
         outputs=outputs,
@@ -179,14 +174,14 @@ def emit(
 
 def _datasets(paths: Iterable[str], table: str | None) -> list[tuple[str, str]]:
     """Namespaces and names of datasets, each once; all that lies in the table's folder is the table."""
-    whole = [] if table is None else [_dataset(table)]
     found = [_dataset(path) for path in paths if not path.rstrip("/").endswith(_LEDGER)]
-    inside = [(next((one for one in whole if _is_in(named, one)), named)) for named in found]
-    return list(dict.fromkeys(inside))
-
-
-def _is_in(named: tuple[str, str], folder: tuple[str, str]) -> bool:
-    return named[0] == folder[0] and f"{named[1]}/".startswith(f"{folder[1]}/")
+    if table is not None:
+        space, own = _dataset(table)
+        found = [
+            (space, own) if one == space and f"{name}/".startswith(f"{own}/") else (one, name)
+            for one, name in found
+        ]
+    return list(dict.fromkeys(found))
 
 
 def _dataset(path: str) -> tuple[str, str]:
@@ -201,11 +196,3 @@ def _dataset(path: str) -> tuple[str, str]:
     if "://" not in plain or url.scheme in ("file", "local"):
         return "file", str(Path(url.path if "://" in plain else plain).expanduser().absolute())
     return f"{_SCHEMES.get(url.scheme, url.scheme)}://{url.netloc}", url.path.strip("/") or "/"
-
-
-def _state(code: int) -> Any:
-    from openlineage.client.event_v2 import RunState
-
-    if code in (0, 99):
-        return RunState.COMPLETE
-    return RunState.ABORT if code in _INTERRUPTED else RunState.FAIL

@@ -28,8 +28,8 @@ log = logging.getLogger("logcal")
 
 def prepare(config: GenerateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    section = config.estimator.model_dump()
-    recipe = Recipe(section.pop("class"), **section)
+    chosen = config.estimator.model_dump()
+    recipe = Recipe(chosen.pop("class"), **chosen)
     check_recipe(recipe, config.generate.training)
     labels = outcomes_of(config.data, "data")
     roles = Roles(**config.data.model_dump(exclude={"path": True, "key": True, "labels": True}))
@@ -42,9 +42,8 @@ def prepare(config: GenerateConfig) -> Prepared:
     output = Output(config.output.path)
     output.check_apart(table.log.places())
     output.check(identity)
-    training = Training(
-        table, recipe, config.generate.training, config.generate.batch_rows, config.generate.seed
-    )
+    section = config.generate
+    training = Training(table, recipe, section.training, section.batch_rows, section.seed)
     _check_memory(config, training, None)
     return Prepared(config, training, output, identity)
 
@@ -82,18 +81,17 @@ class Prepared(Startable):
     def plan(self) -> Plan:
         """Plan of the generation."""
         table, config = self.training.table, self.config
-        section = config.generate
-        repeats = section.repeats if section.repeats is not None else _expected_repeats(config, table.rows)
+        repeats = config.generate.repeats or _expected_repeats(config, table.rows)
         return Plan(
-            job="generate",
-            stages=(
+            "generate",
+            (
                 "check: read all rows once for labels, nulls and categories",
                 f"repeat: train {self.training.recipe.path} and score the rest, about {repeats} times; once on all",
                 "publish: rename the finished folder to its place",
             ),
-            reads=(f"{', '.join(config.data.path)}: {table.log.described()}",),
-            writes=(f"{self.output.url}/log/", f"{self.output.url}/{FOLDER}/"),
-            facts={
+            (f"{', '.join(config.data.path)}: {table.log.described()}",),
+            (f"{self.output.url}/log/", f"{self.output.url}/{FOLDER}/"),
+            {
                 "files": len(table.log.files),
                 "rows": table.rows,
                 "features": [feature._asdict() for feature in table.features],
@@ -115,10 +113,9 @@ class Prepared(Startable):
         """Generate."""
         started = time.perf_counter()
         config, section = self.config, self.config.generate
-        facts = gather_facts(self.training.table, executor)
-        check_columns(
-            self.training.recipe, self.training.table.features, facts.has_nulls(self.training.table.numbers)
-        )
+        table = self.training.table
+        facts = gather_facts(table, executor)
+        check_columns(self.training.recipe, table.features, facts.has_nulls(table.numbers))
         _check_memory(config, self.training, facts)
         folds = Folds(section.split, section.train_fraction, section.seed, section.stratified)
         planned = plan_repeats(folds, facts, section.target_rows, section.repeats)
@@ -127,15 +124,8 @@ class Prepared(Startable):
         names += [f"{FOLDER}/{name}" for name in (MODEL, METADATA, TRAINING_SCORES)]
         with self.output.writing(self.identity, names) as staging:
             task = Task(self.training, staging.filesystem, staging.root, section.on_failure == "skip")
-            generated = generate(
-                task,
-                folds,
-                planned,
-                facts,
-                executor,
-                staging,
-                target_rows=None if section.repeats is not None else section.target_rows,
-            )
+            target = None if section.repeats is not None else section.target_rows
+            generated = generate(task, folds, planned, facts, executor, staging, target_rows=target)
             for failure in generated.failures:
                 log.warning("%s", failure)
             for text, count in generated.warnings().items():
@@ -144,8 +134,8 @@ class Prepared(Startable):
             content = json.dumps(metadata, indent=2, allow_nan=False)
             staging.write(f"{FOLDER}/{METADATA}", f"{content}\n".encode())
             staging.files.append(f"{FOLDER}/{METADATA}")
-            seconds = round(time.perf_counter() - started, 3)
-            staging.facts = self._facts(generated, metadata, facts, seconds)
+            staging.facts = self._facts(generated, metadata, facts)
+            staging.facts["seconds"] = round(time.perf_counter() - started, 3)
         outcome = _outcome(self.output.url, staging.facts)
         outcome.lines[2:2] = label_lines(config.data, staging.facts)
         return outcome
@@ -169,9 +159,7 @@ class Prepared(Startable):
             "software": software(),
         }
 
-    def _facts(
-        self, generated: GeneratedLog, metadata: dict[str, Any], facts: DataFacts, seconds: float
-    ) -> dict[str, Any]:
+    def _facts(self, generated: GeneratedLog, metadata: dict[str, Any], facts: DataFacts) -> dict[str, Any]:
         """Facts for the manifest."""
         table = self.training.table
         return {
@@ -194,7 +182,6 @@ class Prepared(Startable):
             "classifier": metadata,
             "classifier_seconds": generated.shipped.seconds if generated.shipped else None,
             "config": self.config.model_dump(mode="json"),
-            "seconds": seconds,
         }
 
 
@@ -205,32 +192,28 @@ def _expected_repeats(config: GenerateConfig, rows: int) -> int:
     return int(-(-config.generate.target_rows // each))
 
 
-def _waiting(facts: dict[str, Any]) -> str:
-    count = facts["data"].get("rows_waiting")
-    return f" that have a label; {count:,} wait for theirs" if count else ""
+_SHOWN = ("labels", "rows", "positives", "repeats", "repeats_failed", "failures", "warnings")
+"""Facts of the manifest in the outcome."""
 
 
 def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
-    classifier = facts["classifier"]
+    classifier, waiting = facts["classifier"], facts["data"].get("rows_waiting")
     summary = {
         "path": path,
-        **{key: facts["data"][key] for key in ("rows_waiting",) if key in facts["data"]},
-        **({"labels": facts["labels"]} if "labels" in facts else {}),
+        **({"rows_waiting": waiting} if waiting else {}),
         "log": f"{path}/log",
         "classifier": f"{path}/{FOLDER}",
-        **{
-            key: facts[key]
-            for key in ("rows", "positives", "repeats", "repeats_failed", "failures", "warnings")
-        },
+        **{key: facts[key] for key in _SHOWN if key in facts},
         "score": classifier["score"],
         "run_id": classifier["run_id"],
     }
     failed = f", {facts['repeats_failed']} more failed" if facts["repeats_failed"] else ""
     repeats = counted(facts["repeats"], "repeat")
+    have = f" that have a label; {waiting:,} wait for theirs" if waiting else ""
     lines = [
         f"generated {facts['rows']:,} rows ({facts['positives']:,} positive) in {repeats}{failed}",
         f"  {summary['log']}",
-        f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows{_waiting(facts)}",
+        f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows{have}",
         f"  {summary['classifier']}",
     ]
     return Outcome(summary=summary, lines=lines)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from jobs.config.loading import known_keys, read_values
+from jobs.config.loading import Values, known_keys, read_values
 from jobs.outcome import Outcome
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, counted, listing
@@ -53,10 +53,19 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     _check_keys(given)
     _check_roles(log, facts, roles, given, daily=daily)
     values, notes = _found(log, target, facts, roles)
-    values |= _daily(target) if daily else _plain(target)
-    if daily and given.get("log.labels.wait") is not None:
-        # A day is fitted to whole or not at all: `evaluate` and `monitor` find days that no fit has seen a part of.
-        values["window.min_labelled"] = 1.0
+    if daily:
+        values |= _daily(target)
+        notes["evaluate.require"] = (
+            "none; limits such as {log_ratio: 0.1}, for the log of observed over expected positives, make evaluate "
+            "end with 4 where they are passed"
+        )
+        notes["evaluate.against"] = "measures the previous version of the table too"
+        if given.get("log.labels.wait") is not None:
+            # A day is fitted to whole or not at all: `evaluate` and `monitor` find days that no fit has seen a part of.
+            values["window.min_labelled"] = 1.0
+    else:
+        values |= {"report.path": str(target / "{job}"), "output.path": str(target / "scored")}
+        notes["log.path"] = "the rows to fit to: evaluate and score other rows"
     values |= given
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)
@@ -64,46 +73,26 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         if not all(isinstance(path, str) for path in paths):
             raise ConfigError(f"--set {_OUTCOMES}: expected paths, found {outcomes!r}")
         values[_OUTCOMES] = [_absolute(path) for path in paths]
-    if daily:
-        notes["evaluate.require"] = (
-            "none; limits such as {log_ratio: 0.1}, for the log of observed over expected positives, make evaluate "
-            "end with 4 where they are passed"
-        )
-        notes["evaluate.against"] = "measures the previous version of the table too"
-    else:
-        notes["log.path"] = "the rows to fit to: evaluate and score other rows"
     notes |= dict.fromkeys(given, "as given")
     target.mkdir(parents=True, exist_ok=True)
-    config = target / names[0]
-    if daily:
-        script = _script(target, values)
-        write_whole(target / SCRIPT, script.encode())
-        (target / SCRIPT).chmod(0o755)
-    write_whole(config, _rendered(values, notes, facts, roles).encode())
-    shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
     path = shlex.quote(str(Path(folder) / names[0]))
     run = [f"logcal {job} --config {path}" for job in ("compare", "fit")]
     run += [f"logcal {job} --config {path} --set log.path=OTHER_ROWS" for job in ("evaluate", "score")]
     if daily:
         run = [f"{Path(folder) / SCRIPT}", f"in crontab: 30 6 * * * {target / SCRIPT}"]
-    lines = [
-        f"{counted(facts.files, 'file')}, {facts.rows:,} rows",
-        *(
-            f"  {key}: {_said(value)}" + (f"  ({notes[key]})" if notes.get(key) else "")
-            for key, value in shown.items()
-        ),
-        *_candidates(roles, given),
-        "",
-        f"Look at {path}, then run{' once a day' if daily else ''}:",
-        *(f"  {command}" for command in run),
-    ]
-    summary = {
-        "files": [str(target / name) for name in names],
-        "rows": facts.rows,
-        "settings": shown,
-        "notes": notes,
-    }
-    return Outcome(summary, lines)
+        write_whole(target / SCRIPT, _script(target, values).encode())
+        (target / SCRIPT).chmod(0o755)
+    write_whole(target / names[0], _rendered(values, notes, facts, roles).encode())
+    shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
+    lines = [f"{counted(facts.files, 'file')}, {facts.rows:,} rows"]
+    for key, value in shown.items():
+        lines.append(f"  {key}: {_said(value)}" + (f"  ({notes[key]})" if notes.get(key) else ""))
+    if segments := _segments(roles, values):
+        lines.append(f"  to calibrate each segment by itself: add --set 'log.segment=[{','.join(segments)}]'")
+    lines += ["", f"Look at {path}, then run{' once a day' if daily else ''}:"]
+    lines += [f"  {command}" for command in run]
+    files = [str(target / name) for name in names]
+    return Outcome({"files": files, "rows": facts.rows, "settings": shown, "notes": notes}, lines)
 
 
 def _check_place(place: Path, names: Sequence[str]) -> None:
@@ -117,8 +106,7 @@ def _check_place(place: Path, names: Sequence[str]) -> None:
 
 def _check_keys(given: dict[str, Any]) -> None:
     known = {key for name in SERVED for key in known_keys(JOBS[name].config_class())}
-    unknown = sorted(set(given) - known)
-    if unknown:
+    if unknown := sorted(set(given) - known):
         raise ConfigError(f"--set {unknown[0]}: unknown key; `logcal config fit` shows all keys")
 
 
@@ -145,12 +133,15 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any],
 def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of keys, and why."""
     values: dict[str, Any] = {"log.path": _absolute(log)}
+    values |= {"store.path": str(place / "tables"), "store.table": _table_name(log)}
     notes: dict[str, str] = {}
-    for role in ("score", "label", "weight"):
-        columns: tuple[ColumnFacts, ...] = getattr(roles, role)
+    named = {"log.score": roles.score, "log.label": roles.label, "log.weight": roles.weight}
+    for key, columns in (named | {"window.column": roles.date}).items():
         if columns:
-            values[f"log.{role}"] = columns[0].name
-            notes[f"log.{role}"] = _note(columns)
+            values[key], notes[key] = columns[0].name, _note(columns)
+    if roles.date:
+        values["window.last"] = "30d"
+        notes["window.last"] = "a fit uses these days, not earlier ones"
     if roles.label and (nulls := roles.label[0].nulls):
         notes["log.label"] += f"; {nulls:,} nulls: labels not known yet, these rows are not fitted to"
     if roles.margin:
@@ -161,23 +152,13 @@ def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[s
     bad = {column.name: column.nulls for column in used if column.nulls}
     if bad:
         values["log.on_bad_rows"] = "quarantine"
-        values["log.max_bad_fraction"] = _share(max(bad.values()), sum(bad.values()), facts.rows)
+        values["log.max_bad_fraction"] = _share(sum(bad.values()), facts.rows)
         notes["log.on_bad_rows"] = ", ".join(f"{count:,} nulls in {name}" for name, count in bad.items())
-    values |= {"store.path": str(place / "tables"), "store.table": _table_name(log)}
-    if roles.date:
-        values["window.column"] = roles.date[0].name
-        notes["window.column"] = _note(roles.date)
-        values["window.last"] = "30d"
-        notes["window.last"] = "a fit uses these days, not earlier ones"
     return values, notes
 
 
 def _absolute(path: str) -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
-
-
-def _plain(place: Path) -> dict[str, Any]:
-    return {"report.path": str(place / "{job}"), "output.path": str(place / "scored")}
 
 
 def _daily(place: Path) -> dict[str, Any]:
@@ -195,9 +176,9 @@ def _daily(place: Path) -> dict[str, Any]:
     }
 
 
-def _share(largest: int, total: int, rows: int) -> float:
+def _share(total: int, rows: int) -> float:
     """A limit somewhat above the fraction of rows that would be quarantined now."""
-    return max(0.01, min(1.0, round(1.2 * max(largest, total) / max(rows, 1), 2)))
+    return max(0.01, min(1.0, round(1.2 * total / max(rows, 1), 2)))
 
 
 def _note(columns: tuple[ColumnFacts, ...]) -> str:
@@ -207,14 +188,9 @@ def _note(columns: tuple[ColumnFacts, ...]) -> str:
 
 def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, roles: Roles) -> str:
     """A line a section."""
-    sections: dict[str, dict[str, Any]] = {}
+    sections = Values()
     for key, value in values.items():
-        section, _, name = key.partition(".")
-        inner = sections.setdefault(section, {})
-        *above, last = name.split(".")
-        for part in above:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
+        sections.put(tuple(key.split(".")), value, {})
     watched = values.get("window.column") and not values.get("log.weight")
     jobs = [job for job in SERVED if job != "monitor" or watched]
     lines = [
@@ -222,10 +198,11 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
         f"# For {', '.join(jobs)}; `logcal config JOB` lists every key.",
         *(f"# {key}: {note}" for key, note in notes.items()),
     ]
-    if roles.segment and "log.segment" not in values:
-        names = ", ".join(column.name for column in roles.segment)
-        lines.append(f"# log.segment: none; for one map per segment add segment: [{names}] to log")
-    for name, inner in sections.items():
+    if segments := _segments(roles, values):
+        lines.append(
+            f"# log.segment: none; for one map per segment add segment: [{', '.join(segments)}] to log"
+        )
+    for name, inner in sections.values.items():
         text = yaml.safe_dump(
             {name: inner}, default_flow_style=True, width=10_000, sort_keys=False, allow_unicode=True
         )
@@ -243,11 +220,9 @@ def _script(place: Path, values: dict[str, Any]) -> str:
     return script.replace("evaluate monitor fit", "evaluate fit") if values.get("log.weight") else script
 
 
-def _candidates(roles: Roles, given: dict[str, Any]) -> list[str]:
-    if not roles.segment or "log.segment" in given:
-        return []
-    names = ",".join(column.name for column in roles.segment)
-    return [f"  to calibrate each segment by itself: add --set 'log.segment=[{names}]'"]
+def _segments(roles: Roles, values: dict[str, Any]) -> list[str]:
+    """Columns that may tell segments apart, where none are given."""
+    return [] if "log.segment" in values else [column.name for column in roles.segment]
 
 
 def _table_name(log: str) -> str:

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,14 +84,8 @@ class Attempt:
     def begin(self, config: JobConfig) -> None:
         """The configuration is good."""
         self.config = config
-        if self.settings is not None and self.settings.openlineage is not None:
-            self._trying(
-                "record.openlineage", lambda where: self._emit(where, None), self.settings.openlineage
-            )
-
-    def prepared(self, plan: Plan) -> None:
-        """The job can start."""
-        self.plan = plan
+        if self.settings is not None:
+            self._trying("openlineage", lambda where: self._emit(where, None), self.settings.openlineage)
 
     def end(self, code: int) -> None:
         """Leave everything behind; what fails is a warning, and so is a signal: the exit code stands."""
@@ -107,36 +101,28 @@ class Attempt:
         settings = self.settings
         if settings is None or getattr(getattr(self.config, "follow", None), "status", False):
             return
+        from jobs.exports import update
+        from pipeline.files.records import write_record
+
         record = self.record(code)
         folder = settings.path or self._folder(code)
-        if folder is not None and folder != "none":
-            from pipeline.files.records import write_record
-
-            self._trying("record.path", lambda where: write_record(where, record), folder)
-        if settings.prometheus is not None:
-            from jobs.exports import update
-
-            self._trying("record.prometheus", lambda where: update(Path(where), record), settings.prometheus)
-        if settings.openlineage is not None:
-            self._trying("record.openlineage", lambda where: self._emit(where, record), settings.openlineage)
+        self._trying("path", lambda where: write_record(where, record), None if folder == "none" else folder)
+        self._trying("prometheus", lambda where: update(Path(where), record), settings.prometheus)
+        self._trying("openlineage", lambda where: self._emit(where, record), settings.openlineage)
 
     def _emit(self, where: str, record: dict[str, Any] | None) -> None:
         from jobs.exports import emit
 
-        emit(
-            where,
-            self.job,
-            self.id,
-            self.start if record is None else datetime.now(UTC),
-            self._table(),
-            record,
-        )
+        at = self.start if record is None else datetime.now(UTC)
+        emit(where, self.job, self.id, at, self._table(), record)
 
-    def _trying(self, key: str, action: Any, where: str) -> None:
+    def _trying(self, key: str, action: Callable[[str], object], where: str | None) -> None:
+        """Write something where the configuration says, if it says so."""
         try:
-            action(where)
+            if where is not None:
+                action(where)
         except Exception as error:  # noqa: BLE001 - the job itself is done
-            said = f"{key}: cannot write to {where} ({type(error).__name__}: {error})"
+            said = f"record.{key}: cannot write to {where} ({type(error).__name__}: {error})"
             log.warning("%s", without_secrets(said))
 
     def _table(self) -> dict[str, Any]:
@@ -163,9 +149,8 @@ class Attempt:
         from pipeline.table.published import software
 
         assert self.config is not None
-        end = datetime.now(UTC)
-        facts = {} if self.plan is None else dict(self.plan.facts)
-        summary = {} if self.outcome is None else dict(self.outcome.summary)
+        facts = {} if self.plan is None else self.plan.facts
+        summary = {} if self.outcome is None else self.outcome.summary
         known = facts | summary
         log_section = getattr(self.config, "log", None) or getattr(self.config, "data", None)
         paths = getattr(log_section, "path", None) or ()
@@ -175,7 +160,7 @@ class Attempt:
             "attempt": self.id,
             "run_id": known.get("run_id"),
             "start": self.start.isoformat(timespec="milliseconds"),
-            "end": end.isoformat(timespec="milliseconds"),
+            "end": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "seconds": round(time.monotonic() - self.clock, 3),
             "exit_code": code,
             "outcome": {0: DONE, _NOTHING_TO_DO: NOTHING}.get(code, FAILED),

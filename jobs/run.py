@@ -54,15 +54,15 @@ def run_job(
         if graph is not None and not dry_run:
             raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
         config = _load(job, files, settings, None if dry_run else attempt)
-        if not dry_run:
+        if dry_run:
+            would_run = job.load_module().prepare(config)
+            plan = would_run.plan
+            if graph is not None:
+                _draw(would_run, graph)
+            show(asdict(plan), plan.lines(), as_json)
+        else:
             outcome = carry_out(job, config, attempt)
             show(outcome.summary, outcome.lines, as_json)
-            return
-        would_run = job.load_module().prepare(config)
-        plan = would_run.plan
-        if graph is not None:
-            _draw(would_run, graph)
-        show(asdict(plan), plan.lines(), as_json)
 
     code = guarded(f"logcal {job.name}", run, as_json, attempt)
     attempt.end(code)
@@ -132,11 +132,10 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
     _reach(config)
     attempt.begin(config)
     # A cluster that is wanted in any case starts while the job is being prepared.
-    starting = (
-        starting_executor(config.cluster, job.workers_import)
-        if client is None
-        else given_executor(client, config.cluster)
-    )
+    if client is None:
+        starting = starting_executor(config.cluster, job.workers_import)
+    else:
+        starting = given_executor(client, config.cluster)
     with starting as executor:
         try:
             with _no_garbage():
@@ -144,7 +143,7 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
         except NothingToDoError as nothing:
             nothing.tidy()
             raise
-        attempt.prepared(prepared.plan)
+        attempt.plan = prepared.plan
         outcome = prepared.execute(executor(threads=prepared.threads))
         attempt.outcome = outcome
         interrupts.ignore()
@@ -203,11 +202,16 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
         _silence_stdout()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last resort
         code, message = told(error)
-        if attempt is not None and isinstance(error, CheckFailedError):
-            attempt.refused = error.version
+        if attempt is not None:
+            attempt.message = message
+            attempt.refused = error.version if isinstance(error, CheckFailedError) else None
         if code == BUG:
             traceback.print_exc()
-        return _fail(name, message, code, as_json, attempt)
+        sys.stderr.write(f"{name}: {message}\n")
+        if as_json:
+            with contextlib.suppress(TemporaryError):
+                show({"error": message, "exit_code": code}, [], as_json)
+        return code
     return 0
 
 
@@ -220,13 +224,3 @@ def told(error: BaseException) -> tuple[int, str]:
         return fault.exit_code, without_secrets(str(fault))
     message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
     return BUG, without_secrets(message)
-
-
-def _fail(name: str, message: str, code: int, as_json: bool, attempt: Attempt | None) -> int:
-    if attempt is not None:
-        attempt.message = message
-    sys.stderr.write(f"{name}: {message}\n")
-    if as_json:
-        with contextlib.suppress(TemporaryError):
-            show({"error": message, "exit_code": code}, [], as_json)
-    return code
