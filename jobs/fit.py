@@ -260,11 +260,10 @@ class Prepared(Startable):
         merged = self.sorting.needed if kept is None else scratch_bytes(log, write=False)
         runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
         where, at_most = "write sorted runs to scratch", ""
-        facts: dict[str, Any] = {}
+        window = {} if source.window is None else {"window": source.planned()}
         if source.window is not None:
-            facts["window"] = planned = source.planned()
-            at_most = "at most "
-            where = f"keep {planned['days_to_sort']} of {len(source.window.days)} days sorted in the store"
+            at_most, new = "at most ", window["window"]["days_to_sort"]
+            where = f"keep {new} of {len(source.window.days)} days sorted in the store"
         return Plan(
             job="fit",
             stages=(
@@ -288,7 +287,7 @@ class Prepared(Startable):
                 "run_id": self.sorting.identity,
                 "current_version": self.store.current_name(),
                 "gathers_at_most_bytes": self.fitting.gathers(),
-                **facts,
+                **window,
             },
         )
 
@@ -316,10 +315,8 @@ class Prepared(Startable):
             if days.set_aside:
                 _logger.warning("set aside %s; `logcal days include` uses a day", in_words(days.set_aside))
             if days.drift:
-                _logger.warning(
-                    "used suspect days, since two in a row are alike: %s; `logcal days exclude` leaves a day out",
-                    in_words(days.drift),
-                )
+                what = f"suspect days, since two in a row are alike: {in_words(days.drift)}"
+                _logger.warning("used %s; `logcal days exclude` leaves a day out", what)
             held_out = None
             if trial is not None:
                 spread = days.spread if self.gate.days else 0.0

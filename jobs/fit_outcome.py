@@ -34,12 +34,6 @@ def _days_line(window: dict[str, Any]) -> str:
     return f"{window['first']} to {window['last']}: {', '.join(said)}; {window['days_sorted']:,} sorted now"
 
 
-def _grid_line(facts: dict[str, Any], version: Version) -> str | None:
-    if (move := facts.get("largest_score_move")) is None:
-        return None
-    return f"scores were rounded to {version.manifest['config']['score_table']['grid']}: the largest move is {move:.3g}"
-
-
 def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
@@ -48,54 +42,47 @@ def _segments_line(segments: dict[str, Any]) -> str:
 
 
 _SHOWN = (
-    "table",
-    "previous_version",
-    "method",
-    "monotone",
-    "lookup_rows",
-    "fingerprint",
-    "run_id",
-    "gate",
-)
+    "table", "previous_version", "method", "monotone", "lookup_rows", "fingerprint", "run_id", "gate",
+)  # fmt: skip
 """Keys of the manifest in the outcome."""
 
 
 def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
     """The outcome of a published version, as JSON and as lines. facts : counts of its rows."""
+    manifest = version.manifest
+    segments, window, data = manifest.get("segments"), manifest.get("window"), manifest["data"]
     summary = {
         "version": version.name,
-        "published_as": version.manifest.get("publish", "current"),
+        "published_as": manifest.get("publish", "current"),
         "lookup_path": version.lookup_path,
-        **{key: version.manifest.get(key) for key in _SHOWN},
+        **{key: manifest.get(key) for key in _SHOWN},
         **facts,
+        **{key: manifest[key] for key in ("labels", "segments") if manifest.get(key) is not None},
     }
-    segments, window = version.manifest.get("segments"), version.manifest.get("window")
-    if "labels" in version.manifest:
-        summary["labels"] = version.manifest["labels"]
+    said = [f"method {summary['method']}, a table of {summary['lookup_rows']:,} rows"]
+    said[0] += ", monotone" if summary["monotone"] else ", not monotone"
+    left_out = 0
     if window is not None:
         summary["window"] = {key: value for key, value in window.items() if key != "days"}
+        said.append(_days_line(window))
+        left_out = sum(own["rows"] for own in window.get("left_out", {}).values())
+    if "isotonic_share" in data:
+        said.append(_choice_line(data))
+    if (move := facts.get("largest_score_move")) is not None:
+        grid = manifest["config"]["score_table"]["grid"]
+        said.append(f"scores were rounded to {grid}: the largest move is {move:.3g}")
     if segments is not None:
-        summary["segments"] = segments
-    shape, data = "monotone" if summary["monotone"] else "not monotone", version.manifest["data"]
-    left_out = sum(own["rows"] for own in (window or {}).get("left_out", {}).values())
+        said.append(_segments_line(segments))
     waiting = f", {facts['rows_waiting']:,} waiting for their label" if facts.get("rows_waiting") else ""
-    used = (
+    said.append(
         f"from {facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them "
         f"positive{waiting}, {facts['distinct_scores']:,} distinct scores"
     )
     previous = summary["previous_version"] or ""
-    same = previous.partition("-")[2] == version.name.partition("-")[2]
-    said = [
-        f"method {summary['method']}, a table of {summary['lookup_rows']:,} rows, {shape}",
-        None if window is None else _days_line(window),
-        _choice_line(data) if "isotonic_share" in data else None,
-        _grid_line(facts, version),
-        None if segments is None else _segments_line(segments),
-        used,
-        f"the same table as version {previous}" if same else None,
-        held_out_line(version.manifest.get("gate") or {}),
-        version.lookup_path,
-    ]
+    if previous.partition("-")[2] == version.name.partition("-")[2]:
+        said.append(f"the same table as version {previous}")
+    if held_out := held_out_line(manifest.get("gate") or {}):
+        said.append(held_out)
     how = "saved as a candidate:" if version.candidate else "published"
-    lines = [f"{how} {summary['table']} version {version.name}", *(f"  {line}" for line in said if line)]
-    return Outcome(summary=summary, lines=lines)
+    lines = [f"{how} {summary['table']} version {version.name}", *said, version.lookup_path]
+    return Outcome(summary, [lines[0], *(f"  {line}" for line in lines[1:])])

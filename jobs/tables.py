@@ -88,19 +88,15 @@ def list_tables(store: str) -> Outcome:
             table = PublishedTable(store, name)
         except ConfigError:
             continue
-        names = table.names()
-        current = table.readable_current()
-        if not names and current is None:
+        count, current = len(table.names()), table.readable_current()
+        if not count and current is None:
             continue
-        rows.append(
-            {"table": name, "current": current, "since": _since(table, current), "versions": len(names)}
-        )
-        lines.append(
-            f"{name}  {current or 'no current version'}  {rows[-1]['since'] or ''}  {counted(len(names), 'version')}"
-        )
+        since = _since(table, current)
+        rows.append({"table": name, "current": current, "since": since, "versions": count})
+        lines.append(f"{name}  {current or 'no current version'}  {since or ''}  {counted(count, 'version')}")
     if not rows:
         raise InputRejectedError(f"expected published tables, found none in {store}: see `logcal fit`")
-    return Outcome(summary={"store": store, "tables": rows}, lines=[line.rstrip() for line in lines])
+    return Outcome({"store": store, "tables": rows}, lines)
 
 
 def list_versions(store: str, table: str | None) -> Outcome:
@@ -117,17 +113,14 @@ def list_versions(store: str, table: str | None) -> Outcome:
     lines = [_line(row) for row in rows]
     if all(not row["current"] for row in rows):
         lines.append(_without_current(rows, current, entries))
-    return Outcome(
-        summary={"table": table, "current": current, "since": since, "versions": rows}, lines=lines
-    )
+    return Outcome({"table": table, "current": current, "since": since, "versions": rows}, lines)
 
 
 def _check_there(found: PublishedTable, table: str, there: object) -> None:
     """Refuse a table of which nothing is there."""
     if not there:
-        raise InputRejectedError(
-            f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
-        )
+        said = f"expected a published table '{table}', found none in {found.url}"
+        raise InputRejectedError(f"{said}: see `logcal fit`")
 
 
 def _without_current(rows: list[dict[str, Any]], current: str | None, entries: list[Entry]) -> str:
@@ -184,21 +177,17 @@ def _line(row: dict[str, Any]) -> str:
         f"{row['rows_used']:,} rows",
         *([row["window"]["said"]] if row["window"] else []),
         f"{row['lookup_rows']:,} lookup rows",
-        *([f"AUC {gate['auc']:.3f}"] if gate.get("auc") is not None else []),
-        *_held_out(gate.get("holdout") or {}),
     ]
+    if gate.get("auc") is not None:
+        parts.append(f"AUC {gate['auc']:.3f}")
+    if (loss := (gate.get("holdout") or {}).get("log_loss")) is not None:
+        parts.append(f"log loss {float(loss):.4f} held out")  # infinity is text in JSON
     if row["current"]:
         parts.append(f"current since {row['since']}" if row["since"] else "current")
     elif row["status"] != Status.REPLACED.value:
         failed = gate.get("failed")
         parts.append(f"{row['status']} ({', '.join(failed)})" if failed else row["status"])
     return "  ".join(parts)
-
-
-def _held_out(held: dict[str, Any]) -> list[str]:
-    loss = held.get("log_loss")
-    # Infinity is text in JSON.
-    return [] if loss is None else [f"log loss {float(loss):.4f} held out"]
 
 
 def show(store: str, table: str, name: str | None) -> Outcome:
@@ -212,8 +201,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines = [*_fact_lines("", {key: manifest[key] for key in _SHOWN})]
     lines.insert(2, f"status: {stand.value}{f' since {since}' if since else ''}")
     lines += _fact_lines("", manifest["data"])
-    if manifest.get("window"):
-        lines += [f"window: {_window(manifest)['said']}"]
+    lines += [f"window: {_window(manifest)['said']}"] if manifest.get("window") else []
     lines += [f"day {day}" for day in strange_days(version)]
     lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
@@ -245,11 +233,9 @@ def sql(
 ) -> Outcome:
     """The query that applies a version elsewhere."""
     version = TableStore(store, table).version(name)
-    segmented = bool(segments_of(version))
-    found = (
-        read_segmented_lookup(version.lookup_path) if segmented else read_lookup_table(version.lookup_path)
-    )
-    path = version.lookup_path if "://" in version.lookup_path else str(Path(version.lookup_path).absolute())
+    path = version.lookup_path
+    found = (read_segmented_lookup if segments_of(version) else read_lookup_table)(path)
+    path = path if "://" in path else str(Path(path).absolute())
     text = query(found, path, dialect, inline=inline, log=log, score=score)
     summary = {"table": table, "version": version.name, "dialect": dialect, "sql": text}
     return Outcome(summary=summary, lines=[f"{text};"])
@@ -310,18 +296,13 @@ def diff(
     report = report or output
     found = PublishedTable(store, table)
     difference = version_difference(found.version(old), found.version(new))
-    lines = [
-        f"{table}: {difference.old.name} and {difference.new.name}",
-        difference.headline,
-        *difference.better,
-    ]
+    lines = [f"{table}: {difference.old.name} and {difference.new.name}"]
+    lines += [difference.headline, *difference.better]
     lines += [f"  {name}: {fact_text(a)} -> {fact_text(b)}" for name, (a, b) in difference.facts.items()]
     for key, rows, change in difference.segments:
         segment = ", ".join(f"{column}={value}" for column, value in key.items())
-        lines.append(
-            f"  {segment}: {rows:,} rows, changes by {percentage(change.mean)} points on average, "
-            f"{percentage(change.largest)} at most"
-        )
+        mean, most = percentage(change.mean), percentage(change.largest)
+        lines.append(f"  {segment}: {rows:,} rows, changes by {mean} points on average, {most} at most")
     summary = {"table": table, **difference.as_dict(), "page": report}
     if report is not None:
         _write_page(report, render_difference(difference, table))
@@ -337,9 +318,8 @@ def _write_page(output: str, page: str) -> None:
         fault = as_fault(error, f"--report: {output}")
         if isinstance(fault, TemporaryError):
             raise fault from None
-        raise ConfigError(
-            f"--report: cannot write {output} ({error.strerror or error}): choose another place"
-        ) from None
+        found = error.strerror or error
+        raise ConfigError(f"--report: cannot write {output} ({found}): choose another place") from None
 
 
 # Days of a table's log that a person leaves out of fits, or lets in.
@@ -356,8 +336,8 @@ def list_days(store: str, table: str) -> Outcome:
     strange = strange_days(versions[-1]) if versions else []
     lines = [f"{day}  {entry.decision}d on {entry.at}: {entry.reason}" for day, entry in decisions.items()]
     lines += [f"{day} (version {versions[-1].name})" for day in strange]
-    summary: dict[str, Any] = {"table": table, "decisions": _as_rows(decisions), "set_aside": aside}
-    return Outcome(summary=summary, lines=lines or ["no day was excluded, included or set aside"])
+    summary = {"table": table, "decisions": _as_rows(decisions), "set_aside": aside}
+    return Outcome(summary, lines or ["no day was excluded, included or set aside"])
 
 
 def decide_on(store: str, table: str, day: str, decision: str | None, reason: str = "") -> Outcome:
@@ -370,8 +350,7 @@ def decide_on(store: str, table: str, day: str, decision: str | None, reason: st
     name = parsed.isoformat()
     decisions = decide(found.folder, name, decision, reason, digests_of_day(found.folder / "days", name))
     said = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
-    lines = [said]
-    return Outcome(summary={"table": table, "decisions": _as_rows(decisions)}, lines=lines)
+    return Outcome({"table": table, "decisions": _as_rows(decisions)}, [said])
 
 
 exclude, include = (partial(decide_on, decision=decision) for decision in ("exclude", "include"))

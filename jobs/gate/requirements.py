@@ -40,7 +40,7 @@ def check_holdout(config: FitConfig) -> None:
             f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: which rows "
             "are the last is what it says; or hold out a share such as 0.2"
         )
-    if gate.days >= whole_days(config.window.last) and gate.days:
+    if gate.days and gate.days >= whole_days(config.window.last):
         raise ConfigError(
             f"gate.holdout: expected fewer days than window.last ({config.window.last}), found {gate.holdout}: no day "
             "would be left to fit to"
@@ -57,11 +57,8 @@ def can_compare(config: FitConfig, current: Version | None, without: Collection[
     try:
         open_log(config.log.path, own, without)
     except InputRejectedError as error:
-        log.warning(
-            "gate: the table cannot be compared with the current version, which has segments of %s: %s",
-            ", ".join(others),
-            error,
-        )
+        which = f"the current version, which has segments of {', '.join(others)}"
+        log.warning("gate: the table cannot be compared with %s: %s", which, error)
         return False
     return True
 
@@ -130,19 +127,18 @@ def judge_held_out(
         other days than those that the map was fitted to; None: it is not known
     asked : whether a person asked for it; otherwise nothing is said of rows that are too few
     """
+    if held.rows.rarer < RARE:
+        few = (
+            f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
+            f"{held.rows.rarer:,.10g} of the rarer one"
+        )
+        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], [few] if asked else [])
     failed: list[tuple[str, str]] = []
     warnings = []
     spread = DAYS_VARY if spread is None else spread
-    if held.rows.rarer < RARE:
-        if asked:
-            warnings.append(
-                f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
-                f"{held.rows.rarer:,.10g} of the rarer one"
-            )
-        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], warnings)
-    bars = held.bars
+    bars, against = held.bars, held.against if held.fresh.rarer >= RARE else None
     if (said := _unexpected(held, fitted_positives, spread)) is not None:
-        if _better(held):
+        if against is not None and (against.log_loss.difference or 0.0) < 0:
             warnings.append(f"{said}; the current version is further off")
         else:
             failed.append(("holdout", f"{said}: more than chance explains"))
@@ -150,39 +146,34 @@ def judge_held_out(
         said = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
         failed += [("ranking", said)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
     if held.loss is not None and math.isinf(held.loss):
-        failed.append(
-            (
-                "holdout",
-                "found an infinite log loss on held-out rows, of a label that the table gives probability 0",
+        said = "found an infinite log loss on held-out rows, of a label that the table gives probability 0"
+        failed.append(("holdout", said))
+    if against is not None:
+        failed += _worse(against, spread)
+        if held.worse:
+            warnings.append(
+                f"in {counted(len(held.worse), 'segment')} the log loss on held-out rows is worse than the current "
+                f"version's beyond chance: {in_words(held.worse)}"
             )
-        )
-    against = held.against
-    compared = against is not None and held.fresh.rarer >= RARE
-    if against is not None and compared:
-        loss = against.log_loss
-        if loss.difference is not None and loss.error is not None:
-            allowed = WORSE * against.uncertainty
-            error = math.hypot(loss.error, _by_days(against, spread))
-            if loss.difference - ABOVE_CHANCE * error > allowed:
-                said = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
-                failed.append(
-                    (
-                        "holdout",
-                        f"{said} (+{loss.difference:.2g} +- {error:.2g}): worse than the current version",
-                    )
-                )
     elif held.current and asked:
         warnings.append(
             f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
             f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
         )
-    if compared and held.worse:
-        warnings.append(
-            f"in {counted(len(held.worse), 'segment')} the log loss on held-out rows is worse than the current "
-            f"version's beyond chance: {in_words(held.worse)}"
-        )
     refusals = [{"rule": rule, "message": said} for rule, said in failed]
-    return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
+    return Verdict({**held.as_dict(), "judged": True, "compared": against is not None}, refusals, warnings)
+
+
+def _worse(against: Comparison, spread: float) -> list[tuple[str, str]]:
+    """Describe a log loss that is higher than the live version's beyond chance."""
+    loss = against.log_loss
+    if loss.difference is None or loss.error is None:
+        return []
+    error = math.hypot(loss.error, _by_days(against, spread))
+    if loss.difference - ABOVE_CHANCE * error <= WORSE * against.uncertainty:
+        return []
+    said = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
+    return [("holdout", f"{said} (+{loss.difference:.2g} +- {error:.2g}): worse than the current version")]
 
 
 def _with_remedy(said: str, rule: str, *, dated: bool) -> str:
@@ -209,14 +200,6 @@ def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | 
     if abs(math.log(observed / held.expected)) <= OFF * error:
         return None
     return f"expected about {held.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
-
-
-def _better(held: HeldOut) -> bool:
-    """Tell whether the live version has a measurably higher log loss on rows that neither was fitted to."""
-    against = held.against
-    if against is None or held.fresh.rarer < RARE or against.log_loss.difference is None:
-        return False
-    return against.log_loss.difference < 0
 
 
 def held_out_line(gate: dict[str, Any]) -> str | None:
@@ -325,15 +308,12 @@ def _scale(data: dict[str, Any], current: Version | None) -> list[tuple[str, str
 def _ranking(
     config: GateConfig, whole: CalibrationMap, auc: float | None, error: float | None
 ) -> list[tuple[str, str]]:
-    if not config.ranking:
+    inverted = auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5
+    if not config.ranking or not (inverted or one_level(whole)):
         return []
-    if auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5:
-        said = f"expected more positives at higher scores, found an AUC of {auc:.3f} +- {error:.3f}"
-        return [("ranking", f"{said}. Are the labels or the scores inverted?")]
-    if one_level(whole):
-        said = "expected more positives at higher scores, found one probability for all scores"
-        return [("ranking", f"{said}. Are the labels or the scores inverted?")]
-    return []
+    found = f"an AUC of {auc:.3f} +- {error:.3f}" if inverted else "one probability for all scores"
+    said = f"expected more positives at higher scores, found {found}. Are the labels or the scores inverted?"
+    return [("ranking", said)]
 
 
 def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
@@ -341,10 +321,8 @@ def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
     rows, positives, scores = data["rows_used"], data["rows_positive"], data["distinct_scores"]
     found = []
     if auc == 1.0 and min(positives, rows - positives) >= RARE:
-        found.append(
-            "every row with label 1 has a higher score than every row with label 0: were the scores made from the "
-            "labels?"
-        )
+        said = "every row with label 1 has a higher score than every row with label 0"
+        found.append(f"{said}: were the scores made from the labels?")
     times = rows // max(1, scores)
     if 1 < times <= COPIES and scores >= COPIED and times * scores == rows:
         found.append(
@@ -371,11 +349,7 @@ def change_of(content: Content, current: Version | None, folder: str) -> MapChan
         log.warning("gate: the current version cannot be compared with: %s", error)
         return None
     if found is None:
-        log.warning(
-            "gate: how far the probability changes is not known: the current version has segments of %s, this table of "
-            "%s",
-            ", ".join(places[0][1]),
-            ", ".join(own),
-        )
+        has = f"the current version has segments of {', '.join(places[0][1])}, this table of {', '.join(own)}"
+        log.warning("gate: how far the probability changes is not known: %s", has)
         return None
     return found.whole
