@@ -14,12 +14,12 @@ from jobs.config.cluster import parse_bytes
 from jobs.config.jobs import FollowConfig
 from jobs.config.sections import parse_duration, whole_days
 from jobs.outcome import Outcome, Plan
-from jobs.refit import PUBLISHED, Refits
+from jobs.refit import PUBLISHED
 from jobs.refit import check as check_refits
 from jobs.resume import prune
 from jobs.rows import own_page_folder
 from jobs.score import scoring_of
-from jobs.stream_report import Telling, Totals, backlog_of, stream_status
+from jobs.stream_report import Stream
 from logcal.errors import (
     CheckFailedError,
     ConfigError,
@@ -97,7 +97,7 @@ class Prepared:
     def plan(self) -> Plan:
         """Plan of the follower."""
         config, table = self.config, self.config.store.table
-        backlog, known = backlog_of(self.places, self.ledger), self.ledger.files
+        backlog, known = self._stream().backlog(), self.ledger.files
         return Plan(
             "follow",
             (
@@ -114,7 +114,7 @@ class Prepared:
         """Follow until stopped, or once."""
         config = self.config
         if config.follow.status:
-            return stream_status(self.places, self.ledger, self.store, config)
+            return self._stream().status()
         try:
             lease_owner = LeaseOwner(self.ledger.folder)
             try:
@@ -133,29 +133,30 @@ class Prepared:
         if config.follow.rebuild and self.ledger.stream() is None:
             known = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{known:,}")
-        self.ledger.begin(_stream(config, self.places))
+        self.ledger.begin(_identity(config, self.places))
         self._announce()
         follower = Follower(
             self.places, self.ledger, _rules(config), self._scoring, self._current, executor, lease_owner
         )
-        refits = Refits(config, self.ledger)
-        totals = Totals(config.store.table, self.places.target_root)
-        told = Telling(config, self.places, self.ledger, self.store, totals, refits)
-        totals.add(follower.start())
+        stream = self._stream()
+        stream.add(follower.start())
         self._say(current)
         if config.follow.retry is not None:
             follower.retry(config.follow.retry)
-        if current is None and refits.due():
-            refits.run(executor)
+        if current is None and stream.refits.due():
+            stream.refits.run(executor)
         try:
-            (self._once if config.follow.once else self._until_stopped)(follower, told)
+            (self._once if config.follow.once else self._until_stopped)(follower, stream)
         except KeyboardInterrupt:
             pending = f"{follower.pending:,} pending: the next run scores them"
             left = pending if follower.pending else "nothing pending"
-            raise KeyboardInterrupt(f"stopped after {counted(totals.files, 'file')}; {left}") from None
+            raise KeyboardInterrupt(f"stopped after {counted(stream.files, 'file')}; {left}") from None
         finally:
-            told.tell(last=True)
-        return totals.outcome(refits.outcomes[PUBLISHED])
+            stream.tell(last=True)
+        return stream.outcome()
+
+    def _stream(self) -> Stream:
+        return Stream(self.config, self.places, self.ledger, self.store)
 
     def _say(self, current: str | None) -> None:
         """Describe the stream that is watched, its table, and its end."""
@@ -200,41 +201,40 @@ class Prepared:
             _wait(time.monotonic() + max(parse_duration(self.config.follow.poll), 1.0))
         return current
 
-    def _once(self, follower: Follower, told: Telling) -> None:
-        totals, refits = told.totals, told.refits
+    def _once(self, follower: Follower, stream: Stream) -> None:
+        refits = stream.refits
         change = follower.listing(whole=True)
         while (report := follower.run(change)) is not None:
-            totals.add(report)
-            told.tell()
-            ledger = follower.ledger
-            found = compare(change.new, ledger.files, whole=False)
-            left = tuple(source for source in found.new if source.name not in ledger.waiting)
+            stream.add(report)
+            stream.tell()
+            found = compare(change.new, self.ledger.files, whole=False)
+            left = tuple(source for source in found.new if source.name not in self.ledger.waiting)
             if len(left) == len(change.new):
                 break
             change = change._replace(new=left, gone=())
         refits.turn(follower.executor)
         if refits.refused:
             raise CheckFailedError(f"the files were scored, and the refit was refused: {refits.refused[-1]}")
-        if refused := totals.refused:
+        if refused := stream.refused:
             raise InputRejectedError(
                 f"{counted(len(refused), 'file')} refused ({examples(sorted(refused), 3)}); the others were scored. "
                 f"The first: {refused[min(refused)]}"
             )
-        if not totals.batches and not refits.outcomes[PUBLISHED]:
+        if not stream.batches and not refits.outcomes[PUBLISHED]:
             if self.config.refit.wanted:  # one that was killed, or found the disk full, may have left some
                 prune(self.store, self.config.retention.versions)
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
-    def _until_stopped(self, follower: Follower, told: Telling) -> None:
+    def _until_stopped(self, follower: Follower, stream: Stream) -> None:
         follow = self.config.follow
         end = time.monotonic() + parse_duration(follow.lifetime)
         while time.monotonic() < end:
             began = time.monotonic()
             interrupts.check()
             report = follower.run(follower.listing())
-            told.totals.add(report)
-            told.refits.turn(follower.executor)
-            told.tell()
+            stream.add(report)
+            stream.refits.turn(follower.executor)
+            stream.tell()
             if report is None or not report.left:
                 _wait(began + parse_duration(follow.poll))
 
@@ -265,7 +265,7 @@ def _rules(config: FollowConfig) -> Rules:
     )
 
 
-def _stream(config: FollowConfig, places: Places) -> dict[str, Any]:
+def _identity(config: FollowConfig, places: Places) -> dict[str, Any]:
     """Identity of the stream."""
     return {
         "log": places.root,

@@ -36,16 +36,36 @@ ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_abov
 
 
 @dataclass
-class Totals(Counts):
-    """Totals of all batches of a run."""
+class Stream(Counts):
+    """A stream that is followed: totals of all batches of a run, metrics and a page.
 
-    table: str
-    path: str
+    Metrics and the page are written anew as the stream goes on; what cannot be written is a warning, said once.
+    """
+
+    config: FollowConfig
+    places: Places
+    ledger: Ledger
+    store: TableStore
+    refits: Refits = field(init=False)
     waiting: int = 0
     left: int = 0
     batches: int = 0
     version: str | None = None
     reports: deque[tuple[float, Report]] = field(default_factory=lambda: deque(maxlen=_BATCHES_SHOWN))
+    _next: dict[str, float] = field(default_factory=dict)
+    _failed: set[str] = field(default_factory=set)
+    _published: tuple[str | None, float | None] = (None, None)
+
+    def __post_init__(self) -> None:
+        self.refits = Refits(self.config, self.ledger)
+
+    def backlog(self) -> Sequence[Source]:
+        """The files that are to be scored."""
+        if self.ledger.stream() is not None:
+            self.ledger.load()
+        return compare(
+            list_sources(self.places.filesystem, self.places.root), self.ledger.files, whole=True
+        ).new
 
     def add(self, report: Report | None) -> None:
         """Add a batch, and say a line of it."""
@@ -78,100 +98,70 @@ class Totals(Counts):
         for name, reason in list(report.refused.items())[:5]:
             log.warning("refused %s: %s", name, reason)
 
-    def outcome(self, refits: int) -> Outcome:
+    def outcome(self) -> Outcome:
         """For people and machines."""
+        path = self.places.target_root
         summary = {
-            "path": self.path,
-            "table": self.table,
+            "path": path,
+            "table": self.config.store.table,
             "version": self.version,
             "batches": self.batches,
             "files": self.files,
             **{name: getattr(self, name) for name in ROW_COUNTS},
             "removed": self.removed,
             "waiting": self.waiting,
-            "refits": refits,
+            "refits": self.refits.outcomes[PUBLISHED],
             "refused": self.refused,
         }
-        lines = [
-            f"scored {self.rows:,} rows in {counted(self.files, 'file')}, {counted(self.batches, 'batch')}",
-            f"  {self.path}",
-        ]
+        batches = counted(self.batches, "batch")
+        lines = [f"scored {self.rows:,} rows in {counted(self.files, 'file')}, {batches}", f"  {path}"]
         if refused := self.refused:
             lines.append(f"  {counted(len(refused), 'file')} refused: {examples(sorted(refused), 3)}")
         if self.waiting:
             lines.append(f"  {counted(self.waiting, 'file')} could not be read yet")
         return Outcome(summary=summary, lines=lines)
 
-
-def backlog_of(places: Places, ledger: Ledger) -> Sequence[Source]:
-    """The files that are to be scored."""
-    if ledger.stream() is not None:
-        ledger.load()
-    return compare(list_sources(places.filesystem, places.root), ledger.files, whole=True).new
-
-
-def stream_status(places: Places, ledger: Ledger, store: TableStore, config: FollowConfig) -> Outcome:
-    """A stream's backlog, what was refused, how old its newest parts are, and how it was last fitted."""
-    backlog, now = backlog_of(places, ledger), time.time()
-    refused = ledger.refused
-    scored = len(ledger.files) - len(refused)
-    current = store.current()
-    last = Refits(config, ledger).last
-    ages = {
-        "last_batch_age": _age(ledger.facts.get("at"), now),
-        "table_age": _age(published_at(store, None if current is None else current.name), now),
-        "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
-    }
-    summary = {
-        "path": places.target_root,
-        "table": config.store.table,
-        "version": None if current is None else current.name,
-        "strange_days": [] if current is None else strange_days(current),
-        "files": scored,
-        **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
-        "backlog": len(backlog),
-        "backlog_bytes": sum(source.size for source in backlog),
-        "batches": ledger.last,
-        "waiting": sorted(ledger.waiting),
-        "refit": last or None,
-        "label_coverage": last.get("label_coverage"),
-        "refused": refused,
-        **ages,
-    }
-    size, batch, made = summary["backlog_bytes"], said(ages["last_batch_age"]), said(ages["table_age"])
-    lines = [
-        f"{places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
-        f"  last batch {batch}; table version {summary['version']}, published {made}",
-    ]
-    lines += [f"  {day}" for day in summary["strange_days"]]
-    if last:
-        lines.append(f"  last refit {_refit_said(last, now)}")
-    if ledger.waiting:
-        lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
-    lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
-    return Outcome(summary=summary, lines=lines)
-
-
-def published_at(store: TableStore, version: str | None) -> float | None:
-    """Return the time of a version's publication, in seconds since 1970."""
-    if version is None:
-        return None
-    return dt.datetime.fromisoformat(store.version(version).manifest["created"]).timestamp()
-
-
-@dataclass
-class Telling:
-    """Metrics and a page, written anew as a stream goes on; what cannot be written is a warning, said once."""
-
-    config: FollowConfig
-    places: Places
-    ledger: Ledger
-    store: TableStore
-    totals: Totals
-    refits: Refits
-    _next: dict[str, float] = field(default_factory=dict)
-    _failed: set[str] = field(default_factory=set)
-    _published: tuple[str | None, float | None] = (None, None)
+    def status(self) -> Outcome:
+        """The backlog, what was refused, how old the newest parts are, and how the table was last fitted."""
+        ledger, backlog, now = self.ledger, self.backlog(), time.time()
+        refused = ledger.refused
+        scored = len(ledger.files) - len(refused)
+        current, last = self.store.current(), self.refits.last
+        version = None if current is None else current.name
+        ages = {
+            "last_batch_age": _age(ledger.facts.get("at"), now),
+            "table_age": _age(published_at(self.store, version), now),
+            "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
+        }
+        size = sum(source.size for source in backlog)
+        summary = {
+            "path": self.places.target_root,
+            "table": self.config.store.table,
+            "version": version,
+            "strange_days": [] if current is None else strange_days(current),
+            "files": scored,
+            **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
+            "backlog": len(backlog),
+            "backlog_bytes": size,
+            "batches": ledger.last,
+            "waiting": sorted(ledger.waiting),
+            "refit": last or None,
+            "label_coverage": last.get("label_coverage"),
+            "refused": refused,
+            **ages,
+        }
+        done, batch, made = counted(scored, "file"), said(ages["last_batch_age"]), said(ages["table_age"])
+        lines = [
+            f"{self.places.target_root}: {done} scored, {len(backlog):,} to score ({size:,} bytes)",
+            f"  last batch {batch}; table version {version}, published {made}",
+        ]
+        lines += [f"  {day}" for day in summary["strange_days"]]
+        if last:
+            lines.append(f"  last refit {_refit_said(last, now)}")
+        if ledger.waiting:
+            lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
+        lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
+        return Outcome(summary, lines)
 
     def tell(self, *, last: bool = False) -> None:
         """Write what is due. last : whatever is wanted."""
@@ -195,25 +185,25 @@ class Telling:
     def _metrics(self, path: Path) -> None:
         from jobs.exports import update_stream
 
-        totals, last = self.totals, self.refits.last
-        batch_at, batch = totals.reports[-1] if totals.reports else (None, None)
-        if totals.version != self._published[0]:
-            self._published = (totals.version, published_at(self.store, totals.version))
+        last = self.refits.last
+        batch_at, batch = self.reports[-1] if self.reports else (None, None)
+        if self.version != self._published[0]:
+            self._published = (self.version, published_at(self.store, self.version))
         values = {
             "seen_timestamp_seconds": time.time(),
             "batch_timestamp_seconds": batch_at,
             "batch_seconds": None if batch is None else batch.seconds,
             "table_timestamp_seconds": self._published[1],
-            "batches": totals.batches,
-            "files": {"scored": totals.files, "refused": len(totals.refused), "removed": totals.removed},
-            "rows": {"scored": totals.rows, "null": totals.null_rows, "unseen": totals.unseen_rows},
-            "backlog_files": totals.left,
+            "batches": self.batches,
+            "files": {"scored": self.files, "refused": len(self.refused), "removed": self.removed},
+            "rows": {"scored": self.rows, "null": self.null_rows, "unseen": self.unseen_rows},
+            "backlog_files": self.left,
             "waiting_files": len(self.ledger.waiting),
             "refit_timestamp_seconds": last.get("at"),
             "refits": dict(self.refits.outcomes),
             "label_coverage": last.get("label_coverage"),
         }
-        update_stream(path, totals.table, without_secrets(self.config.output.path), values)
+        update_stream(path, self.config.store.table, without_secrets(self.config.output.path), values)
 
     def _page(self, folder: Path) -> None:
         from pipeline.evaluate.day_pages import render_stream
@@ -226,7 +216,7 @@ class Telling:
             "log": without_secrets(self.places.root),
             "scored": without_secrets(self.places.target_root),
             "files scored": len(self.ledger.files) - len(refused),
-            "files to score": self.totals.left,
+            "files to score": self.left,
             "files not readable yet": len(self.ledger.waiting),
             "files refused": len(refused),
             "last batch": said(_age(self.ledger.facts.get("at"), now)),
@@ -236,12 +226,19 @@ class Telling:
         }
         reports = [
             (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(sep=" ", timespec="seconds"), vars(report))
-            for at, report in self.totals.reports
+            for at, report in self.reports
         ]
         days = watched_days(self.store.folder, self.store.names())
-        page = render_stream(f"Stream of {self.totals.table}", facts, refused, reports, days)
+        page = render_stream(f"Stream of {self.config.store.table}", facts, refused, reports, days)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / REPORT, page.encode())
+
+
+def published_at(store: TableStore, version: str | None) -> float | None:
+    """Return the time of a version's publication, in seconds since 1970."""
+    if version is None:
+        return None
+    return dt.datetime.fromisoformat(store.version(version).manifest["created"]).timestamp()
 
 
 def _refit_said(last: dict[str, Any], now: float) -> str:
