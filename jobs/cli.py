@@ -60,18 +60,11 @@ class _Logcal(click.Group):
         """List the commands in the order in which they were added."""
         return list(self.commands)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
         """Run the command and end the process."""
         given = sys.argv[1:] if args is None else list(args)
         try:
-            code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+            code = super().main(given, *more, **{**extra, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
@@ -144,11 +137,8 @@ def _add_job(job: Job) -> None:
     ) -> None:
         from jobs.run import run_job
 
-        short = [
-            f"{shortcut.key}={more[shortcut.option.lstrip('-')]}"
-            for shortcut in job.shortcuts
-            if more[shortcut.option.lstrip("-")]
-        ]
+        given = {shortcut.key: more[shortcut.option.lstrip("-")] for shortcut in job.shortcuts}
+        short = [f"{key}={value}" for key, value in given.items() if value]
         _leave(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
 
     setting = click.option("--set", "settings", **_SET, shell_complete=_complete_setting(job.name))
@@ -169,14 +159,15 @@ def _leave(code: int) -> NoReturn:
 def _help(job: Job) -> str:
     start = f"  logcal {job.name} "
     # Two columns less than the screen: click indents by two.
-    example = textwrap.wrap(
+    example = textwrap.fill(
         job.example.replace("--set ", "--set\0"),
-        78 - len(start),
+        78,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lines = [job.help, "", "\b", f"{start}{example[0]}", *(" " * len(start) + line for line in example[1:])]
-    lines = [line.replace("\0", " ") for line in lines]
+    lines = [job.help, "", "\b", example.replace("\0", " ")]
     if job.required:
         lines += [
             "",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from jobs import interrupts
 from logcal.errors import counted
@@ -45,42 +44,8 @@ def reporting() -> Iterator[Report]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[workers]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress, compiling(progress):
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         yield _checking(Bars(progress))
-
-
-@contextmanager
-def compiling(progress: Progress) -> Iterator[None]:
-    """Show a bar while kernels are compiled. Their number is not known in advance."""
-    from numba.core import event
-
-    lock = threading.Lock()
-    shown: list[TaskID] = []
-
-    def begin() -> None:
-        with lock:
-            if not shown:
-                shown.append(progress.add_task("compile", total=None, workers="once after an installation"))
-
-    with event.install_listener("numba:compile", _listener(begin, lambda: progress.advance(shown[0]))):
-        yield
-    if shown:
-        done = int(progress.tasks[progress.task_ids.index(shown[0])].completed)
-        progress.update(shown[0], total=max(done, 1))
-
-
-def _listener(begin: Callable[[], None], end: Callable[[], None] = lambda: None) -> Any:
-    """Calls functions as a kernel begins to be compiled and is compiled."""
-    from numba.core import event
-
-    class Listener(event.Listener):
-        def on_start(self, event: event.Event) -> None:
-            begin()
-
-        def on_end(self, event: event.Event) -> None:
-            end()
-
-    return Listener()
 
 
 def _checking(report: Report) -> Report:
@@ -205,11 +170,15 @@ def announce_compiling() -> None:
     """
     from numba.core import event
 
-    said: list[str] = []
+    class Listener(event.Listener):
+        said = False
 
-    def begin() -> None:
-        if not said:
-            said.append("compiling for this machine: once after an installation")
-            log.info(said[0])
+        def on_start(self, event: event.Event) -> None:
+            if not self.said:
+                self.said = True
+                log.info("compiling for this machine: once after an installation")
 
-    event.register("numba:compile", _listener(begin))
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    event.register("numba:compile", Listener())

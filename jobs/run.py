@@ -87,7 +87,7 @@ def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Atte
             attempt.misread(given)
         raise
     _reach(config)
-    if attempt is not None and not sys.stderr.isatty():  # there a bar shows it
+    if attempt is not None:
         announce_compiling()
     return config
 

@@ -334,23 +334,3 @@ def test_log_lines_stand_above_the_bars():
     shown, _ = on_a_terminal(LINE_MEANWHILE)
     (line,) = (line for line in shown.splitlines() if "a line meanwhile" in line)
     assert "sort" not in line.rpartition("\x1b[2K")[2]
-
-
-COMPILING = """
-import numba
-from jobs.progress import reporting
-with reporting() as report:
-    report("sort", 0, 1)
-    for f in (lambda x: x + 1, lambda x: x + 2):
-        numba.njit(f)(1)
-    report("sort", 1, 1)
-print("the result")
-"""
-
-
-def test_compiling_has_a_bar_of_its_own():
-    shown, stdout = on_a_terminal(COMPILING)
-    assert stdout == "the result\n"
-    assert "compile" in shown
-    assert "2/2" in shown
-    assert "once after an installation" in shown
