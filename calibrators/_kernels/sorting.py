@@ -71,7 +71,11 @@ def _sort(numbers, spare, span):
     other = spare if spare.ndim == 1 else spare[:, 1]
     i = 1
     while i < n:
-        x, y = first[i], other[i]
+        x = first[i]
+        if first[i - 1] <= x:
+            i += 1
+            continue
+        y = other[i]
         j = i
         while j > 0 and first[j - 1] > x and i - j < _FARTHEST:
             first[j] = first[j - 1]
@@ -100,7 +104,7 @@ def _sort(numbers, spare, span):
 
 @kernel
 def sort_numbers(raw, spare, doubles):
-    """Sort numbers in place, equal ones in their order.
+    """Sort numbers in place, equal ones in their order; of rows, the first numbers are left before all others.
 
     raw, spare : uint64 arrays, one number at least. doubles : whether they are the bits of finite doubles, to be sorted
         as such
@@ -116,11 +120,12 @@ def sort_numbers(raw, spare, doubles):
     for i in range(first.size):
         first[i] -= low
     _sort(raw, spare, high - low)
-    for i in range(first.size):
+    out = raw.reshape(-1)
+    for i in range(placed.size):
         x = placed[i] + low
-        first[i] = bits_of(x) if doubles else x
+        out[i] = bits_of(x) if doubles else x
         if raw.ndim == 2:
-            raw[i, 1] = spare[i, 1]
+            out[placed.size + i] = spare[i, 1]
 
 
 @kernel

@@ -139,7 +139,8 @@ def _by_radix(values: Array | Integers) -> Integers:
         rows[:, 0] = values
     rows[:, 1] = np.arange(values.size)
     sorting.sort_numbers(rows, np.empty_like(rows), doubles)
-    return rows[:, 1].astype(np.int64)
+    # A copy: a view would keep both columns alive.
+    return rows.reshape(2, -1)[1].astype(np.int64)
 
 
 def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
@@ -171,15 +172,14 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
     both columns : float64 arrays, shape (n,)
     """
     pairs[:, 0] += 0.0  # -0.0 is 0.0
-    rows = pairs
     if radix_for(pairs.shape[0]):
         from calibrators._kernels import sorting
 
         # In place: pairs are the most that a task holds.
         sorting.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
+        first, second = pairs.reshape(2, -1)
     else:
-        rows = np.take(pairs, ascending(pairs[:, 0]), axis=0)
-    first, second = np.ascontiguousarray(rows.T)
+        first, second = np.ascontiguousarray(np.take(pairs, ascending(pairs[:, 0]), axis=0).T)
     return first, second
 
 

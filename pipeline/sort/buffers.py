@@ -30,6 +30,9 @@ from pipeline.sort.run_files import (
     write_run,
 )
 
+_SIGNS = np.array([-1.0, 1.0])
+"""Signs of the weights of rows with label 0 and 1."""
+
 
 class Buffer:
     """Rows without weights, on their way into runs.
@@ -140,7 +143,7 @@ class WeightedBuffer(Buffer):
         assert rows.weight is not None
         own = self.rows[self.held : self.held + rows.score.size]
         np.add(rows.score, 0.0, out=own[:, 0])  # -0.0 is 0.0
-        own[:, 1] = np.where(rows.label == 1, rows.weight, -rows.weight)
+        np.multiply(rows.weight, _SIGNS.take(rows.label), out=own[:, 1])
         self.held += rows.score.size
 
     def _write_rows(self, counted: Coded) -> None:
@@ -215,8 +218,11 @@ class CodedBuffer(Buffer):
             sections = coded_sections(self.score[: self.held], slot >> 1, signed)
         else:
             few, counted = without_short(counted)
-            own_rows = [(few.weight - few.positives).astype(np.int64), few.positives.astype(np.int64)]
-            score = np.concatenate([self.score[: self.held], *(np.repeat(few.score, n) for n in own_rows)])
-            tags = [np.repeat(2 * few.code + label, n).astype(np.int32) for label, n in enumerate(own_rows)]
-            sections = tagged_sections(score, np.concatenate([slot, *tags]), present.size)
+            score = self.score[: self.held]
+            for label, rows in enumerate((few.weight - few.positives, few.positives)):
+                if rows.size:  # otherwise nothing is copied
+                    score = np.append(score, np.repeat(few.score, rows.astype(np.int64)))
+                    tags = np.repeat(2 * few.code + label, rows.astype(np.int64))
+                    slot = np.append(slot, tags.astype(np.int32))
+            sections = tagged_sections(score, slot, present.size)
         self._write(sections._replace(coded_entries=together(sections.coded_entries, counted)), segments)

@@ -76,15 +76,14 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
 def order_tagged(score: Array, tag: npt.NDArray[np.signedinteger]) -> Integers:
     """The places of rows in ascending order of score and tag; equal ones in their order. tag : below 2 ** 32."""
     order = ascending(np.ascontiguousarray(score))
-    starts = tie_starts(score[order])
-    sizes = np.diff(starts, append=score.size)
-    tied = np.repeat(sizes > 1, sizes)
-    if not tied.any():
-        return order
-    # Of rows with equal scores a number for the score, and the tag, are one whole number.
-    some = order[tied]
-    number = np.repeat(np.arange(starts.size), sizes)[tied]
-    order[tied] = some[ascending(number << 32 | tag[some])]
+    in_order = score[order]
+    same = in_order[1:] == in_order[:-1]
+    places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    if places.size:
+        # Of rows with equal scores a number for the score, and the tag, are one whole number.
+        some = order[places]
+        number = np.cumsum(np.diff(in_order[places], prepend=np.nan) != 0)
+        order[places] = some[ascending(number << 32 | tag[some])]
     return order
 
 

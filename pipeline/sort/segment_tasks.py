@@ -7,7 +7,7 @@ says how to do either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -329,25 +329,17 @@ def pack(
     """
     small: list[Integers] = []
     large: list[int] = []
-    held: list[int] = []
-    size = 0
-
-    def flush() -> None:
-        nonlocal size
-        if held:
-            small.append(np.array(held))
-            held.clear()
-        size = 0
-
-    wanted: Iterator[int] = iter(np.flatnonzero(~skipped).tolist())
-    for code in wanted:
-        own = int(sizes[code])
-        if size + own > task_bytes or len(held) == most:
-            flush()
-        if cut and own > task_bytes:
-            large.append(code)
+    codes = np.flatnonzero(~skipped)
+    own = sizes[codes]
+    ends = np.cumsum(own)
+    start = 0
+    while start < codes.size:
+        if cut and own[start] > task_bytes:
+            large.append(int(codes[start]))
+            start += 1
             continue
-        held.append(code)
-        size += own
-    flush()
+        stop = int(np.searchsorted(ends, ends[start] - own[start] + task_bytes, side="right"))
+        stop = min(max(stop, start + 1), start + most)
+        small.append(codes[start:stop])
+        start = stop
     return small, large

@@ -126,11 +126,12 @@ def number_segments(runs: Sequence[Run], scratch: str) -> Segments:
     numbered = segment_values.number(columns)
     starts = np.cumsum([0, *(len(run_segments.counts) for run_segments in known)]).tolist()
     coding = Coding(write_codes(f"{scratch}/codes", numbered.codes), tuple(starts), len(numbered.keys[-1]))
-    counts = np.zeros((coding.count, 2), np.int64)
+    by_label = np.zeros((2, coding.count), np.int64)
     for run_segments, start in zip(known, starts, strict=False):
         codes = numbered.codes[start : start + len(run_segments.counts)]
-        # A run's segments differ.
-        counts[codes] += run_segments.counts
+        for own, rows in zip(by_label, run_segments.counts.T, strict=True):
+            np.add.at(own, codes, rows.astype(np.int64))
+    counts = by_label.T
     levels = []
     for i, (keys, of) in enumerate(zip(numbered.keys, numbered.of, strict=True)):
         first = np.flatnonzero(np.diff(of, prepend=-1))
