@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal import schema
+from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import InputRejectedError, examples
-from logcal.lookup_table import Array
+from logcal.lookup_table import Array, one_array
 from logcal.storage import parse_checked
 
 MOST_BYTES = 64 << 20
@@ -227,19 +228,47 @@ def segmented_fingerprint(
     """
     digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
     # The owner of the rows is written once per segment, not once per row.
-    owners = list(zip(*(column.to_pylist() for column in keys), strict=True))
-    _update(digest, [[str(kind) for kind in types], owners, rows.tolist()])
+    digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
+    _update(digest, keys, in_rows=True)
+    digest.update(b"], [")
+    _update(digest, [pa.chunked_array([as_column(rows)])])
+    digest.update(b"]]")
     for name in _MAP:
         digest.update(np.asarray(maps[name], "<f8").tobytes())
     for values in interval or ():
         digest.update(np.asarray(values, "<f8").tobytes())
     for name, column in zip(segments.schema.names, segments.columns, strict=True):
-        _update(digest, [name, column.to_pylist()])
+        digest.update(f"[{json.dumps(name)}, [".encode())
+        _update(digest, [column])
+        digest.update(b"]]")
     return digest.hexdigest()
 
 
-def _update(digest: Any, values: list[Any]) -> None:
-    digest.update(json.dumps(values, default=str).encode())
+_AT_ONCE = 1 << 14
+"""Values that are Python's objects at a time: those of a million segments would take some hundred MB."""
+
+
+def _update(digest: Any, columns: Sequence[pa.Array | pa.ChunkedArray], *, in_rows: bool = False) -> None:
+    """Add the JSON text of a column's values, or of the rows of several columns, without the list's brackets."""
+    for start in range(0, len(columns[0]), _AT_ONCE):
+        parts = [column.slice(start, _AT_ONCE) for column in columns]
+        if in_rows:
+            text = json.dumps([*zip(*(part.to_pylist() for part in parts), strict=True)], default=str)[1:-1]
+        else:
+            text = _texts(parts[0])
+        digest.update(f"{', ' if start else ''}{text}".encode())
+
+
+def _texts(chunked: pa.ChunkedArray) -> str:
+    """The JSON texts of values; one that repeats is written once: most segments have the same map."""
+    column = one_array(chunked)
+    # Zeros of either sign are different texts.
+    bits = column.view(pa.int64()) if pa.types.is_float64(column.type) else column
+    coded = bits.dictionary_encode(null_encoding="encode")
+    if 4 * len(coded.dictionary) > len(column):
+        return json.dumps(column.to_pylist(), default=str)[1:-1]
+    texts = [json.dumps(value, default=str) for value in coded.dictionary.view(column.type).to_pylist()]
+    return ", ".join([texts[i] for i in as_numpy(coded.indices).tolist()])
 
 
 def as_json(value: Any) -> str:

@@ -13,6 +13,7 @@ from calibrators.arithmetic.ordering import (
     ascending,
     expand_coded,
     ordinals,
+    sort_pairs,
     sort_pieces,
     sum_coded,
     tie_starts,
@@ -49,7 +50,7 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
     -----
     Rows are scattered by the leading bits of their scores to pieces in which the rest of the score and the tag are one
     64-bit whole number: these are sorted, and the rows are read back from them. Nothing is gathered. Where that needs
-    too many pieces, as with scores of very many magnitudes and very many segments, places are sorted. O(n), but for the
+    too many pieces, as with scores of very many magnitudes and very many segments, pairs are sorted. O(n), but for the
     tags of equal scores.
     """
     n = score.size
@@ -57,8 +58,14 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
     span = int(high) - int(low)
     shift = 64 - bits
     if span >> shift > n // _FEWEST:
-        order = order_tagged(score, tag)
-        return score[order], tag[order].astype(np.int64)
+        pairs = np.empty((n, 2))
+        pairs[:, 0] = score
+        pairs.view(np.int64)[:, 1] = tag
+        score, out = sort_pairs(pairs)
+        tags = out.view(np.int64)
+        places, number = _tied(score)
+        tags[places] = np.sort(number << 32 | tags[places]) & 0xFFFFFFFF
+        return score, tags
     while shift > 1 and span >> (shift - 1) <= n // _MOST:
         shift -= 1
     raw = np.ascontiguousarray(score).view(np.uint64)
@@ -76,15 +83,20 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
 def order_tagged(score: Array, tag: npt.NDArray[np.signedinteger]) -> Integers:
     """The places of rows in ascending order of score and tag; equal ones in their order. tag : below 2 ** 32."""
     order = ascending(np.ascontiguousarray(score))
-    in_order = score[order]
-    same = in_order[1:] == in_order[:-1]
-    places = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    if places.size:
-        # Of rows with equal scores a number for the score, and the tag, are one whole number.
-        some = order[places]
-        number = np.cumsum(np.diff(in_order[places], prepend=np.nan) != 0)
-        order[places] = some[ascending(number << 32 | tag[some])]
+    places, number = _tied(score[order])
+    some = order[places]
+    order[places] = some[ascending(number << 32 | tag[some])]
     return order
+
+
+def _tied(score: Array) -> tuple[Integers, Integers]:
+    """The places of sorted rows with equal scores, and a number for the score of each.
+
+    The number and a row's tag are one whole number.
+    """
+    same = score[1:] == score[:-1]
+    places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    return places, np.cumsum(np.diff(score[places], prepend=np.nan) != 0)
 
 
 def recode(column: npt.NDArray[Any], table: npt.NDArray[np.int32], *, labelled: bool) -> None:
@@ -120,14 +132,18 @@ def _those(columns: Iterable[npt.NDArray[Any]], which: npt.NDArray[Any]) -> Iter
     return (column[which] if column.size else column for column in columns)
 
 
-def _longer_ties(score: Array, code: Integers | None = None) -> npt.NDArray[np.bool_] | None:
-    """Find the sorted rows in ties of at least `SHORTEST_FOLDED_TIE`; None if there are none."""
+def _longer_ties(score: Array, code: Integers | None = None, bits: int = 0) -> npt.NDArray[np.bool_] | None:
+    """Find the sorted rows in ties of at least `SHORTEST_FOLDED_TIE`; None if there are none.
+
+    code : equal in a tie, but for so many lowest bits
+    """
     reach = SHORTEST_FOLDED_TIE - 1
     same = score[reach:] == score[:-reach]
+    if code is not None:
+        near = np.flatnonzero(same)
+        same[near] = code[near] >> bits == code[near + reach] >> bits
     if not same.any():
         return None
-    if code is not None:
-        same &= code[reach:] == code[:-reach]
     found = np.zeros(score.size, np.bool_)
     for i in range(SHORTEST_FOLDED_TIE):
         found[i : i + same.size] |= same
@@ -174,12 +190,11 @@ def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int
     if not score.size:
         return Sections()
     score, tags = sort_tagged(score, tag, bits_of_tags(codes))
-    code = tags >> 1
-    tied = _longer_ties(score, code)
-    if tied is None or not tied.any():
+    tied = _longer_ties(score, tags, 1)
+    if tied is None:
         return Sections(tagged=Tagged(score, tags))
     label = (tags[tied] & 1).astype(np.float64)
-    entries = sum_coded(Coded(score[tied], code[tied], np.ones(label.size), label))
+    entries = sum_coded(Coded(score[tied], tags[tied] >> 1, np.ones(label.size), label))
     return Sections(tagged=Tagged(score[~tied], tags[~tied]), coded_entries=entries)
 
 
