@@ -140,7 +140,8 @@ def _by_radix(values: Array | Integers) -> Integers:
     rows[:, 1] = np.arange(values.size)
     sorting.sort_numbers(rows, np.empty_like(rows), doubles)
     # A copy: a view would keep both columns alive.
-    return rows.reshape(2, -1)[1].astype(np.int64)
+    order: Integers = rows.reshape(2, -1)[1].astype(np.int64)
+    return order
 
 
 def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
