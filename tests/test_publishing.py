@@ -167,7 +167,7 @@ def test_a_store_that_fails_is_said_and_the_run_can_be_repeated(store, monkeypat
         patch.setattr(folders, step, fail)
         if (step == "_put") == store.local:
             return  # the other kind of store's
-        with pytest.raises(TemporaryError, match=r"No space left on device.*nothing was published: run"):
+        with pytest.raises(TemporaryError, match=r"No space left on device.*nothing was published"):
             fit(store, "b")
     assert looks(store) == first
     second = fit(store, "b")

@@ -87,15 +87,15 @@ def test_the_folder_of_a_killed_run_is_taken_over_by_one_that_does_the_same(tmp_
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
-        (errno.ENOSPC, TemporaryError, "no space left in .*free some"),
+        (errno.ENOSPC, TemporaryError, "no space left .*free some"),
         (errno.EDQUOT, TemporaryError, "no space left"),
         (errno.ENOENT, ConfigError, "expected a folder that all workers see and can write to"),
         (errno.EACCES, ConfigError, "expected a folder that all workers see and can write to"),
-        (errno.EIO, TemporaryError, "a file operation failed: .*nothing was published"),
+        (errno.EIO, TemporaryError, "a file operation failed .*nothing was published"),
     ],
 )
 def test_file_operations_that_fail_in_scratch(tmp_path, number, kind, message):
-    with pytest.raises(kind, match=f"scratch: {message}"), scratch_folder(str(tmp_path)):
+    with pytest.raises(kind, match=f"scratch: .*{message}"), scratch_folder(str(tmp_path)):
         raise OSError(number, os.strerror(number))
     with pytest.raises(OSError, match="not a file's"), scratch_folder(str(tmp_path)):
         raise OSError("not a file's")

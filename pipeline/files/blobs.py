@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
-
-import pyarrow as pa
+from typing import Any, BinaryIO, Self, TypeVar
 
 from logcal.errors import TemporaryError
 from logcal.storage import open_filesystem
@@ -35,31 +34,24 @@ def write_blob(path: str, parts: Iterable[memoryview]) -> None:
 
     parts : each is done with when the next one is asked for
     """
-    if is_url(path):
-        whole = bytearray()
+    with writing(path) as file:
         for part in parts:
-            whole += part
-        _put(path, bytes(whole))
-        return
-    with beside(Path(path)) as temporary:
-        with temporary.open("wb", buffering=0) as file:
-            for part in parts:
-                rest = part.cast("B") if part.nbytes else part
-                while rest.nbytes:
-                    rest = rest[file.write(rest) :]
-        temporary.replace(path)
+            file.write(part)
 
 
 @contextmanager
-def writing(path: str) -> Iterator[Any]:
-    """Open a target for Arrow that appears whole when the block ends without an error: a path, or memory."""
+def writing(path: str) -> Iterator[BinaryIO]:
+    """Open a file that appears whole when the block ends without an error; one of a store is memory until then."""
     if is_url(path):
-        sink = pa.BufferOutputStream()
-        yield sink
-        _put(path, sink.getvalue().to_pybytes())
+        content = io.BytesIO()
+        yield content
+        filesystem, key = open_filesystem(path)
+        with _asking(path):
+            filesystem.pipe_file(key, content.getvalue())
         return
     with beside(Path(path)) as temporary:
-        yield temporary
+        with temporary.open("wb") as file:
+            yield file
         temporary.replace(path)
 
 
@@ -189,12 +181,6 @@ class Receipts:
 def receipts_in(folder: str) -> Receipts:
     """For the receipts of one graph."""
     return Receipts(folder, secrets.token_bytes(32) if is_url(folder) else None)
-
-
-def _put(path: str, data: bytes) -> None:
-    filesystem, key = open_filesystem(path)
-    with _asking(path):
-        filesystem.pipe_file(key, data)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
     FileChangedError : no such object.
     """
     head = f"{what}: " if what else ""
-    said = without_secrets(" ".join(str(error).split()))[:300]
+    said = _said(error)
     if isinstance(error, LogcalError):
         return error
     if out_of_memory(error):
@@ -59,7 +59,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
         if found is not None:
             return found
     if isinstance(error, OSError) and error.errno is not None:
-        return _system_fault(error, head, said)
+        return write_fault(error, what)
     return _setting_fault(error, head, said)
 
 
@@ -136,16 +136,23 @@ def _store_fault(error: BaseException, head: str, said: str) -> LogcalError | No
     return None
 
 
-def _system_fault(error: OSError, head: str, said: str) -> LogcalError:
+def write_fault(error: OSError, what: str, undone: str = "") -> LogcalError:
+    """The error for the user that a failed operation on files is. what : see `as_fault`. undone : ends the message."""
+    head, said = (f"{what}: " if what else ""), _said(error)
+    undone = f"; {undone}" if undone else ""
     if error.errno in _FULL:
-        return TemporaryError(f"{head}no space left ({said}): free some, or choose a place with more")
+        return TemporaryError(f"{head}no space left ({said}): free some, or choose a place with more{undone}")
     if error.errno in _NO_NAME:
         return ConfigError(
-            f"{head}expected a path that can be, found one that cannot ({said}): choose another"
+            f"{head}expected a path that can be, found one that cannot ({said}): choose another{undone}"
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ConfigError(f"{head}expected a place that can be written to ({said}): choose another")
-    return TemporaryError(f"{head}a file operation failed ({said}): run again")
+        return ConfigError(f"{head}expected a place that can be written to ({said}): choose another{undone}")
+    return TemporaryError(f"{head}a file operation failed ({said}): run again{undone}")
+
+
+def _said(error: BaseException) -> str:
+    return without_secrets(" ".join(str(error).split()))[:300]
 
 
 def memory_there() -> str:

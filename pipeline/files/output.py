@@ -27,6 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from logcal.storage import open_filesystem, parse_json
+from pipeline.files.faults import write_fault
 from pipeline.files.folders import (
     Folder,
     check_free,
@@ -199,7 +200,7 @@ class Output:
             with stage(run_id, names) as staged:
                 yield staged
         except OSError as error:
-            raise _as_logcal_error(error, self.setting, self.root) from error
+            raise write_fault(error, f"{self.setting}: {self.root}", "nothing was written") from error
 
     def publish(
         self, run_id: str, contents: Mapping[str, bytes], facts: Mapping[str, Any] | None = None
@@ -408,9 +409,3 @@ def _keep_only(folder: Path, files: Sequence[str]) -> None:
         for path in (f"{inside}/{name}" for name in names):
             if path not in wanted:
                 Path(path).unlink()
-
-
-def _as_logcal_error(error: OSError, setting: str, root: str) -> ConfigError | TemporaryError:
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
-        return ConfigError(f"{setting}: cannot write to {root} ({error}): choose another place")
-    return TemporaryError(f"{setting}: nothing was written to {root}, a file operation failed: {error}")

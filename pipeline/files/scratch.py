@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from logcal.errors import ConfigError, TemporaryError
-from pipeline.files.faults import as_fault
+from logcal.errors import ConfigError
+from pipeline.files.faults import as_fault, write_fault
 from pipeline.files.folders import Folder, check_free, check_writable, is_url, remove
 from pipeline.files.locks import hold, living, locking, make, remove_dead
 
@@ -29,7 +29,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _KEPT = ("run-", "receipt-sort-", "bad-")
 """Files that a resumed run takes over: sorted runs, facts about them, and the rows that they left out."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_UNSEEN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def check_space(folder: str | None, needed: int) -> None:
@@ -88,18 +88,18 @@ def _local_folder(base: Path, resume: str | None) -> Iterator[Path]:
                 remove_dead(left)
         path, lock = _take_over(own) or _new(base, own)
     except OSError as error:
-        if error.errno in (*_FULL, errno.EIO):
-            raise _as_logcal_error(error, base / _NAME) from error
-        raise ConfigError(
-            f"scratch: expected a folder that can be written to, cannot make one in {base} ({error.strerror}): "
-            "choose another place"
-        ) from None
+        raise write_fault(error, f"scratch: {base}") from error
     try:
         yield path
     except OSError as error:
         if error.errno is None:  # no file operation's
             raise
-        raise _as_logcal_error(error, path) from error
+        if error.errno in _UNSEEN:
+            raise ConfigError(
+                f"scratch: expected a folder that all workers see and can write to, found {path} ({error}): choose "
+                "another place"
+            ) from error
+        raise write_fault(error, f"scratch: {path.parent}", "nothing was published") from error
     finally:
         remove(path)
         if lock is not None:
@@ -180,17 +180,3 @@ def _base(folder: str | None) -> Path:
     if folder is None:
         return Path(tempfile.gettempdir())
     return Path(folder.removeprefix("file://")).expanduser().absolute()
-
-
-def _as_logcal_error(error: OSError, path: Path) -> ConfigError | TemporaryError:
-    if error.errno in _FULL:
-        return TemporaryError(
-            f"scratch: no space left in {path.parent} ({error}): free some, or choose a place with more; nothing was "
-            "published"
-        )
-    if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
-        return ConfigError(
-            f"scratch: expected a folder that all workers see and can write to, found {path} ({error}): choose "
-            "another place"
-        )
-    return TemporaryError(f"scratch: a file operation failed: {error}; nothing was published")

@@ -14,7 +14,6 @@ overwritten. All this happens under a lock (`pipeline.files.locks`); after any i
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from logcal import schema
-from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
+from logcal.errors import InputRejectedError, NothingToDoError
 from logcal.storage import with_checksum
+from pipeline.files.faults import write_fault
 from pipeline.files.folders import Folder, check_writable
 from pipeline.files.locks import FolderLock, locking, staging
 from pipeline.files.storage import redacted
@@ -43,7 +43,6 @@ from pipeline.table.published import (
 )
 
 _STAGING = ".staging-"
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class TableStore(PublishedTable):
@@ -252,12 +251,7 @@ class TableStore(PublishedTable):
         try:
             yield
         except OSError as error:
-            reason = f"the store at {self.root} cannot be written to ({error.strerror or error})"
-            if error.errno in _REFUSED:
-                raise ConfigError(
-                    f"{reason}; nothing was published: get permission, or choose another place"
-                ) from error
-            raise TemporaryError(f"{reason}; nothing was published: run again later") from error
+            raise write_fault(error, f"the store at {self.root}", "nothing was published") from error
 
     def _enter(self, event: str, version: Version, now: str | None, lock: FolderLock) -> None:
         """Say it in the journal, then move CURRENT if that is what happened."""
