@@ -12,6 +12,7 @@ from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.follow.ledger import needed_versions
+from pipeline.table.journal import taken_back
 from pipeline.table.published import Status, Version, status_of
 from pipeline.table.store import TableStore
 
@@ -37,26 +38,28 @@ def left_to_do(store: TableStore, identity: str, config: FitConfig) -> Version |
     if made is None:
         return None
     now = store.current_name()
-    stand = status_of(made, store.journal.entries(), now)
+    entries = store.journal.entries()
+    stand = status_of(made, entries, now)
     said = f"the same log and configuration were published as version {made.name}"
-    if stand.status is Status.CURRENT:
+    if stand is Status.CURRENT:
         raise NothingToDoError(f"{said}: nothing to do", lambda: prune(store, config.retention.versions))
-    if stand.status is Status.TAKEN_BACK:
-        when = "" if stand.rollback is None else f" on {stand.rollback.at}"
+    if stand is Status.TAKEN_BACK:
+        rollback = taken_back(entries, made.name, now)
+        when = "" if rollback is None else f" on {rollback.at}"
         raise NothingToDoError(
             f"{said}, which was rolled back{when} (the live version is {now}): nothing to do; "
             "`logcal tables promote` makes it live again"
         )
     if made.candidate:
         store.enter_candidate(made)
-    if stand.status is Status.REFUSED:
+    if stand is Status.REFUSED:
         refuse([own for own in made.refusals if own["rule"] != OLDER_DATA or not config.store.force], made)
     if config.store.publish == "candidate":
         raise NothingToDoError(
             f"{said} (live: {now or 'none'}), and store.publish is candidate: nothing to do"
         )
     refusals = older_data(made.manifest, store.current(), now, config)
-    if refusals and stand.status is Status.REPLACED:
+    if refusals and stand is Status.REPLACED:
         raise NothingToDoError(
             f"{said}, which {now} with newer days has replaced: nothing to do; --force makes it live again"
         )

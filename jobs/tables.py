@@ -142,7 +142,7 @@ def _since(table: PublishedTable, current: str | None) -> str | None:
 
 def _row(version: Version, current: str | None, since: str | None, entries: list[Entry]) -> dict[str, Any]:
     manifest = version.manifest
-    stand = status_of(version, entries, current).status
+    stand = status_of(version, entries, current)
     return {
         "version": version.name,
         "current": version.name == current,
@@ -196,7 +196,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     version = found.version(name)
     manifest = version.manifest
     current = found.readable_current()
-    stand = status_of(version, found.journal.entries(), current).status
+    stand = status_of(version, found.journal.entries(), current)
     since = _since(found, current) if stand is Status.CURRENT else None
     lines = [*_fact_lines("", {key: manifest[key] for key in _SHOWN})]
     lines.insert(2, f"status: {stand.value}{f' since {since}' if since else ''}")

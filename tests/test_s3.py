@@ -469,7 +469,9 @@ def test_hudi_is_refused(tmp_path):
 def test_a_damaged_table_is_refused(delta):
     for entry in sorted((Path(delta) / "_delta_log").glob("*.json")):
         entry.write_text("{")
-    with pytest.raises(InputRejectedError, match="expected a Delta table, found one that cannot be read"):
+    with pytest.raises(
+        InputRejectedError, match="expected a table of format Delta, found one that cannot be read"
+    ):
         open_log(delta, COLUMNS)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from logcal.errors import ConfigError, FileChangedError, LogcalError, TemporaryError
+from pipeline.files.folders import size
 from pipeline.files.storage import without_secrets
 
 _NO_CREDENTIALS = re.compile(r"Credential|Token|ProfileNotFound|InvalidConfig|RefreshError")
@@ -162,14 +163,14 @@ def memory_there() -> str:
     parts = []
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
-        parts.append(f"this process may map {_size(limit)} (ulimit -v)")
+        parts.append(f"this process may map {size(limit)} (ulimit -v)")
     group = _number(_CGROUP)
     if group is not None:
-        parts.append(f"its container has {_size(group)}")
+        parts.append(f"its container has {size(group)}")
     try:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        parts.append(f"the machine has {_size(total)}, {_size(available)} of it unused")
+        parts.append(f"the machine has {size(total)}, {size(available)} of it unused")
     except (OSError, ValueError):
         pass
     return ", ".join(parts)
@@ -181,7 +182,3 @@ def _number(path: str) -> int | None:
             return int(file.read())
     except (OSError, ValueError):
         return None
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"

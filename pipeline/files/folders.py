@@ -452,7 +452,8 @@ def check_writable(path: Path, setting: str) -> Path:
         There is no permission, or a file is in the way. `setting` is what the message names.
     """
     probe = path
-    while not _exists(probe):
+    # Of what is below a folder that may not be entered `Path.exists` raises.
+    while not os.path.exists(probe):  # noqa: PTH110
         probe = probe.parent
     if not probe.is_dir():
         found = f"the file {probe}" if probe == path else f"the file {probe} in the way of {path}"
@@ -469,14 +470,6 @@ def check_writable(path: Path, setting: str) -> Path:
 
 _NO_FILES = ("/proc", "/sys")
 """Places that root seems to be allowed to write, and is not."""
-
-
-def _exists(path: Path) -> bool:
-    # Below a file or a folder that may not be entered nothing can be seen.
-    try:
-        return path.exists()
-    except PermissionError:
-        return False
 
 
 def check_free(folder: Path, needed: int, setting: str) -> None:

@@ -235,12 +235,13 @@ class Output:
             staged = Staging(self.filesystem, str(folder))
             yield staged
             if self.beside is None:
-                staged.finish(run_id, staged.target(MANIFEST))
+                staged.write(MANIFEST, staged.manifest(run_id))
+                staged.files.append(MANIFEST)
             _keep_only(folder, staged.files)
             for inside, _, names in os.walk(folder):
                 sync_files([f"{inside}/{name}" for name in names])
                 sync_folder(Path(inside))
-            with self._finishing(folder, staged.content(run_id)):
+            with self._finishing(folder, {"run_id": run_id, **staged.facts}):
                 try:
                     self._place(folder, root)
                 except OSError as error:
@@ -303,14 +304,15 @@ class Output:
         if left is not None:
             self._remove_paths([f"{self.root}/{name}" for name in left["files"]])
         content = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
-        parent, _, name = self._marker.rpartition("/")
-        Folder(self.filesystem, parent).write(name, json.dumps(content).encode())
+        folder, _, marker = self._marker.rpartition("/")
+        side = Folder(self.filesystem, folder)
+        side.write(marker, json.dumps(content).encode())
         staged = Staging(self.filesystem, self.root)
         try:
             yield staged
             if self._read(self._marker) != content:
                 raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
-            staged.finish(run_id, self._manifest_path)
+            side.write(self._manifest_path.rpartition("/")[2], staged.manifest(run_id))
         except BaseException:
             if self._read(self._marker) == content:
                 self._remove_paths([f"{self.root}/{name}" for name in names])
@@ -374,19 +376,9 @@ class Staging(Folder):
         self.files: list[str] = []
         self.facts: dict[str, Any] = {}
 
-    def target(self, relative: str) -> str:
-        """Return the target of a file."""
-        return f"{self.root}/{relative}"
-
-    def content(self, run_id: str) -> dict[str, Any]:
-        """Content of the manifest."""
-        return {"run_id": run_id, **self.facts}
-
-    def finish(self, run_id: str, path: str) -> None:
-        """Write the manifest."""
-        parent, _, name = path.rpartition("/")
-        Folder(self.filesystem, parent).write(name, as_json(self.content(run_id)))
-        self.files.append(MANIFEST)
+    def manifest(self, run_id: str) -> bytes:
+        """The manifest's bytes."""
+        return as_json({"run_id": run_id, **self.facts})
 
 
 def as_json(content: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class LabelCounts:
     outcomes: int = 0
     dropped: int = 0
     orphaned: int = 0
-    delays: dict[int, int] = field(default_factory=dict)
+    delays: Counter[int] = field(default_factory=Counter)
 
     def add(self, joined: Joined) -> None:
         """Count rows."""
@@ -107,17 +108,13 @@ class LabelCounts:
         self.zeros += int(by_status[(codes & (MATCHED | LABEL_BITS)) == MATCHED].sum())
         self.dropped += int(by_status[(codes & MISSING != 0) & (codes & LABEL_BITS == _NULL)].sum())
         if joined.delay is not None:
-            cells = joined.delay[status & MATCHED != 0]
-            for cell, count in zip(*np.unique(cells, return_counts=True), strict=True):
-                self.delays[int(cell)] = self.delays.get(int(cell), 0) + int(count)
+            cells = np.bincount(joined.delay[status & MATCHED != 0])
+            self.delays.update({cell: int(cells[cell]) for cell in np.flatnonzero(cells).tolist()})
 
     def merge(self, other: LabelCounts) -> None:
         """Add the counts of other rows."""
         for one in fields(self):
-            if one.name != "delays":
-                setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
-        for cell, count in other.delays.items():
-            self.delays[cell] = self.delays.get(cell, 0) + count
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def kept(self) -> dict[str, Any]:
         """For JSON; see `of`."""
@@ -126,7 +123,7 @@ class LabelCounts:
     @classmethod
     def of(cls, kept: dict[str, Any]) -> LabelCounts:
         """Restore it from the result of `kept`."""
-        return cls(**{**kept, "delays": dict(kept["delays"])})
+        return cls(**{**kept, "delays": Counter(dict(kept["delays"]))})
 
     def facts(self) -> dict[str, Any]:
         """Facts for the manifest."""

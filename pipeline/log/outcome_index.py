@@ -192,11 +192,7 @@ class OutcomeIndex:
             code = code[order]
             value = None if value is None else value[order]
             time = None if time is None else time[order]
-            # Outcomes of each label before each place, and the next place that has one.
-            self._before = [
-                np.concatenate([[0], np.cumsum(code == c, dtype=np.int32)]) for c in (0, 1, _OTHER)
-            ]
-            self._next = [_next_places(code == c) for c in (1, _OTHER)]
+            self._next = [_next_places(code == c) for c in (0, 1, _OTHER)]
         self.code, self.value, self.time = code, value, time
 
     def _refuse(self, several: Integers) -> None:
@@ -261,16 +257,14 @@ class OutcomeIndex:
         safe = np.where(there, first, 0)
         if self._starts is None:
             return safe, np.zeros(safe.size, np.bool_)
-        stop = np.where(there, last, 0)
-        ones, others = ((b[stop] - b[safe] > 0) & there for b in self._before[1:])
-        zeros = (self._before[0][stop] - self._before[0][safe] > 0) & there
+        following = [places[safe] for places in self._next]
+        zeros, ones, others = (there & (place < last) for place in following)
         conflicting = zeros.astype(np.int8) + ones + others > 1
         if self.duplicates == LAST:
             return np.where(there, last - 1, 0), conflicting
         if self.duplicates == FIRST:
             return safe, conflicting
-        place = np.where(ones, self._next[0][safe], safe)
-        return np.where(others, self._next[1][safe], place), conflicting
+        return np.select([others, ones], following[:0:-1], safe), conflicting
 
 
 def _joined(parts: Sequence[Any], kind: Any) -> Any:
@@ -278,6 +272,6 @@ def _joined(parts: Sequence[Any], kind: Any) -> Any:
 
 
 def _next_places(chosen: Mask) -> Integers:
-    """Return for each place the next chosen one, itself included; the last place after the last of them."""
-    places = np.where(chosen, np.arange(chosen.size), max(chosen.size - 1, 0))
+    """Return for each place the next chosen one, itself included; the end after the last of them."""
+    places = np.where(chosen, np.arange(chosen.size), chosen.size)
     return np.minimum.accumulate(places[::-1])[::-1]

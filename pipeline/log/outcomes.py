@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logcal.arrow_columns import as_numpy, null_mask
+from logcal.arrow_columns import null_mask
 from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import folder_tree
 from pipeline.log.label_counts import (
@@ -51,13 +51,12 @@ from pipeline.log.outcome_index import (
     key_column,
     kind_of,
 )
-from pipeline.log.windows import DAY, DAY_INVALID, days_of, newest_day, time_bounds, usable
+from pipeline.log.windows import DAY, DAY_INVALID, days_of, instants, newest_day, time_bounds, usable
 
 _logger = logging.getLogger("logcal")
 
 NEGATIVE, DROP = "negative", "drop"
 
-_MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
 _FOREVER = np.iinfo(np.int64).max
 
 Instants = npt.NDArray[np.int64]
@@ -431,18 +430,6 @@ def held_index(outcomes: Outcomes) -> OutcomeIndex:
             _held.clear()
             _held[which] = OutcomeIndex(outcomes.kinds, source.duplicates, outcomes.read(outcomes.files))
         return _held[which]
-
-
-def instants(column: pa.Array) -> Instants:
-    """A column of dates or timestamps; a date is its day's beginning. In the place of nulls: anything."""
-    kind = column.type
-    if pa.types.is_date32(kind):
-        return as_numpy(column.cast(pa.int32())).astype(np.int64) * DAY
-    unit = "ms" if pa.types.is_date64(kind) else kind.unit
-    ticks = as_numpy(column.view(pa.int64()))
-    if unit == "ns":
-        return np.floor_divide(ticks, 1000)
-    return ticks.astype(np.int64) * _MICROSECONDS[unit]
 
 
 def prediction_times(column: pa.Array, wait: int | None) -> tuple[Instants, Instants]:

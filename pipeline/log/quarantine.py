@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
+from logcal.arrow_columns import null_mask
 from logcal.errors import InputRejectedError, NothingToDoError
 from pipeline import schema
 from pipeline.files.blobs import writing
@@ -97,48 +98,42 @@ def find_bad(
 
     among : the rows to look at; None: all.
     """
-    score_null = rows.batch.column(columns.score).is_null().to_numpy(zero_copy_only=False)
-    tests = [
-        ("score_null", score_null),
-        ("score_nan", np.isnan(rows.score)),
-        ("score_infinite", np.isinf(rows.score)),
-        ("label_not_0_or_1", rows.label == LABEL_OTHER),
-    ]
-    if rows.weight is not None and columns.weight is not None:
-        weight_null = rows.batch.column(columns.weight).is_null().to_numpy(zero_copy_only=False)
-        tests += [
-            ("weight_null", weight_null),
-            ("weight_nan", np.isnan(rows.weight)),
-            ("weight_infinite", np.isinf(rows.weight)),
-            ("weight_not_positive", rows.weight <= 0),
-            ("weight_out_of_range", (rows.weight < LOWEST_WEIGHT) | (rows.weight > HIGHEST_WEIGHT)),
-        ]
-    if rows.day is not None:
-        tests += [("date_null", rows.day == DAY_NULL), ("date_invalid", rows.day == DAY_INVALID)]
+    score, weight, day = rows.score, rows.weight, rows.day
+    tests = {
+        "score_null": null_mask(rows.batch.column(columns.score)),
+        "score_nan": np.isnan(score),
+        "score_infinite": np.isinf(score),
+        "label_not_0_or_1": rows.label == LABEL_OTHER,
+    }
+    if weight is not None and columns.weight is not None:
+        tests |= {
+            "weight_null": null_mask(rows.batch.column(columns.weight)),
+            "weight_nan": np.isnan(weight),
+            "weight_infinite": np.isinf(weight),
+            "weight_not_positive": weight <= 0,
+            "weight_out_of_range": (weight < LOWEST_WEIGHT) | (weight > HIGHEST_WEIGHT),
+        }
+    if day is not None:
+        tests |= {"date_null": day == DAY_NULL, "date_invalid": day == DAY_INVALID}
     # Whatever else is the matter with it, a row without a label is waiting for it.
     reason = np.where(rows.label == LABEL_NULL, np.int8(_WAITING), np.int8(_USABLE))
-    for code, (_, hit) in enumerate(tests):
+    names = list(tests)
+    for code, hit in enumerate(tests.values()):
         reason[(reason == _USABLE) & hit] = code
     if among is not None:
         reason[~among] = _USABLE
     bad = np.flatnonzero(reason >= 0)
     found = BadRows()
-    for code, (name, _) in enumerate(tests):
+    for code, name in enumerate(names):
         hits = np.flatnonzero(reason == code)
         if hits.size:
             found.counts[name] = int(hits.size)
-            column = _column_of(name, columns)
+            column = getattr(columns, name.partition("_")[0])
             found.examples[name] = [
                 Example(file, rows.first_row + int(i), f"{column}={rows.batch.column(column)[int(i)]}")
                 for i in hits[:EXAMPLES]
             ]
-    return found, _table(rows, columns, file, bad, [tests[c][0] for c in reason[bad]])
-
-
-def _column_of(reason: str, columns: Columns) -> str:
-    role = reason.partition("_")[0]
-    name: str = getattr(columns, role)
-    return name
+    return found, _table(rows, columns, file, bad, [names[c] for c in reason[bad]])
 
 
 def _table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]) -> pa.Table:

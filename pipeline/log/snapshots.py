@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -17,10 +18,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, counted, examples
 from pipeline.files.faults import as_fault
+from pipeline.files.folders import Folder
 from pipeline.files.requests import together
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 _DELTA_LOG = "_delta_log"
 
@@ -95,12 +94,11 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
             f"{folder} is a Hudi table, whose files hold superseded rows too: write the rows that are wanted as plain "
             "Parquet, and give log.path that folder"
         )
-    url = folder if isinstance(filesystem, LocalFileSystem) else str(filesystem.unstrip_protocol(folder))
     try:
-        return (_delta if format_ == DELTA else _iceberg)(filesystem, folder, url)
+        return (_delta if format_ == DELTA else _iceberg)(filesystem, folder)
     except ImportError:
         raise ConfigError(
-            f"{folder} is {_article(format_)} table, whose files hold deleted and superseded rows too: "
+            f"{folder} is a table of format {format_}, whose files hold deleted and superseded rows too: "
             f"pip install {_EXTRAS[format_]} to read the live ones"
         ) from None
     except LogcalError:
@@ -111,7 +109,7 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
             raise fault from None
         said = " ".join(str(error).split())[:200]
         raise InputRejectedError(
-            f"{folder}: expected {_article(format_)} table, found one that cannot be read ({said})"
+            f"{folder}: expected a table of format {format_}, found one that cannot be read ({said})"
         ) from None
 
 
@@ -141,42 +139,29 @@ def part_of(format_: str, folder: str, path: str) -> str:
     )
 
 
-def _article(format_: str) -> str:
-    return f"an {format_}" if format_ == ICEBERG else f"a {format_}"
-
-
-def _delta(filesystem: Any, folder: str, url: str) -> Snapshot:
+def _delta(filesystem: Any, folder: str) -> Snapshot:
     from deltalake import DeltaTable
 
-    if isinstance(filesystem, LocalFileSystem):
-        return _delta_snapshot(filesystem, folder, DeltaTable(url), folder)
-    # The library has clients of its own, which know nothing of storage.options: it reads a copy of the table's log.
-    with tempfile.TemporaryDirectory(prefix="logcal-") as copy:
-        filesystem.get(f"{folder}/{_DELTA_LOG}", f"{copy}/{_DELTA_LOG}", recursive=True)
-        return _delta_snapshot(filesystem, folder, DeltaTable(copy), copy)
+    # The library has clients of its own, which know nothing of storage.options: it reads a copy of a store's log.
+    local = isinstance(filesystem, LocalFileSystem)
+    with nullcontext(folder) if local else tempfile.TemporaryDirectory(prefix="logcal-") as root:
+        if not local:
+            filesystem.get(f"{folder}/{_DELTA_LOG}", f"{root}/{_DELTA_LOG}", recursive=True)
+        table = DeltaTable(root)
+        features = set(table.protocol().reader_features or ())
+        mapping = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
+        if "deletionVectors" in features or mapping != "none":
+            what = "deletion vectors" if "deletionVectors" in features else "column mapping"
+            raise InputRejectedError(
+                f"{folder}: expected a Delta table whose live files hold live rows only, found one with {what}: "
+                "rewrite it without (purge), or write the wanted rows as plain Parquet"
+            )
+        files = (uri.removeprefix("file://") for uri in table.file_uris())
+        urls = [folder + file[len(root) :] if file.startswith(f"{root}/") else file for file in files]
+        return Snapshot(DELTA, table.version(), _paths(filesystem, urls))
 
 
-def _delta_snapshot(filesystem: Any, folder: str, table: DeltaTable, root: str) -> Snapshot:
-    """The newest snapshot. root : the local folder that the library sees the table in."""
-    features = set(table.protocol().reader_features or ())
-    mapping = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
-    if "deletionVectors" in features or mapping != "none":
-        what = "deletion vectors" if "deletionVectors" in features else "column mapping"
-        raise InputRejectedError(
-            f"{folder}: expected a Delta table whose live files hold live rows only, found one with {what}: rewrite it "
-            "without (purge), or write the wanted rows as plain Parquet"
-        )
-    uris = table.file_uris()
-    if root != folder:
-        places = [uri.removeprefix("file://") for uri in uris]
-        uris = [
-            f"{folder}/{place[len(root) :].lstrip('/')}" if place.startswith(f"{root}/") else uri
-            for uri, place in zip(uris, places, strict=True)
-        ]
-    return Snapshot(DELTA, table.version(), _paths(filesystem, uris))
-
-
-def _iceberg(filesystem: Any, folder: str, url: str) -> Snapshot:
+def _iceberg(filesystem: Any, folder: str) -> Snapshot:
     from pyiceberg.catalog.noop import NoopCatalog
     from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import StaticTable
@@ -191,7 +176,7 @@ def _iceberg(filesystem: Any, folder: str, url: str) -> Snapshot:
             f"{folder}: expected one metadata file of each number, found {examples(same)}: which is the table's only "
             "its catalog knows; move the others away"
         )
-    location = f"{url}/metadata/{names[-1]}"
+    location = Folder(filesystem, folder).located(f"metadata/{names[-1]}")
     files_of = FilesOfIceberg({})
     metadata = FromInputFile.table_metadata(files_of.new_input(location))
     table = StaticTable(("log",), metadata, location, files_of, NoopCatalog("log"))

@@ -30,7 +30,7 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 _FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
 _PLAIN = re.compile(r"(\d{4})(\d\d)(\d\d)")
-_UNITS_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
 DAY = 86_400_000_000
 """Microseconds."""
 _STORED = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
@@ -56,6 +56,14 @@ def parse_day(text: str) -> dt.date | None:
         return dt.date(int(match[1]), int(match[2]), int(match[3]))
     except ValueError:
         return None
+
+
+class Days(NamedTuple):
+    """Days since 1970-01-01. mixed : whether rows must be read to know the day of each."""
+
+    first: int
+    last: int
+    mixed: bool
 
 
 class GroupDays(NamedTuple):
@@ -227,64 +235,56 @@ def _dated(log: Log, column: str, setting: str = "window.column") -> list[DatedF
 def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     """A file with its days, or what is wrong with it."""
     value = hive_value(file.path, column)
+    days: list[Days] | str
     if value is None:
-        return _from_footer(filesystem, file, column)
-    day = parse_day(value)
-    if day is None:
+        days = _days_in_footer(filesystem, file, column)
+    elif (day := parse_day(value)) is not None:
+        days = [Days(day_number(day), day_number(day), mixed=False)] * len(file.row_groups)
+    else:
         hint = (
             "leave it out of log.path" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
         )
-        return f"{file.path}: expected a date in the folder's name, found {column}={value}: {hint}"
-    number = day_number(day)
+        days = f"expected a date in the folder's name, found {column}={value}: {hint}"
+    if isinstance(days, str):
+        return f"{file.path}: {days}"
     starts = np.cumsum([0, *file.row_groups]).tolist()
+    every = zip(starts, file.row_groups, days, strict=False)
     return DatedFile(
-        file,
-        tuple(
-            GroupDays(i, starts[i], rows, number, number, mixed=False)
-            for i, rows in enumerate(file.row_groups)
-            if rows
-        ),
+        file, tuple(GroupDays(i, one[0], one[1], *one[2]) for i, one in enumerate(every) if one[1])
     )
 
 
-def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
+def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] | str:
+    """The days of each row group, whatever they are of one without rows; or what is wrong with the file."""
     footer = checked_footer(filesystem, file)
     schema = footer.footer.schema.to_arrow_schema()
     if column not in schema.names:
         return (
-            f"{file.path}: expected a column '{column}' or folders named {column}=..., found neither; its columns are "
+            f"expected a column '{column}' or folders named {column}=..., found neither; its columns are "
             f"{examples(schema.names, 12)}"
         )
     kind = schema.field(column).type
     if not usable(kind):
-        return f"{file.path}: expected {_KINDS} in column '{column}', found {kind}"
+        return f"expected {_KINDS} in column '{column}', found {kind}"
     try:
         chunks = footer.chunks(column)
     except InputRejectedError as error:
-        return str(error)
+        return str(error).removeprefix(f"{file.path}: ")
     logical = footer.logical_type(column)
-    starts = np.cumsum([0, *file.row_groups]).tolist()
-    groups: list[GroupDays | None] = []
-    for index, rows in enumerate(file.row_groups):
-        group = _group_days(chunks[index], kind, logical, index, starts[index], rows) if rows else None
-        if isinstance(group, str):
-            return f"{file.path}: {group}"
-        groups.append(group)
-    first = min((group.first for group in groups if group is not None), default=None)
+    found = [
+        _group_days(chunk, kind, logical, rows) if rows else None
+        for chunk, rows in zip(chunks, file.row_groups, strict=True)
+    ]
+    if problems := [one for one in found if isinstance(one, str)]:
+        return problems[0]
+    first = min((one[0] for one in found if isinstance(one, Days)), default=None)
     if first is None:
-        return f"{file.path}: expected dates in column '{column}', found nulls only: write them, or leave the file out"
+        return f"expected dates in column '{column}', found nulls only: write them, or leave the file out"
     # Row groups of nulls only count in the file's first day.
-    every = (
-        group or GroupDays(i, starts[i], rows, first, first, mixed=True)
-        for i, (group, rows) in enumerate(zip(groups, file.row_groups, strict=True))
-        if rows
-    )
-    return DatedFile(file, tuple(every))
+    return [one if isinstance(one, Days) else Days(first, first, mixed=True) for one in found]
 
 
-def _group_days(
-    chunk: Any, kind: pa.DataType, logical: Any, index: int, start: int, rows: int
-) -> GroupDays | str | None:
+def _group_days(chunk: Any, kind: pa.DataType, logical: Any, rows: int) -> Days | str | None:
     """A row group's days, what is wrong with it, or None where it has nulls only."""
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
@@ -301,18 +301,18 @@ def _group_days(
         first, last = (time // DAY for time in times)
         if not _FIRST <= first <= last <= _LAST:
             return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
-        return GroupDays(index, start, rows, first, last, mixed=nulls or first < last)
+        return Days(first, last, mixed=nulls or first < last)
     bounds = bounds_of(statistics)
     if bounds is None:
         return "expected dates in the column's statistics in the footer, found what is no text: write the file again"
-    ends = [_text(bound) for bound in bounds]
+    ends = [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in bounds]
     days = [parse_day(text) for text in ends]
     if days[0] is None or days[1] is None:
         return f"expected dates such as 2026-01-31 or 20260131, found {ends[0]} to {ends[1]}"
-    first, last = day_number(days[0]), day_number(days[1])
+    first, last = sorted((day_number(days[0]), day_number(days[1])))
     # Text between two texts that begin with the same date begins with it too.
     same = first == last and ends[0][:8] == ends[1][:8]
-    return GroupDays(index, start, rows, min(first, last), max(first, last), mixed=nulls or not same)
+    return Days(first, last, mixed=nulls or not same)
 
 
 def time_bounds(chunk: Any, logical: Any) -> tuple[int, int] | None:
@@ -325,10 +325,6 @@ def time_bounds(chunk: Any, logical: Any) -> tuple[int, int] | None:
         return None
     factor, divisor = (DAY, 1) if stored["Type"] == "Date" else _STORED[stored["timeUnit"]]
     return statistics.min_raw * factor // divisor, statistics.max_raw * factor // divisor
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def usable(kind: pa.DataType) -> bool:
@@ -349,20 +345,23 @@ def days_of(column: pa.Array) -> npt.NDArray[np.int32]:
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    kind = column.type
-    nulls = null_mask(column) if column.null_count else None
-    if pa.types.is_temporal(kind):
-        if pa.types.is_date32(kind):
-            days = as_numpy(column.cast(pa.int32()).fill_null(0)).astype(np.int32)
-        else:
-            unit = "ms" if pa.types.is_date64(kind) else kind.unit
-            ticks = as_numpy(column.cast(pa.int64()).fill_null(0))
-            days = np.floor_divide(ticks, _UNITS_A_DAY[unit]).astype(np.int32)
+    if pa.types.is_date32(column.type):
+        days = as_numpy(column.view(pa.int32()))
+    elif pa.types.is_temporal(column.type):
+        days = (instants(column) // DAY).astype(np.int32)
     else:
         days = _parsed(column)
-    if nulls is not None:
-        days = np.where(nulls, np.int32(DAY_NULL), days)
-    return days
+    return np.where(null_mask(column), np.int32(DAY_NULL), days) if column.null_count else days
+
+
+def instants(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Dates or timestamps in microseconds; a date is the beginning of its day. In the place of nulls: anything."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        return as_numpy(column.view(pa.int32())).astype(np.int64) * DAY
+    unit = "ms" if pa.types.is_date64(kind) else kind.unit
+    ticks = as_numpy(column.view(pa.int64()))
+    return ticks // 1000 if unit == "ns" else ticks * _MICROSECONDS[unit]
 
 
 def _parsed(column: pa.Array) -> npt.NDArray[np.int32]:

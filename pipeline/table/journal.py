@@ -217,16 +217,10 @@ def read_decisions(folder: Folder) -> dict[str, Decision]:
     InputRejectedError
         The file holds something else.
     """
-    content = folder.read(DECISIONS)
-    if content is None:
-        return {}
     try:
-        found = parse_json(content)
+        found = parse_json(folder.read(DECISIONS) or b"{}")
         return {
-            str(day): Decision(
-                str(own["decision"]), str(own["reason"]), str(own["at"]), tuple(map(str, own["tables"]))
-            )
-            for day, own in sorted(found.items())
+            day: Decision(**{**own, "tables": tuple(own["tables"])}) for day, own in sorted(found.items())
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputRejectedError(

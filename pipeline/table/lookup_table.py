@@ -9,6 +9,7 @@ and how much each adjusts the map that it uses. Both are read by `logcal.reading
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from logcal.reading import cached_table, plain, read_table, segmented
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Integers
 from pipeline.schema import evaluated_segments
-from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT, Adjustments
+from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT
 
 if TYPE_CHECKING:
     from pipeline.table.segment_maps import LevelFit, SegmentedFit
@@ -182,11 +183,15 @@ def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:
     ]
 
 
+def _depths(levels: Sequence[LevelFit]) -> npt.NDArray[np.int32]:
+    return np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])
+
+
 def _maps_table(
     fit: SegmentedFit, columns: tuple[str, ...], owners: list[pa.Array], rows: Integers
 ) -> pa.Table:
     """The maps of all levels. owners, rows : of each map its segment, null behind its level, and its rows."""
-    levels = np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in fit.levels])
+    levels = _depths(fit.levels)
     owner = np.repeat(np.arange(rows.size), rows)
     segment = [column.take(as_column(owner)) for column in owners]
     maps = zip(*(level.maps.arrays() for level in fit.levels), strict=True)
@@ -206,35 +211,26 @@ def _segments_table(
     sigmoids = [one.of for one in adjustments if one.of is not None]
     levels = adjusting or [own]
     made = schema.sigmoid_segments if sigmoids else schema.adjusted_segments if adjusting else schema.segments
+    layout = made(zip(columns, fit.types, strict=True))
+    found = dict(zip(columns, _columns(levels, fit), strict=True))
     if adjusting:
         kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]
-        numbers = [
-            as_column(np.concatenate([getattr(one, name) for one in adjustments]))
-            for name in Adjustments._fields[:-1]
-        ]
-        depths = [
-            as_column(np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels]))
-        ]
+        found[schema.SEGMENT_LEVEL] = _depths(levels)
+        names = ("fitted_level", "logit_shift", "logit_slope", "prob_min", "prob_max")
+        parts = zip(*(one[: len(names)] for one in adjustments), strict=True)
+        found |= {name: np.concatenate(own) for name, own in zip(names, parts, strict=True)}
     else:
-        kinds, fitted = fit.origins()
-        numbers, depths = [as_column(fitted)], []
-    more = [[schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()]] if sigmoids else []
-    table = pa.Table.from_arrays(
-        [
-            *_columns(levels, fit),
-            *depths,
-            as_column(np.concatenate([level.rows for level in levels])),
-            as_column(np.concatenate([level.positives for level in levels])),
-            _of_few(kinds),
-            numbers[0],
-            _of_few([reason for level in levels for reason in level.reasons]),
-            *numbers[1:],
-            *(column_of(column, pa.string()) for column in more),
-        ],
-        schema=made(zip(columns, fit.types, strict=True)),
-    )
-    reasons = _count([reason for reason in own.reasons if reason is not None])
-    return table, _count(kinds[len(kinds) - len(own.keys) :]), reasons
+        kinds, found["fitted_level"] = fit.origins()
+    found["rows"] = np.concatenate([level.rows for level in levels])
+    found["rows_positive"] = np.concatenate([level.positives for level in levels])
+    found["fitted_on"] = _of_few(kinds)
+    found["reason"] = _of_few([reason for level in levels for reason in level.reasons])
+    if sigmoids:
+        found["logit_from"] = _of_few([schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()])
+    arrays = [as_column(one) if isinstance(one, np.ndarray) else one for one in map(found.get, layout.names)]
+    table = pa.Table.from_arrays(arrays, schema=layout)
+    sources = Counter(sorted(kinds[len(kinds) - len(own.keys) :]))
+    return table, dict(sources), dict(Counter(sorted(filter(None, own.reasons))))
 
 
 def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
@@ -247,8 +243,7 @@ def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
     found = np.where(adjustments.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)
     found[adjusted] = ADJUSTED
     found[np.array([why is None for why in level.reasons], np.bool_)] = OWN
-    kinds: list[str] = found.tolist()
-    return kinds
+    return list(found)
 
 
 def _of_few(names: Sequence[str | None]) -> pa.Array:
@@ -256,10 +251,6 @@ def _of_few(names: Sequence[str | None]) -> pa.Array:
     places = {name: i for i, name in enumerate(dict.fromkeys(names))}
     codes = np.fromiter(map(places.__getitem__, names), np.int32, len(names))
     return column_of(list(places), pa.string()).take(as_column(codes))
-
-
-def _count(names: list[str]) -> dict[str, int]:
-    return {name: names.count(name) for name in sorted(set(names))}
 
 
 def read_segmented_lookup(path: str) -> SegmentedLookup:

@@ -328,15 +328,7 @@ class Status(Enum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True)
-class Stand:
-    """Status of a version, and the rollback that gave it, if that is known."""
-
-    status: Status
-    rollback: Entry | None = None
-
-
-def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> Stand:
+def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> Status:
     """Return the status of a version.
 
     Parameters
@@ -345,16 +337,15 @@ def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> St
     now : what CURRENT holds
     """
     if version.name == now:
-        return Stand(Status.CURRENT)
+        return Status.CURRENT
     if was_current(entries, version.name, now):
-        rollback = taken_back(entries, version.name, now)
-        return Stand(Status.REPLACED) if rollback is None else Stand(Status.TAKEN_BACK, rollback)
+        return Status.TAKEN_BACK if taken_back(entries, version.name, now) else Status.REPLACED
     if version.candidate:
-        return Stand(Status.REFUSED if version.refusals else Status.CANDIDATE)
+        return Status.REFUSED if version.refusals else Status.CANDIDATE
     # A version from before there was a journal, with a higher number than the current one, was taken back.
     if "publish" not in version.manifest and now is not None:
-        return Stand(Status.TAKEN_BACK if version.name > now else Status.REPLACED)
-    return Stand(Status.UNFINISHED)
+        return Status.TAKEN_BACK if version.name > now else Status.REPLACED
+    return Status.UNFINISHED
 
 
 _PACKAGES = ("logcal", "dask", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -270,7 +270,7 @@ class TableStore(PublishedTable):
             return None
         now = self.current_name()
         # Others its run, run again, makes live.
-        if status_of(found, there[1], now).status not in (Status.UNFINISHED, Status.REPLACED):
+        if status_of(found, there[1], now) not in (Status.UNFINISHED, Status.REPLACED):
             raise NothingToDoError(
                 f"another process published the same log and configuration as version {found.name} meanwhile: "
                 "nothing to do"
@@ -278,16 +278,10 @@ class TableStore(PublishedTable):
         self._enter(PUBLISH, found, now, lock)
         return found
 
-    @contextmanager
-    def _staging(self) -> Iterator[Path | None]:
+    def _staging(self) -> AbstractContextManager[Path | None]:
         """A local folder for a version that is being written; what killed runs left is removed."""
-        if not self.local:
-            yield None
-            return
-        versions = Path(self._versions.root)
-        versions.mkdir(parents=True, exist_ok=True)
-        with staging(versions, _STAGING) as folder:
-            yield folder
+        self._versions.make()
+        return staging(Path(self._versions.root), _STAGING) if self.local else nullcontext()
 
     def _remove_unfinished(self, there: Collection[str]) -> None:
         """Remove what killed runs left; of a mounted store what pruning left: others may be writing a version."""
