@@ -376,6 +376,10 @@ class Staging(Folder):
         self.files: list[str] = []
         self.facts: dict[str, Any] = {}
 
+    def target(self, relative: str) -> str:
+        """Return the target of a file."""
+        return f"{self.root}/{relative}"
+
     def manifest(self, run_id: str) -> bytes:
         """The manifest's bytes."""
         return as_json({"run_id": run_id, **self.facts})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -115,9 +115,10 @@ class Roles:
     @property
     def margin(self) -> bool:
         """True if the score's name says that it is a margin (log odds)."""
-        score = self.score[0] if self.score else None
-        outside = score is not None and score.low is not None and (score.low < 0 or score.high > 1)
-        return outside and score is not None and bool(set(_MARGIN_WORDS) & set(score.words))
+        if not self.score or self.score[0].low is None:
+            return False
+        score = self.score[0]
+        return (score.low < 0 or score.high > 1) and not set(_MARGIN_WORDS).isdisjoint(score.words)
 
 
 def log_facts(paths: str | Sequence[str]) -> LogFacts:
@@ -141,26 +142,6 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     names = {column.name for column in columns}
     columns += [key for key in _hive_keys(files) if key.name not in names]
     return LogFacts(len(files), sum(file.rows for file in files), tuple(columns), len(some))
-
-
-def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
-    """Guess each column's role from its name, type and range; a column is the first choice for one role at most."""
-    date = _ranked(columns, _DATE_WORDS, _may_be_date)
-    label = _ranked(columns, _LABEL_WORDS, _may_be_label)
-    taken = [*date[:1], *label[:1]]
-    score = _ranked([c for c in columns if c not in taken], _SCORE_WORDS, _may_be_score)
-    taken += score[:1]
-    weight = _ranked([c for c in columns if c not in taken], _WEIGHT_WORDS, _may_be_weight)
-    taken += weight[:1]
-    segment = _ranked([c for c in columns if c not in taken], _SEGMENT_WORDS, _may_be_segment)
-    return Roles(score, label, weight, date, segment)
-
-
-def _ranked(
-    columns: Sequence[ColumnFacts], words: Sequence[str], suits: Callable[[ColumnFacts], bool]
-) -> tuple[ColumnFacts, ...]:
-    """Rank suitable columns by how likely their names are, and by their order where names say nothing."""
-    return tuple(sorted(filter(suits, columns), key=lambda column: _rank(column, words)))
 
 
 def _rank(column: ColumnFacts, words: Sequence[str]) -> int:
@@ -213,6 +194,28 @@ def _may_be_segment(column: ColumnFacts) -> bool:
     return _named(column, _SEGMENT_WORDS)
 
 
+_ROLES = (
+    ("date", _DATE_WORDS, _may_be_date),
+    ("label", _LABEL_WORDS, _may_be_label),
+    ("score", _SCORE_WORDS, _may_be_score),
+    ("weight", _WEIGHT_WORDS, _may_be_weight),
+    ("segment", _SEGMENT_WORDS, _may_be_segment),
+)
+
+
+def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
+    """Guess each column's role from its name, type and range; a column is the first choice for one role at most.
+
+    The columns of a role are ranked by how likely their names are, and by their order where names say nothing.
+    """
+    found: dict[str, tuple[ColumnFacts, ...]] = {}
+    left = list(columns)
+    for role, words, suits in _ROLES:
+        found[role] = tuple(sorted(filter(suits, left), key=partial(_rank, words=words)))
+        left = [column for column in left if column not in found[role][:1]]
+    return Roles(**found)
+
+
 # Footers.
 
 
@@ -222,19 +225,15 @@ def _column(column: pa.Field, footers: Sequence[CheckedFooter]) -> ColumnFacts:
         return ColumnFacts(column.name, str(column.type), kind)
     chunks = [chunk for footer in footers if footer.has(column.name) for chunk in footer.chunks(column.name)]
     statistics = [chunk.statistics for chunk in chunks if chunk.is_stats_set]
-    known = statistics and len(statistics) == len(chunks)
-    # A row group of nulls alone has no bounds, and needs none.
-    bounds = (
-        [bounds_of(s) if s.has_min_max else None for s in statistics if s.has_min_max or s.num_values]
-        if known
-        else []
-    )
-    found = [pair for pair in bounds if pair is not None]
-    complete = found and len(found) == len(bounds)
-    low, high = (min(low for low, _ in found), max(high for _, high in found)) if complete else (None, None)
-    nulls = (
-        sum(s.null_count for s in statistics) if known and all(s.has_null_count for s in statistics) else None
-    )
+    low = high = nulls = None
+    if statistics and len(statistics) == len(chunks):
+        # A row group of nulls alone has no bounds, and needs none.
+        filled = [s for s in statistics if s.has_min_max or s.num_values]
+        bounds = [pair for s in filled if s.has_min_max and (pair := bounds_of(s)) is not None]
+        if bounds and len(bounds) == len(filled):
+            low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        if all(s.has_null_count for s in statistics):
+            nulls = sum(s.null_count for s in statistics)
     few = _few_values(kind, chunks, low, high)
     return ColumnFacts(column.name, str(column.type), kind, low, high, nulls, few)
 

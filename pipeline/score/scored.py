@@ -137,7 +137,7 @@ def score_log(
                 log.filesystem,
                 group,
                 place.filesystem,
-                tuple(f"{staging.root}/{file.relative}" for file in group),
+                tuple(staging.target(file.relative) for file in group),
                 scoring,
             )
             for group in tasks_of(log)
