@@ -295,7 +295,7 @@ OUTCOMES = [
         (),
         "expected outcomes of some predictions, found none for 2,000",
     ),
-    (lambda table: table.slice(0, 0), (), "expected outcomes, found no rows in 1 file"),
+    (lambda table: table.slice(0, 0), (), "expected rows, found none in 1 file"),
     (with_column("came", in_utc), TIMED, "both with a time zone or both without"),
     (with_column("came", without_a_time), TIMED, "(log.labels.time), found 1 null"),
 ]

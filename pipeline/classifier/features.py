@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logcal.errors import InputRejectedError, counted, examples, listing
+from logcal.errors import examples
 from pipeline.log import log_files
 from pipeline.log.label_counts import LabelCounts
-from pipeline.log.log_files import LogFile, find_files, open_parquet
-from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers, type_of
+from pipeline.log.log_files import open_parquet
+from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, open_files, type_of
 from pipeline.log.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -131,42 +132,26 @@ def open_features(
         All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that cannot
         be used, or differs in kind between files; no features; no rows.
     """
-    found = find_files(paths, f"{setting}.path")
-    good, unreadable = read_footers(found.filesystem, found.files)
+    opened = open_files(paths, f"{setting}.path")
+    schemas = opened.schemas
     name = str(roles.label)
     if labels is not None:  # neither a key nor a label of the data's own is a feature
-        there = {column for _, schema in good for column in schema.names}
+        there = {column for _, schema in schemas for column in schema.names}
         others = [column for column in (*labels.source.columns, name) if column in there]
         roles = replace(roles, label=None, exclude=tuple(dict.fromkeys([*roles.exclude, *others])))
-    problems = [str(error) for error in unreadable]
-    table = None
-    if good:
-        schemas = [(file.relative, schema) for file, schema in good]
-        features, schema, column_problems = check_features(schemas, roles, setting, known)
-        problems += column_problems
-        files = tuple(file for file, _ in good)
-        if not problems and sum(file.rows for file in files) == 0:
-            problems.append(f"expected rows, found none in {counted(len(files), 'file')}")
-        columns = Columns(roles.label or (features[0].name if features else ""), roles.label)
-        types = {f.name: str(f.type) for f in schema}
-        log = Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
-        if labels is not None and not problems:
-            log = replace(log, columns=replace(columns, label=name, labels=labels.opened(log, schemas)))
-            roles = replace(roles, label=name)
-            schema = schema.append(pa.field(name, pa.float64()))
-        table = FeatureTable(log, roles, tuple(features), schema, _starts(files))
-    if problems or table is None:
-        shown = paths if isinstance(paths, str) else examples(list(paths), 3)
-        raise InputRejectedError(f"the data at {shown} cannot be used.\n{listing(problems)}")
-    return table
-
-
-def _starts(files: Sequence[LogFile]) -> dict[str, int]:
-    starts, row = {}, 0
-    for file in files:
-        starts[file.path] = row
-        row += file.rows
-    return starts
+    if not schemas:
+        opened.check("data", paths, ())
+    features, schema, problems = check_features(schemas, roles, setting, known)
+    opened.check("data", paths, problems)
+    columns = Columns(roles.label or features[0].name, roles.label)
+    log = opened.log(columns, {f.name: str(f.type) for f in schema})
+    if labels is not None:
+        log = replace(log, columns=replace(columns, label=name, labels=labels.opened(log, schemas)))
+        roles = replace(roles, label=name)
+        schema = schema.append(pa.field(name, pa.float64()))
+    ends = accumulate((file.rows for file in log.files), initial=0)
+    starts = {file.path: start for file, start in zip(log.files, ends, strict=False)}
+    return FeatureTable(log, roles, tuple(features), schema, starts)
 
 
 def check_features(

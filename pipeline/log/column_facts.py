@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,8 +17,8 @@ import pyarrow as pa
 from logcal.errors import InputRejectedError, listing
 from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
-from pipeline.log.log_files import LogFile, checked_footer, find_files
-from pipeline.log.logs import read_footers
+from pipeline.log.log_files import LogFile, checked_footer
+from pipeline.log.logs import open_files
 from pipeline.log.windows import parse_day
 
 FLOAT, INTEGER, BOOLEAN, DATE, TEXT, OTHER = "float", "integer", "boolean", "date", "text", "other"
@@ -28,24 +30,9 @@ _FEW_BYTES = 4096
 """Dictionary bytes of a column of few values, in a row group."""
 _FEW_VALUES = 1000
 
-# Whole words of a name, the likeliest first.
-_SCORE_WORDS = (
-    "score", "probability", "prob", "proba", "pred", "prediction", "predicted", "pctr", "pcvr", "p", "logit", "margin",
-    "scores", "preds", "predictions", "output", "estimate", "confidence", "propensity", "risk",
-)  # fmt: skip
-_MARGIN_WORDS = ("logit", "margin", "logodds", "decision")
-_LABEL_WORDS = (
-    "label", "y", "target", "outcome", "labels", "truth", "true", "actual", "response", "clicked", "click", "converted",
-    "conversion", "default", "defaulted", "churned", "churn", "fraud", "positive", "event", "class", "is", "has", "bad",
-)  # fmt: skip
-_WEIGHT_WORDS = ("weight", "weights", "importance", "wt", "w")
-_DATE_WORDS = (
-    "date", "day", "ds", "dt", "ts", "timestamp", "time", "at", "created", "logged", "datetime",
-)  # fmt: skip
-_SEGMENT_WORDS = (
-    "segment", "model", "country", "market", "region", "tenant", "site", "campaign", "channel", "platform", "device",
-    "product", "category", "group", "cohort", "version", "variant", "placement", "customer", "publisher", "store",
-)  # fmt: skip
+_FILE = resources.files(__package__) / "column_words.toml"
+_WORDS = {role: words.split() for role, words in tomllib.loads(_FILE.read_text("utf-8")).items()}
+"""Whole words of the names of columns by role, the likeliest first."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,7 @@ class Roles:
         if not self.score or self.score[0].low is None:
             return False
         score = self.score[0]
-        return (score.low < 0 or score.high > 1) and not set(_MARGIN_WORDS).isdisjoint(score.words)
+        return (score.low < 0 or score.high > 1) and _named(score, "margin")
 
 
 def log_facts(paths: str | Sequence[str]) -> LogFacts:
@@ -129,27 +116,25 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     InputRejectedError
         No files, or files whose footers cannot be read.
     """
-    found = find_files(paths)
-    filesystem = found.filesystem
-    good, unreadable = read_footers(filesystem, found.files)
-    if unreadable:
-        raise InputRejectedError(f"the log cannot be used.\n{listing(unreadable)}")
-    files = [file for file, _ in good]
-    step = max(1, len(files) // MOST_FILES)
-    some = files[::step]
-    footers = list(together(partial(checked_footer, filesystem), some))
-    columns = [_column(field, footers) for field in good[0][1]]
+    opened = open_files(paths, "log.path")
+    if opened.unreadable:
+        raise InputRejectedError(f"the log cannot be used.\n{listing(opened.unreadable)}")
+    files = opened.files
+    some = files[:: max(1, len(files) // MOST_FILES)]
+    footers = list(together(partial(checked_footer, opened.found.filesystem), some))
+    columns = [_column(field, footers) for field in opened.schemas[0][1]]
     names = {column.name for column in columns}
     columns += [key for key in _hive_keys(files) if key.name not in names]
     return LogFacts(len(files), sum(file.rows for file in files), tuple(columns), len(some))
 
 
-def _rank(column: ColumnFacts, words: Sequence[str]) -> int:
+def _rank(column: ColumnFacts, role: str) -> int:
+    words = _WORDS[role]
     return min((words.index(word) for word in column.words if word in words), default=len(words))
 
 
-def _named(column: ColumnFacts, words: Sequence[str]) -> bool:
-    return _rank(column, words) < len(words)
+def _named(column: ColumnFacts, role: str) -> bool:
+    return not set(_WORDS[role]).isdisjoint(column.words)
 
 
 def _may_be_date(column: ColumnFacts) -> bool:
@@ -166,20 +151,20 @@ def _may_be_label(column: ColumnFacts) -> bool:
     if column.kind not in (INTEGER, FLOAT):
         return False
     if column.low is None:
-        return _named(column, _LABEL_WORDS)
+        return _named(column, "label")
     within = column.low in (0, 1) and column.high in (0, 1)
-    return within and (column.kind == INTEGER or _named(column, _LABEL_WORDS))
+    return within and (column.kind == INTEGER or _named(column, "label"))
 
 
 def _may_be_score(column: ColumnFacts) -> bool:
-    if column.kind != FLOAT or _named(column, _WEIGHT_WORDS):
+    if column.kind != FLOAT or _named(column, "weight"):
         return False
     in_unit_interval = column.low is None or (column.low >= 0 and column.high <= 1)
-    return in_unit_interval or _named(column, _SCORE_WORDS)
+    return in_unit_interval or _named(column, "score")
 
 
 def _may_be_weight(column: ColumnFacts) -> bool:
-    if column.kind not in (FLOAT, INTEGER) or not _named(column, _WEIGHT_WORDS):
+    if column.kind not in (FLOAT, INTEGER) or not _named(column, "weight"):
         return False
     return bool(column.low is None or column.low > 0)
 
@@ -187,20 +172,20 @@ def _may_be_weight(column: ColumnFacts) -> bool:
 def _may_be_segment(column: ColumnFacts) -> bool:
     if column.folders or column.kind not in (TEXT, INTEGER, BOOLEAN):
         return False
-    if column.kind == INTEGER and not _named(column, _SEGMENT_WORDS):
+    if column.kind == INTEGER and not _named(column, "segment"):
         return False  # such as an age
     if column.few_values is not None:
         return column.few_values
-    return _named(column, _SEGMENT_WORDS)
+    return _named(column, "segment")
 
 
-_ROLES = (
-    ("date", _DATE_WORDS, _may_be_date),
-    ("label", _LABEL_WORDS, _may_be_label),
-    ("score", _SCORE_WORDS, _may_be_score),
-    ("weight", _WEIGHT_WORDS, _may_be_weight),
-    ("segment", _SEGMENT_WORDS, _may_be_segment),
-)
+_ROLES = {
+    "date": _may_be_date,
+    "label": _may_be_label,
+    "score": _may_be_score,
+    "weight": _may_be_weight,
+    "segment": _may_be_segment,
+}
 
 
 def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
@@ -210,8 +195,8 @@ def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
     """
     found: dict[str, tuple[ColumnFacts, ...]] = {}
     left = list(columns)
-    for role, words, suits in _ROLES:
-        found[role] = tuple(sorted(filter(suits, left), key=partial(_rank, words=words)))
+    for role, suits in _ROLES.items():
+        found[role] = tuple(sorted(filter(suits, left), key=partial(_rank, role=role)))
         left = [column for column in left if column not in found[role][:1]]
     return Roles(**found)
 

@@ -119,18 +119,14 @@ class Found:
     root, filesystem : of the first path
     files : sorted, without row groups: no footer has been read
     skipped : relative paths of files and folders that are passed over; folders end in '/'
-    snapshots : of the tables among the paths
+    snapshots : format and version of each table among the paths
     """
 
     filesystem: Any = None
     root: str = ""
     files: tuple[LogFile, ...] = ()
     skipped: tuple[str, ...] = ()
-    snapshots: tuple[Snapshot, ...] = ()
-
-    def snapshot_facts(self) -> tuple[dict[str, Any], ...]:
-        """Format and version of each table."""
-        return tuple(snapshot.facts() for snapshot in self.snapshots)
+    snapshots: tuple[dict[str, Any], ...] = ()
 
 
 def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
@@ -155,9 +151,9 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
         entries = _entries(all_files.filesystem, path)
         problems += [f"{pattern}: {problem}" for problem in entries.problems]
         all_files.skipped += tuple(entries.skipped)
-        all_files.snapshots += tuple(entries.snapshots)
+        all_files.snapshots += tuple(snapshot.facts() for snapshot in entries.snapshots)
+        fields = next((snapshot.fields for snapshot in entries.snapshots), ())
         for file_path, (relative, info) in entries.files.items():
-            fields = next((snapshot.fields for snapshot in entries.snapshots), ())
             files[file_path] = LogFile(file_path, relative, *_seen(info), fields=fields)
     if problems:
         raise InputRejectedError(f"{setting} names no log that can be used.\n{listing(problems)}")

@@ -19,6 +19,7 @@ from pipeline.files.requests import WHOLE_BYTES, together
 from pipeline.log import folder_tree, segment_values
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
+    Found,
     LogFile,
     Piece,
     find_files,
@@ -161,30 +162,71 @@ def open_log(
         All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that
         cannot be used, or differs in type between files; no rows.
     """
-    entries = find_files(paths)
-    wanted = [file for file in entries.files if file.relative not in without] if without else entries.files
-    good, unreadable = read_footers(entries.filesystem, among(wanted))
-    schemas = [
-        (file.relative, folder_tree.with_keys(schema, file.path, columns.folders)) for file, schema in good
-    ]
-    types, column_problems = check_columns(schemas, columns)
-    problems = [*map(str, unreadable), *column_problems]
-    files = tuple(file for file, _ in good)
-    if not problems and sum(file.rows for file in files) == 0:
-        problems.append(f"expected rows, found none in {counted(len(files), 'file')}")
-    if problems:
-        kind: type[InputRejectedError] = InputRejectedError
-        if unreadable and not column_problems:
-            changed = any(isinstance(error, FileChangedError) for error in unreadable)
-            kind = FileChangedError if changed else FileRejectedError
-        shown = paths if isinstance(paths, str) else examples(list(paths), 3)
-        raise kind(f"the log at {shown} cannot be used.\n{listing(problems)}")
-    log = Log(
-        entries.root, entries.filesystem, files, columns, types, entries.skipped, entries.snapshot_facts()
+    opened = open_files(
+        paths,
+        "log.path",
+        columns.folders,
+        lambda files: among([f for f in files if f.relative not in without]),
     )
+    types, column_problems = check_columns(opened.schemas, columns)
+    kind: type[InputRejectedError] = InputRejectedError
+    if opened.unreadable and not column_problems:
+        changed = any(isinstance(error, FileChangedError) for error in opened.unreadable)
+        kind = FileChangedError if changed else FileRejectedError
+    opened.check("log", paths, column_problems, kind)
+    log = opened.log(columns, types)
     if columns.labels is None:
         return log
-    return replace(log, columns=replace(columns, labels=columns.labels.opened(log, schemas)))
+    return replace(log, columns=replace(columns, labels=columns.labels.opened(log, opened.schemas)))
+
+
+class OpenedFiles(NamedTuple):
+    """Files of a log, of outcomes or of features, whose footers have been read.
+
+    found : where they are. schemas : of each of the files, with its relative path and the columns that its folders have
+    unreadable : what is wrong with the others
+    """
+
+    found: Found
+    files: tuple[LogFile, ...]
+    schemas: list[tuple[str, pa.Schema]]
+    unreadable: list[InputRejectedError]
+
+    def check(
+        self,
+        what: str,
+        paths: str | Sequence[str],
+        problems: Sequence[str],
+        kind: type[InputRejectedError] = InputRejectedError,
+    ) -> None:
+        """Raise an error of this kind for all that is wrong. problems : of the columns."""
+        problems = [*map(str, self.unreadable), *problems]
+        if not problems and not any(file.rows for file in self.files):
+            problems = [f"expected rows, found none in {counted(len(self.files), 'file')}"]
+        if problems:
+            shown = paths if isinstance(paths, str) else examples(list(paths), 3)
+            raise kind(f"the {what} at {shown} cannot be used.\n{listing(problems)}")
+
+    def log(self, columns: Columns, types: dict[str, str]) -> Log:
+        """Return the log that they are. types : of the columns."""
+        found = self.found
+        return Log(found.root, found.filesystem, self.files, columns, types, found.skipped, found.snapshots)
+
+
+def open_files(
+    paths: str | Sequence[str],
+    setting: str,
+    folders: Sequence[str] = (),
+    among: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
+) -> OpenedFiles:
+    """Find files and read their footers.
+
+    folders : columns that may be keys of hive folders. among : see `open_log`
+    """
+    found = find_files(paths, setting)
+    good, unreadable = read_footers(found.filesystem, among(found.files))
+    schemas = [(file.relative, folder_tree.with_keys(schema, file.path, folders)) for file, schema in good]
+    return OpenedFiles(found, tuple(file for file, _ in good), schemas, unreadable)
 
 
 def read_footers(

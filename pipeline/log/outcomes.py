@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logcal.arrow_columns import null_mask
-from logcal.errors import InputRejectedError, counted, examples, listing
-from pipeline.log import folder_tree
+from logcal.errors import InputRejectedError, examples
 from pipeline.log.label_counts import (
     CONFLICTING,
     EARLY,
@@ -29,7 +28,7 @@ from pipeline.log.label_counts import (
     Joined,
     delay_cells,
 )
-from pipeline.log.log_files import LogFile, Piece, checked_footer, find_files, folders_of
+from pipeline.log.log_files import LogFile, Piece, checked_footer, folders_of
 from pipeline.log.logs import (
     LABEL_NULL,
     LABEL_OTHER,
@@ -37,7 +36,7 @@ from pipeline.log.logs import (
     check_roles,
     label_codes,
     numbers,
-    read_footers,
+    open_files,
     read_piece,
 )
 from pipeline.log.outcome_index import (
@@ -197,25 +196,14 @@ class Outcomes:
         if self.files:
             return self
         source = self.source
-        entries = find_files(source.paths, f"{source.section}.labels.path")
-        good, unreadable = read_footers(entries.filesystem, entries.files)
-        outcome_schemas = [
-            (file.relative, folder_tree.with_keys(schema, file.path, source.own_key)) for file, schema in good
-        ]
+        outcomes = open_files(source.paths, f"{source.section}.labels.path", source.own_key)
+        found, files = outcomes.found, outcomes.files
         roles = [("key", name) for name in source.own_key]
         roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
-        types, problems = check_roles(outcome_schemas, roles, f"{source.section}.labels")
-        problems = [*map(str, unreadable), *problems]
-        files = tuple(file for file, _ in good)
-        if not problems and not sum(file.rows for file in files):
-            problems.append(f"expected outcomes, found no rows in {counted(len(files), 'file')}")
-        kinds: tuple[str, ...] = ()
-        if not problems:
-            kinds, key_problems = _compared(source, schemas[0][1], outcome_schemas[0][1])
-            problems += key_problems
-        if problems:
-            shown = ", ".join(source.paths)
-            raise InputRejectedError(f"the outcomes at {shown} cannot be used.\n{listing(problems)}")
+        types, problems = check_roles(outcomes.schemas, roles, f"{source.section}.labels")
+        outcomes.check("outcomes", source.paths, problems)
+        kinds, problems = _compared(source, schemas[0][1], outcomes.schemas[0][1])
+        outcomes.check("outcomes", source.paths, problems)
         if source.unread in schemas[0][1].names:
             _logger.warning(
                 "the log has a column '%s' itself, which is not read: %s.labels.path says where labels are",
@@ -223,13 +211,13 @@ class Outcomes:
                 source.section,
             )
         texts = [name for name, kind in zip(source.own_key, kinds, strict=True) if kind in (TEXT, BYTES)]
-        size = sum(_bytes_of(entries.filesystem, file, texts) for file in files) if texts else 0
-        facts = (types, entries.snapshot_facts())
-        opened = Outcomes(source, entries.filesystem, files, kinds, *facts, text_bytes=size)
+        size = sum(_bytes_of(found.filesystem, file, texts) for file in files) if texts else 0
+        facts = (types, found.snapshots)
+        opened = Outcomes(source, found.filesystem, files, kinds, *facts, text_bytes=size)
         by_day = source.predicted is not None and not pa.types.is_timestamp(
             schemas[0][1].field(source.predicted).type
         )
-        folders = tuple(folders_of(entries.filesystem, entries.root, files))
+        folders = tuple(folders_of(found.filesystem, found.root, files))
         return replace(opened, folders=folders, by_day=by_day).dated(log)
 
     def dated(self, log: Log) -> Outcomes:

@@ -62,10 +62,14 @@ def lookup_bytes(
         facts["interval"] = interval[0]
         columns += interval[1]
         layout, format_version = schema.INTERVAL_TABLE, schema.SECOND_FORMAT_VERSION
-    layout = layout.with_metadata(metadata_of(facts, version, content, format_version))
-    buffer = io.BytesIO()
     table = pa.Table.from_arrays([as_column(column) for column in columns], schema=layout)
-    pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
+    return _as_parquet(table, metadata_of(facts, version, content, format_version), [])
+
+
+def _as_parquet(table: pa.Table, metadata: dict[str, str] | None, dictionaries: list[str]) -> bytes:
+    buffer = io.BytesIO()
+    table = table.replace_schema_metadata(metadata)
+    pq.write_table(table, buffer, compression="zstd", use_dictionary=dictionaries or False)
     return buffer.getvalue()
 
 
@@ -133,11 +137,8 @@ class SegmentedFiles:
     def lookup_bytes(self, version: str) -> bytes:
         """lookup.parquet: the same bytes for the same content and version."""
         metadata = metadata_of(self.facts, version, self.fingerprint, self.format_version)
-        buffer = io.BytesIO()
-        table = self.table.replace_schema_metadata(metadata)
         names = self.table.schema.names[: self.table.schema.get_field_index(_MAP[0])]
-        pq.write_table(table, buffer, compression="zstd", use_dictionary=names)
-        return buffer.getvalue()
+        return _as_parquet(self.table, metadata, names)
 
 
 def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str, Any]) -> SegmentedFiles:
@@ -164,9 +165,8 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
         version = schema.FOURTH_FORMAT_VERSION
         interval = Interval(*(as_numpy(table.column(name)) for name in schema.INTERVAL_TABLE.names[-2:]))
     content = segmented_fingerprint(facts, fit.types, owners, rows, maps, segments, version, interval)
-    buffer = io.BytesIO()
-    pq.write_table(segments, buffer, compression="zstd")
-    return SegmentedFiles(content, buffer.getvalue(), table.num_rows, sources, reasons, table, facts, version)
+    data = _as_parquet(segments, None, segments.schema.names)
+    return SegmentedFiles(content, data, table.num_rows, sources, reasons, table, facts, version)
 
 
 def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,9 @@ class Dialect:
     exp_fails : whether exp of a large number is an error instead of infinity, and of a small one instead of 0.
     """
 
-    nan: str | None
     double: str
     text: str
+    nan: str | None = None
     parquet: str | None = None
     asof: bool = False
     quote: str = '"'
@@ -42,28 +44,8 @@ class Dialect:
     exp_fails: bool = False
 
 
-DIALECTS = {
-    "duckdb": Dialect("isnan({x})", "DOUBLE", "VARCHAR", "read_parquet('{path}')", asof=True),
-    "clickhouse": Dialect(
-        "isNaN({x})",
-        "Nullable(Float64)",
-        "Nullable(String)",
-        "file('{path}', Parquet)",
-        asof=True,
-        date="toDate('{}')",
-        end="\nSETTINGS join_use_nulls = 1",
-        backslash=True,
-    ),
-    "spark": Dialect(
-        "isnan({x})", "DOUBLE", "STRING", "parquet.`{path}`", quote="`", suffix="D", backslash=True
-    ),
-    "datafusion": Dialect("isnan({x})", "DOUBLE", "VARCHAR", "'{path}'"),
-    "sqlite": Dialect(None, "REAL", "TEXT", date="'{}'"),
-    "postgres": Dialect("{x} = 'NaN'::float8", "double precision", "text", exp_fails=True),
-    "bigquery": Dialect("IS_NAN({x})", "FLOAT64", "STRING", quote="`", backslash=True, exp_fails=True),
-    "snowflake": Dialect("{x} = 'NaN'::FLOAT", "FLOAT", "VARCHAR", backslash=True, exp_fails=True),
-    "trino": Dialect("is_nan({x})", "DOUBLE", "VARCHAR"),
-}
+_DIALECTS = resources.files(__package__) / "templates" / "dialects.toml"
+DIALECTS = {name: Dialect(**own) for name, own in tomllib.loads(_DIALECTS.read_text("utf-8")).items()}
 
 _MAP = ("score_lo", "prob_lo", "slope", "anchor")
 
