@@ -129,7 +129,7 @@ def _in_order(keys: Iterable[Key]) -> list[Key]:
 
 
 def _adjusted(d: Dialect, table: SegmentedLookup) -> list[tuple[Key, str | None, list[str]]]:
-    """How each segment's probability is moved: from what, of `schema.LOGIT_FROM`, None where it is not; by what."""
+    """Moves of each segment's probability: the kind (of `schema.LOGIT_FROM`; None where it stays) and the numbers."""
     found: list[tuple[Key, str | None, list[str]]] = []
     for key in _in_order({*table.bounds, *table.entries} - {()}):
         entry = table.entry_of(key)
