@@ -14,9 +14,6 @@ import pyarrow as pa
 
 from logcal.arrow_columns import as_column
 
-MAGIC = b"PAR1"
-"""First bytes of a Parquet file."""
-
 
 @dataclass
 class Entries:
@@ -41,15 +38,6 @@ class Entries:
 def shown_names(relative: str) -> bool:
     """Tell whether no part of a path begins with "_" or "."."""
     return not any(part.startswith(("_", ".")) for part in relative.split("/"))
-
-
-def starts_as_parquet(path: str) -> bool:
-    """Tell whether a file of a mounted file system begins as Parquet files do; false if it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def local_tree(root: str) -> Entries:

@@ -10,7 +10,7 @@ import datetime as dt
 import os
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,13 @@ from pipeline.execution import tasks
 from pipeline.files.faults import as_fault, out_of_memory
 from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile, together
 from pipeline.log.chunks import CheckedFooter
-from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
+from pipeline.log.folder_tree import Entries, local_tree, shown_names
 from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
 
 SUFFIXES = (".parquet", ".parq", ".pq")
+
+_MAGIC = b"PAR1"
+"""First bytes of a Parquet file."""
 
 _READ_BYTES = 1 << 20
 _MOST_ASKED = 8
@@ -303,9 +306,9 @@ def _remote_tree(filesystem: Any, path: str) -> Entries:
 
 
 def _holds_parquet(filesystem: Any, path: str) -> bool:
-    if isinstance(filesystem, LocalFileSystem):
-        return starts_as_parquet(path)
-    return bytes(filesystem.cat_file(path, start=0, end=len(MAGIC))) == MAGIC
+    with suppress(PermissionError):
+        return bytes(filesystem.cat_file(path, start=0, end=len(_MAGIC))) == _MAGIC
+    return False
 
 
 def _relative(path: str, root: str) -> str:

@@ -13,11 +13,10 @@ import pyarrow as pa
 from logcal import names
 from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
 from logcal.errors import InputRejectedError
+from logcal.lookup_table import Key, keys_of
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
-Key = tuple[Any, ...]
-"""A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
 
 
 class Keys(Sequence[Key]):
@@ -45,15 +44,12 @@ class Keys(Sequence[Key]):
         return iter(self._whole)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and self._whole == list(other)
+        return isinstance(other, Sequence) and self._whole == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __getstate__(self) -> list[pa.Array]:
-        return self.columns
-
-    def __setstate__(self, columns: list[pa.Array]) -> None:
-        self.columns = columns
+    def __getstate__(self) -> dict[str, Any]:
+        return {"columns": self.columns}
 
 
 MAX_SEGMENTS = 1_000_000
@@ -326,8 +322,3 @@ def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:
     if isinstance(keys, Keys) and [column.type for column in keys.columns] == list(types):
         return keys.columns
     return [column_of([key[i] for key in keys], kind) for i, kind in enumerate(types)]
-
-
-def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:
-    """Arrow columns as keys."""
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))

@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array
 from calibrators.measures.certainty import area_under_roc
 from logcal.arrow_columns import as_numpy
-from logcal.lookup_table import SegmentedLookup
+from logcal.lookup_table import SegmentedLookup, keys_of, one_array
 from pipeline.log.segment_values import Integers, Key
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 from pipeline.table.published import Version, segments_of
@@ -116,28 +115,22 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     if old_weighs and not set(new[1]) <= set(old[1]):
         return None
     both, finer = TwoTables(before, after, lowest, highest, old_weighs), before if old_weighs else after
-    if isinstance(finer.table, CalibrationMap):
-        return _changes(both, [], np.ones(1))
-    segments = finer.table.own_segments
-    columns = [segments.column(name).combine_chunks() for name in finer.columns]
-    rows = as_numpy(segments.column("rows").combine_chunks())
-    return _changes(both, columns, rows)
-
-
-def _changes(both: TwoTables, columns: list[pa.Array], rows: npt.NDArray[Any]) -> TableChange:
-    """columns, rows : the values of the segments of the finer table, and how many rows each has."""
-    finer = both.old if both.old_weighs else both.new
-    places = [one.places(finer.columns, columns) for one in (both.old, both.new)]
+    columns, rows = [], np.ones(1, np.int64)
+    if isinstance(finer.table, SegmentedLookup):
+        segments = finer.table.own_segments
+        columns, rows = (
+            [one_array(segments.column(n)) for n in finer.columns],
+            as_numpy(segments.column("rows")),
+        )
+    places = [one.places(finer.columns, columns) for one in (before, after)]
     pairs, pair = np.unique((places[0] << 32) | places[1], return_inverse=True)
     each = both.changes(pairs >> 32, pairs & 0xFFFFFFFF)
     in_all = np.bincount(pair, rows, pairs.size)
     top = int(np.lexsort((-in_all, -each[1]))[0])
-    means = each[[0, 3, 4]] @ (in_all / in_all.sum())
-    whole_change = MapChange(
-        float(means[0]), float(each[1, top]), float(each[2, top]), float(means[1]), float(means[2])
-    )
-    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
-    return TableChange(whole_change, keys, np.asarray(rows, np.int64), pair, each)
+    mean, mean_old, mean_new = (each[[0, 3, 4]] @ (in_all / in_all.sum())).tolist()
+    largest, at = each[1:3, top].tolist()
+    whole = MapChange(mean, largest, at, mean_old, mean_new)
+    return TableChange(whole, keys_of(columns), rows, pair, each)
 
 
 def ranking(one: CalibrationMap) -> tuple[float | None, float | None]:
