@@ -713,7 +713,7 @@ def test_scores_that_the_table_has_not_seen_are_counted(stream):
     pq.write_table(pa.table({"score": [0.5, 50.0, 99.0, -1.0]}), percent / "a.parquet")
     pq.write_table(pa.table({"score": [0.4, 0.6]}), percent / "b.parquet")
     done = follow("--once", "score.max_outside_range=1", "--json")
-    found = done.expect(0, "3 of 6 rows have scores that no row of the table's fit reached").json
+    found = done.expect(0, "3 of 6 rows have scores outside the range of the table's fit").json
     assert (found["rows_below_range"], found["rows_above_range"]) == (1, 2)
     status = follow("--status", "--json").expect(0).json
     assert (status["rows"], status["rows_below_range"], status["rows_above_range"]) == (6, 1, 2)
