@@ -91,9 +91,7 @@ class Stream(Counts):
         log.info("%s: %s, version %s, %.2f s%s", batch, done, report.version, report.seconds, end)
         outside = report.rows_below_range + report.rows_above_range
         if outside > WARNED * report.rows:
-            reached = (
-                f"{outside:,} of {report.rows:,} rows have scores that no row of the table's fit reached"
-            )
+            reached = f"{outside:,} of {report.rows:,} rows have scores outside the range of the table's fit"
             log.warning("%s: %s", batch, reached)
         for name, reason in list(report.refused.items())[:5]:
             log.warning("refused %s: %s", name, reason)
