@@ -221,10 +221,14 @@ def test_draws_vary_as_the_posterior_does():
 # From a log to a scored one
 
 
-def posterior(method, points, one, rate=1.0, heaviest=1.0):
-    made = make_calibrator(method, {}, rate)
-    made.heaviest = heaviest
-    return made.fit_points(points).posterior_.interval(one)
+def expected_interval(kind, method, points, one, rate=1.0, heaviest=1.0):
+    """The interval of a map's rows, in memory; None if it is refuted."""
+    if kind == "posterior":
+        made = make_calibrator(method, {}, rate)
+        made.heaviest = heaviest
+        return made.fit_points(points).posterior_.interval(one)
+    found = run_in_memory(interval_passes(kind, one, heaviest), points)
+    return None if found is None else divided(found, rate)
 
 
 def a_log(root, n=6000):
@@ -254,10 +258,7 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     loaded = read_table(made["lookup_path"])
     assert loaded.facts.interval == kind
     assert loaded.facts.format_version == "2"
-    if kind == "posterior":
-        expected = posterior(method, points, loaded.map, rate)
-    else:
-        expected = divided(run_in_memory(interval_passes(kind, loaded.map), points), rate)
+    expected = expected_interval(kind, method, points, loaded.map, rate)
     for found, own in zip(loaded.interval, expected, strict=True):
         np.testing.assert_allclose(found, own, rtol=1e-12)
     decoded = []
@@ -337,10 +338,7 @@ def test_rows_with_weights(tmp_path, kind, weights):
     points = collapse(score, label, own)
     np.testing.assert_allclose(loaded.map.weight.sum(), own.sum())
     heaviest = own.max() if weights == "sampling" else 1.0
-    if kind == "posterior":
-        expected = posterior("auto", points, loaded.map, heaviest=heaviest)
-    else:
-        expected = run_in_memory(interval_passes(kind, loaded.map, heaviest), points)
+    expected = expected_interval(kind, calibrator["method"], points, loaded.map, heaviest=heaviest)
     for found, values in zip(loaded.interval, expected, strict=True):
         np.testing.assert_allclose(found, values, rtol=1e-9)
 
@@ -395,11 +393,7 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
         own = rows["a"] == name
         points = collapse(rows["score"][own], rows["label"][own], weight[own])
         one = found.own_map((name,))
-        if kind == "posterior":
-            expected = posterior(method, points, one, rate)
-        else:
-            expected = run_in_memory(interval_passes(kind, one, heaviest), points)
-            expected = None if expected is None else divided(expected, rate)
+        expected = expected_interval(kind, method, points, one, rate, heaviest)
         start, stop = found.rows_of((name,))
         assert (expected is None) == (kind == "band" and name == "d")
         ends = (np.zeros(1), np.ones(1)) if expected is None else expected

@@ -38,6 +38,7 @@ from pipeline.sort import run_merging
 from pipeline.sort.runs import round_scores
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_maps import SegmentRules
+from tests.test_segments import maps_of_segments
 
 pytestmark = pytest.mark.usefixtures("guarded_arguments")
 
@@ -194,24 +195,11 @@ def rows_in_memory(asked: Asked) -> Memory:
 @functools.cache
 def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
     """The maps of all levels, in order; of a segment whose map is a sigmoid, its two numbers."""
-    rows = rows_in_memory(asked)
-    calibrator = make_calibrator(asked.method, PARAMETERS.get(asked.method, {}))
-    found = []
-    for level in range(len(asked.columns) + 1):
-        own = [key[:level] for key in rows.keys]
-        for key in sorted(set(own), key=segment_values.order):
-            at = np.array([other == key for other in own])
-            counts = np.array([at.sum()]), np.array([rows.label[at].sum()])
-            if key and RULES.reasons(*counts) != [None]:
-                continue
-            if np.unique(rows.score[at]).size == 1:
-                continue
-            weight = rows.weight[at] if asked.weighted else None
-            calibrator.fit(rows.score[at], rows.label[at], weight)
-            found.append((key, calibrator.line_ or calibrator.calibration_map_))
-            if not key:
-                calibrator = calibrator.for_segments().in_lines(falling=True)
-    return found
+    score, label, weight, keys = rows_in_memory(asked)
+    method = asked.method, PARAMETERS.get(asked.method)
+    found = maps_of_segments(score, label, weight if asked.weighted else None, keys, RULES, *method)
+    ordered = sorted(found, key=lambda key: (len(key), segment_values.order(key)))
+    return [(key, found[key]) for key in ordered if not isinstance(found[key], str)]
 
 
 @functools.cache

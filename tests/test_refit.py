@@ -47,6 +47,15 @@ def stream(place, call):
     return follow, arriving
 
 
+@pytest.fixture
+def begun(stream):
+    """The same once a first table was made of a file."""
+    follow, arriving = stream
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    return stream
+
+
 def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(place, stream):
     follow, arriving = stream
     lands(arriving, "date=2026-11-19/a.parquet")
@@ -69,10 +78,8 @@ def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(pl
     assert place.manifest()["fingerprint"] == fitted["fingerprint"]
 
 
-def test_a_refit_that_was_killed_after_it_published_publishes_once(place, stream):
-    follow, arriving = stream
-    lands(arriving, "a.parquet")
-    follow("--once", "refit.every=1h").expect(0)
+def test_a_refit_that_was_killed_after_it_published_publishes_once(place, begun):
+    follow, _ = begun
     versions = place.versions
     (place.root / "output.logcal" / "refit.json").unlink()
     follow("--once", "refit.every=1h").expect(99)
@@ -107,10 +114,8 @@ def test_versions_that_a_killed_fit_left_are_removed_by_one_that_has_nothing_to_
     assert len(place.versions) == 2
 
 
-def test_a_log_that_does_not_suit_stops_no_stream(place, stream):
-    follow, arriving = stream
-    lands(arriving, "a.parquet")
-    follow("--once", "refit.every=1h").expect(0)
+def test_a_log_that_does_not_suit_stops_no_stream(place, begun):
+    follow, arriving = begun
     (place.root / "output.logcal" / "refit.json").unlink()
     labelled = place.root / "labelled"
     labelled.mkdir()
@@ -214,12 +219,10 @@ def test_a_file_that_lands_before_the_first_table_puts_it_off_by_nothing(place, 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("module", "name"), [(logs, "find_files"), (fit, "prepare")])
 def test_files_that_change_or_go_while_a_refit_runs_put_it_off_by_nothing(
-    place, stream, monkeypatch, module, name, known, change, rows
+    place, begun, monkeypatch, module, name, known, change, rows
 ):
     """They were listed, or their footers were read, and they are others when they are to be read."""
-    follow, arriving = stream
-    lands(arriving, "a.parquet")
-    follow("--once", "refit.every=1h").expect(0)
+    follow, arriving = begun
     lands(arriving, "b.parquet", rows=300)
     for later in ("c.parquet", "d.parquet"):
         lands(arriving, later)
@@ -239,10 +242,8 @@ def test_files_that_change_or_go_while_a_refit_runs_put_it_off_by_nothing(
 
 
 @pytest.mark.parametrize(("damaged", "outcome"), [(3, "published"), (9, "rejected")])
-def test_damaged_files_may_land_while_a_refit_is_tried_again(place, stream, monkeypatch, damaged, outcome):
-    follow, arriving = stream
-    lands(arriving, "a.parquet")
-    follow("--once", "refit.every=1h").expect(0)
+def test_damaged_files_may_land_while_a_refit_is_tried_again(place, begun, monkeypatch, damaged, outcome):
+    follow, arriving = begun
     lands(arriving, "b.parquet", rows=300)
     follow("--once").expect(0)
     there, left = logs.find_files, list(range(damaged))
@@ -258,11 +259,9 @@ def test_damaged_files_may_land_while_a_refit_is_tried_again(place, stream, monk
     assert rows_of_current(place) == (700 if outcome == "published" else 400)
 
 
-def test_a_refit_is_tried_again_without_new_files_alone(place, stream):
+def test_a_refit_is_tried_again_without_new_files_alone(place, begun):
     """What fails for another reason fails with it: files that were scored are never left out."""
-    follow, arriving = stream
-    lands(arriving, "a.parquet")
-    follow("--once", "refit.every=1h").expect(0)
+    follow, arriving = begun
     pq.write_table(pa.table({"score": [0.5]}), arriving / "unlabelled.parquet")
     follow("--once").expect(0)
     assert refit(place, arriving) == "rejected"

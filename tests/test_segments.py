@@ -88,30 +88,35 @@ def some_log(rows: int, seed: int, segments: int = 12, ties: bool = True) -> pa.
     )
 
 
-def expected_maps(table: pa.Table, columns, weighted, rules, method="isotonic", params=None):
-    """A plain loop over the segments of every level: key -> map or reason."""
-    frame = table.to_pylist()
+def maps_of_segments(score, label, weight, keys, rules, method="isotonic", params=None):
+    """A plain loop over the segments of every level: key -> map, line or reason. keys : of rows."""
+    calibrator = make_calibrator(method, params or {})
+    for_segments = calibrator.for_segments().in_lines(falling=True)
     found = {}
-    for level in range(len(columns) + 1):
-        groups = {}
-        for row in frame:
-            groups.setdefault(tuple(row[c] for c in columns[:level]), []).append(row)
-        for key, rows in groups.items():
-            score = np.array([r["score"] for r in rows])
-            label = np.array([r["label"] for r in rows])
-            reason = reason_of(rules, len(rows), int(label.sum()))
-            if reason is None and np.unique(score + 0.0).size == 1:
+    for level in range(len(keys[0]) + 1):
+        own = [key[:level] for key in keys]
+        for key in set(own):
+            at = np.array([other == key for other in own])
+            reason = reason_of(rules, at.sum(), label[at].sum())
+            if reason is None and np.unique(score[at] + 0.0).size == 1:
                 reason = "one_score"
             if reason is not None:
                 found[key] = reason
                 continue
-            weight = np.array([r["w"] for r in rows]) if weighted else None
-            fitted = make_calibrator(method, params or {}).in_lines(falling=True).fit(score, label, weight)
-            found[key] = fitted.calibration_map_ if fitted.line_ is None else fitted.line_
-            if not key:  # of all rows there is a map in any case
-                fitted = make_calibrator(method, params or {}).fit(score, label, weight)
-                found[key] = fitted.calibration_map_
+            # Of all rows there is a map in any case.
+            fitted = for_segments if key else calibrator
+            fitted.fit(score[at], label[at], None if weight is None else weight[at])
+            found[key] = fitted.line_ or fitted.calibration_map_
     return found
+
+
+def expected_maps(table, columns, weighted, rules, method="isotonic", params=None):
+    """Of a table's rows."""
+    keys = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    score, label, weight = (
+        table[name].to_numpy() for name in ("score", "label", "w" if weighted else "label")
+    )
+    return maps_of_segments(score, label, weight if weighted else None, keys, rules, method, params)
 
 
 def fit(
@@ -123,12 +128,13 @@ def fit(
     method="isotonic",
     params=None,
     cut=(1, 1 << 20),
+    monotone="allow",
     **sizes,
 ):
     path = write_log(folder / "log", table, *cut)
     log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
     (folder / "scratch").mkdir()
-    recipe = Recipe(method, params or {}, columns=columns, rules=rules or SegmentRules())
+    recipe = Recipe(method, params or {}, monotone=monotone, columns=columns, rules=rules or SegmentRules())
     plan = SortPlan(folder / "scratch", **sizes)
     return fit_segments(recipe, sorted_rows(log, plan, Shuffled()), Shuffled())[0]
 
@@ -700,59 +706,44 @@ def test_a_heavy_score_takes_the_memory_of_its_segments_not_of_its_rows(tmp_path
     assert highest[3] > 3 * highest[1], highest
 
 
+@pytest.mark.parametrize("monotone", ["allow", "repair"])
 @pytest.mark.parametrize(
     ("method", "score", "of"), [("score", lambda s: 8 * s - 4, 1), ("logit", lambda s: s, 2)]
 )
-def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of):
+def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of, monotone):
     rng = np.random.default_rng(4)
-    rows, segment = 6000, rng.integers(0, 4, 6000)
-    s = rng.random(rows)
+    segment, s = rng.integers(0, 4, 6000), rng.random(6000)
     # Segment 3 falls, and 2 is thin.
-    slope = np.array([4.0, 9.0, 4.0, -5.0])[segment]
-    label = rng.random(rows) < expit(slope * (s - 0.5))
-    kept = (segment != 2) | (rng.random(rows) < 0.02)
-    table = pa.table({"score": score(s), "label": label.astype(np.int8), "model": segment}).filter(
-        pa.array(kept)
-    )
-    rules = SegmentRules(100, 10)
-    for monotone in ("allow", "repair"):
-        folder = tmp_path / monotone
-        folder.mkdir()
-        path = write_log(folder / "log", table)
-        log = open_log(path, Columns("score", "label", None, ("model",)))
-        recipe = Recipe("platt", {"input": method}, monotone=monotone, columns=("model",), rules=rules)
-        found, _ = fit_segments(recipe, sorted_rows(log, SortPlan(folder), Shuffled()), Shuffled())
-        files, lookup, segments = files_of(found, ("model",))
-        (folder / "lookup.parquet").write_bytes(lookup)
-        (folder / "segments.parquet").write_bytes(segments)
-        assert files.format_version == "3"
-        assert len(segments) < 10_000
-        whole = found.levels[0].maps.sizes[0]
-        assert files.rows == whole + (0 if monotone == "allow" else found.levels[1].maps.sizes[3])
-        read = read_segmented_lookup(str(folder / "lookup.parquet"))
-        assert read.known == {(0,): "segment", (1,): "segment", (2,): "global", (3,): "segment"}
-        at = score(np.linspace(0.001, 0.999, 300))
-        application = Table(read)
-        for model in range(5):
-            mine = (table["model"].to_numpy() == model) | (model in (2, 4))
-            alone = make_calibrator("platt", {"input": method}).fit(
-                table["score"].to_numpy()[mine], table["label"].to_numpy()[mine]
-            )
-            got = application.predict(at, {"model": model})
-            one_by_one = [float(application.predict(x, {"model": model})) for x in at[::50].tolist()]
-            assert one_by_one == got[::50].tolist()
-            if model == 3 and monotone == "repair":
-                assert np.ptp(got) == 0
-                continue
-            np.testing.assert_allclose(got, alone.predict(at), rtol=0, atol=1.01e-9)
-            np.testing.assert_allclose(read.map_of((model,)).predict(at), got, rtol=1e-4)
-        assert np.isnan(application.predict(np.array([np.nan]), {"model": 0})).all()
-        ends = application.predict(np.array([-np.inf, np.inf, -1e300, 1e300]), {"model": 0})
-        assert ((ends >= 0) & (ends <= 1)).all()
-        adjustments = read.adjustments.of
-        assert sorted(adjustments.tolist()) == [0] * (
-            adjustments.size - (3 if monotone == "allow" else 2)
-        ) + [of] * (3 if monotone == "allow" else 2)
+    label = rng.random(6000) < expit(np.array([4.0, 9.0, 4.0, -5.0])[segment] * (s - 0.5))
+    kept = (segment != 2) | (rng.random(6000) < 0.02)
+    s, label, segment = score(s)[kept], label[kept].astype(np.int8), segment[kept]
+    table = pa.table({"score": s, "label": label, "model": segment})
+    platt = {"method": "platt", "params": {"input": method}, "monotone": monotone}
+    found = fit(tmp_path, table, ("model",), rules=SegmentRules(100, 10), **platt)
+    files, read = publish(tmp_path, found, ("model",))
+    assert files.format_version == "3"
+    assert len(files.segments) < 10_000
+    # A sigmoid that falls is a table where that is repaired.
+    of_rows, of_levels = (level.maps.sizes for level in found.levels)
+    assert files.rows == of_rows[0] + (0 if monotone == "allow" else of_levels[3])
+    lines = 3 if monotone == "allow" else 2
+    assert sorted(read.adjustments.of)[-lines:] == [of] * lines == [x for x in read.adjustments.of if x]
+    assert read.known == {(0,): "segment", (1,): "segment", (2,): "global", (3,): "segment"}
+    at, application = score(np.linspace(0.001, 0.999, 300)), Table(read)
+    for model in range(5):
+        mine = (segment == model) | (model in (2, 4))
+        alone = make_calibrator("platt", {"input": method}).fit(s[mine], label[mine])
+        got = application.predict(at, {"model": model})
+        one_by_one = [float(application.predict(x, {"model": model})) for x in at[::50].tolist()]
+        assert one_by_one == got[::50].tolist()
+        if model == 3 and monotone == "repair":
+            assert np.ptp(got) == 0
+            continue
+        np.testing.assert_allclose(got, alone.predict(at), rtol=0, atol=1.01e-9)
+        np.testing.assert_allclose(read.map_of((model,)).predict(at), got, rtol=1e-4)
+    ends = application.predict(np.array([-np.inf, np.inf, -1e300, 1e300, np.nan]), {"model": 0})
+    assert ((ends[:4] >= 0) & (ends[:4] <= 1)).all()
+    assert np.isnan(ends[4])
 
 
 def test_sigmoids_of_far_scores_stay_tables(tmp_path):

@@ -579,39 +579,29 @@ def test_files_that_come_change_and_go_in_any_order(tmp_path, kind, monkeypatch)
         assert content(found) == content(run(tmp_path, log, "raw", **KINDS[kind])), (step, action)
 
 
-def test_only_the_new_files_of_an_open_day_are_sorted(tmp_path):
-    log = tmp_path / "log"
-    write_day(log, 0, rows_of(0), "a")
-    sorted_rows = []
-    for hour in range(8):
-        write_day(log, 1, rows_of(10 + hour, rows=100), f"hour-{hour}")
-        found = run(tmp_path, log, window=window("2d"))
-        sorted_rows.append(manifest(found)["window"]["rows_sorted"])
-    assert sorted_rows == [220, *[100] * 7]
-    assert len(manifest(found)["window"]["days"][1]["tables"]) == 8
-    assert manifest(found)["window"]["days"][1]["files"] == 8
-    assert content(found) == content(run(tmp_path, log, "raw"))
-
-
 @pytest.mark.parametrize("settings", [{}, {"score_table": {"grid": "1e-2"}}], ids=["runs", "counts"])
-def test_a_day_that_is_closed_becomes_one_table_and_is_not_read_again(tmp_path, settings):
+def test_of_an_open_day_only_new_files_are_sorted_and_a_closed_one_becomes_one_table(tmp_path, settings):
     log = tmp_path / "log"
-    for hour in range(3):
-        write_day(log, 0, rows_of(hour), f"hour-{hour}")
-        run(tmp_path, log, window=window("3d"), **settings)
+
+    def fitted():
+        found = run(tmp_path, log, window=window("3d"), **settings)
+        own = manifest(found)["window"]
+        return found, own["rows_sorted"], [len(day["tables"]) for day in own["days"]]
+
+    for hour in range(6):
+        write_day(log, 0, rows_of(10 + hour), f"hour-{hour}")
+        assert fitted()[1:] == (120, [hour + 1])
     for day in (1, 2):
         write_day(log, day, rows_of(20 + day), "a")
-        found = run(tmp_path, log, window=window("3d"), **settings)
-    assert [len(day["tables"]) for day in manifest(found)["window"]["days"]] == [1, 1, 1]
-    assert manifest(found)["window"]["rows_sorted"] == 120
-    days = tmp_path / "store" / "ads" / "days"
-    assert len(list(days.glob(f"{date_of(0)}-*"))) == 1
-    assert content(found) == content(run(tmp_path, log, "raw", **settings))
+        found, *said = fitted()
+    assert said == [120, [1, 1, 1]]
+    assert len(list((tmp_path / "store" / "ads" / "days").glob(f"{date_of(0)}-*"))) == 1
     # A late file is one part more, and merged at once.
     write_day(log, 0, rows_of(99), "late")
-    late = run(tmp_path, log, window=window("3d"), **settings)
-    assert manifest(late)["window"]["rows_sorted"] == 120
-    assert [len(day["tables"]) for day in manifest(late)["window"]["days"]] == [1, 1, 1]
+    found, *said = fitted()
+    assert said == [120, [1, 1, 1]]
+    assert manifest(found)["window"]["days"][0]["files"] == 7
+    assert content(found) == content(run(tmp_path, log, "raw", **settings))
 
 
 def test_files_of_several_days_give_each_day_its_rows_once(tmp_path):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import re
 import shutil
-import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import inside
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +25,6 @@ _TIMES = re.compile(
     rb'|"(?:%s)": ?[\d.]+|seconds</th><td>[\d.,]+|"sorted_now": \w+' % _NUMBERS.encode()
 )
 _RECORD = re.compile(r"\d{8}T\d{6}-")
-_NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - handlers of log lines keep it
 _OWN = ("days", "unfinished.json")
 """Kept days, and what is being written: for logcal alone, which makes it anew or ends it."""
 _TRIED = 8
@@ -60,26 +57,6 @@ def write_days(folder: Path, days: range) -> None:
     """Write a log of a folder a day."""
     for day in days:
         write_log(folder / f"date=2026-01-{day:02d}", 1, 300, day)
-
-
-@contextlib.contextmanager
-def _as_it_was() -> Iterator[None]:
-    """What a command changes of its process, which is its own otherwise, is put back."""
-    logger = logging.getLogger("logcal")
-    here, environment, temporary = Path.cwd(), dict(os.environ), tempfile.tempdir
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    own, level, propagate = list(logger.handlers), logger.level, logger.propagate
-    try:
-        yield
-    finally:
-        os.chdir(here)
-        os.environ.clear()
-        os.environ.update(environment)
-        tempfile.tempdir = temporary
-        logger.handlers[:], logger.propagate = own, propagate
-        logger.setLevel(level)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @dataclass
@@ -409,5 +386,5 @@ class Stage:
     def warm(self) -> None:
         """Run the command in this process, so that those forked from it have imported and compiled what it needs."""
         self.reset()
-        with _as_it_was(), contextlib.redirect_stdout(_NOWHERE), contextlib.redirect_stderr(_NOWHERE):
-            self.command()
+        environment = {**os.environ, "TMPDIR": str(self.place.root / "temporary")}
+        inside.run(self.scenario.arguments, self.place.root, environment)

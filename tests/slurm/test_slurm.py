@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,14 +46,6 @@ def await_empty_queue() -> None:
         time.sleep(0.1)
 
 
-@contextmanager
-def seconds(what: str) -> Iterator[None]:
-    """Print how long something takes; nothing depends on it."""
-    begun = time.monotonic()
-    yield
-    print(f"\n{what}: {time.monotonic() - begun:.1f} s", end=" ")
-
-
 @pytest.fixture(autouse=True)
 def empty_queue():
     """Nothing of a run stays in Slurm."""
@@ -66,16 +56,14 @@ def empty_queue():
 
 def inline(place):
     """The lookup table of a fit in one process."""
-    with seconds("inline"):
-        place.job("fit", store__path=place.root / "inline").expect(0)
+    place.job("fit", store__path=place.root / "inline").expect(0)
     (lookup,) = (place.root / "inline").rglob("lookup.parquet")
     return lookup.read_bytes()
 
 
 def test_a_fit_on_two_jobs_has_the_bytes_of_one_in_this_process(place, start):
     place.write_log()
-    with seconds("on two jobs"):
-        start(place, "fit", *SLURM).result(300).expect(0)
+    start(place, "fit", *SLURM).result(300).expect(0)
     assert place.lookup() == inline(place)
     assert len(list((place.root / "slurm-logs").glob("*.err"))) == 2
 
@@ -86,11 +74,9 @@ def test_a_fit_whose_jobs_are_all_cancelled_ends_with_the_same_bytes(place, star
     running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run", 240)
     running.await_that(lambda: len(jobs(RUNNING)) == 2, "two jobs that run", 240)
     lost = jobs(RUNNING)
-    with seconds("from scancel to the end"):
-        with seconds("from scancel to another job"):
-            said("scancel", *lost)
-            running.await_that(lambda: set(jobs(RUNNING)) - set(lost), "another job", 240)
-        running.result(300).expect(0)
+    said("scancel", *lost)
+    running.await_that(lambda: set(jobs(RUNNING)) - set(lost), "another job", 240)
+    running.result(300).expect(0)
     assert place.lookup() == inline(place)
 
 
@@ -100,10 +86,9 @@ def test_jobs_that_are_cancelled_while_they_wait_are_submitted_again(place, star
         running = start(place, "fit", *SLURM, "cluster.arguments.queue=closed")
         running.await_that(lambda: len(jobs("--states=pending")) == 2, "two jobs that wait", 240)
         lost = jobs()
-        with seconds("from scancel to the end"):
-            said("scancel", *lost)
-            said("scontrol", "update", "PartitionName=closed", "State=UP")
-            running.result(300).expect(0)
+        said("scancel", *lost)
+        said("scontrol", "update", "PartitionName=closed", "State=UP")
+        running.result(300).expect(0)
     finally:
         said("scontrol", "update", "PartitionName=closed", "State=DOWN")
     assert place.lookup() == inline(place)
