@@ -14,6 +14,8 @@ BOTH = Columns("score", "label")
 
 
 def write(path, table=GOOD):
+    """Write a table, or so many rows of the good one."""
+    table = GOOD.slice(0, table) if isinstance(table, int) else table
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)
     return str(path)
@@ -90,39 +92,32 @@ def test_a_file_without_rows_is_no_problem_among_others(tmp_path):
 
 # What lies below a log's folder
 
-COLUMNS = Columns("score", "label")
-
-
-def write_rows(path, rows=3):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"score": [0.1] * rows, "label": [0, 1, 1][:rows]}), path)
-
 
 @pytest.fixture
 def tree(tmp_path):
-    write_rows(tmp_path / "log" / "a.parquet")
-    write_rows(tmp_path / "elsewhere" / "day=2" / "b.parquet", 2)
+    write(tmp_path / "log" / "a.parquet")
+    write(tmp_path / "elsewhere" / "day=2" / "b.parquet", 2)
     return tmp_path / "log"
 
 
 def test_links_to_folders_and_files_are_followed(tree):
     (tree / "day=2").symlink_to(tree.parent / "elsewhere" / "day=2")
-    write_rows(tree.parent / "c", 1)
+    write(tree.parent / "c", 1)
     (tree / "c.parquet").symlink_to(tree.parent / "c")
-    log = open_log(str(tree), COLUMNS)
+    log = open_log(str(tree), BOTH)
     assert [f.relative for f in log.files] == ["a.parquet", "c.parquet", "day=2/b.parquet"]
     assert log.rows == 6
-    assert open_log(f"{tree}/*", COLUMNS).rows == 6
+    assert open_log(f"{tree}/*", BOTH).rows == 6
 
 
 def test_a_log_that_is_itself_a_link(tree):
     (tree.parent / "link").symlink_to(tree)
-    assert open_log(str(tree.parent / "link"), COLUMNS).rows == 3
+    assert open_log(str(tree.parent / "link"), BOTH).rows == 3
 
 
 def test_two_names_of_one_file_are_two_files(tree):
     (tree / "again.parquet").hardlink_to(tree / "a.parquet")
-    assert open_log(str(tree), COLUMNS).rows == 6
+    assert open_log(str(tree), BOTH).rows == 6
 
 
 @pytest.mark.parametrize(
@@ -136,10 +131,10 @@ def test_two_names_of_one_file_are_two_files(tree):
     ],
 )
 def test_links_that_would_count_rows_twice_or_lose_them(tree, link, target, message):
-    write_rows(tree / "sub" / "x.parquet")
+    write(tree / "sub" / "x.parquet")
     (tree / link).symlink_to(tree.parent / target)
     with pytest.raises(InputRejectedError, match=message):
-        open_log(str(tree), COLUMNS)
+        open_log(str(tree), BOTH)
 
 
 def test_links_that_lead_round_between_two_folders(tree):
@@ -148,12 +143,12 @@ def test_links_that_lead_round_between_two_folders(tree):
     (tree / "one" / "to").symlink_to(tree / "two")
     (tree / "two" / "to").symlink_to(tree / "one")
     with pytest.raises(InputRejectedError, match="are one folder"):
-        open_log(str(tree), COLUMNS)
+        open_log(str(tree), BOTH)
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_what_is_skipped_is_named(tree, remote):
-    write_rows(tree / "_temporary" / "x.parquet")
+    write(tree / "_temporary" / "x.parquet")
     (tree / "_SUCCESS").write_text("")
     (tree / "notes.txt").write_text("mine")
     path = str(tree)
@@ -161,26 +156,26 @@ def test_what_is_skipped_is_named(tree, remote):
         memory = fsspec.filesystem("memory")
         memory.put(str(tree), "/skipping", recursive=True)
         path = "memory://skipping"
-    skipped = open_log(path, COLUMNS).skipped
+    skipped = open_log(path, BOTH).skipped
     hidden = "_temporary/x.parquet" if remote else "_temporary/"
     assert sorted(skipped) == sorted(["_SUCCESS", hidden, "notes.txt"])
     # The log's bytes do not depend on what is skipped.
-    assert open_log(path, COLUMNS).rows == 3
+    assert open_log(path, BOTH).rows == 3
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_parquet_files_of_other_names_are_refused(tree, remote):
     (tree / "a.parquet").rename(tree / "a.parquet.bak")
-    write_rows(tree / "b.parquet")
-    write_rows(tree / "000000_0")
+    write(tree / "b.parquet")
+    write(tree / "000000_0")
     path = str(tree)
     if remote:
         fsspec.filesystem("memory").put(path, "/names", recursive=True)
         path = "memory://names"
     with pytest.raises(InputRejectedError, match=r"Parquet files with others \(000000_0, a.parquet.bak\)"):
-        open_log(path, COLUMNS)
+        open_log(path, BOTH)
     # A glob says which.
-    assert open_log(f"{path}/0*", COLUMNS).rows == 3
+    assert open_log(f"{path}/0*", BOTH).rows == 3
 
 
 def test_two_columns_of_one_name(tmp_path):
@@ -189,4 +184,4 @@ def test_two_columns_of_one_name(tmp_path):
     )
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(InputRejectedError, match=r"column 'score' \(log.score\): expected one column of"):
-        open_log(str(tmp_path), COLUMNS)
+        open_log(str(tmp_path), BOTH)

