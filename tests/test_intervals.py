@@ -231,36 +231,56 @@ def expected_interval(kind, method, points, one, rate=1.0, heaviest=1.0):
     return None if found is None else divided(found, rate)
 
 
-def a_log(root, n=6000):
-    score, label = simulated(n, 5, power=2)
-    label = label.astype(np.int8)
-    score = np.append(score, [0.5, 0.5])
-    write_log(root / "log", pa.table({"score": score, "label": np.append(label, [0, 1]).astype(np.int8)}), 3)
-    return collapse(score, np.append(label, [0, 1]))
+def a_log(root, weights=None):
+    """Write it; returns its points, the heaviest row's sampling weight and the sections that say how rows count."""
+    score, label = simulated(6000, 5, power=2)
+    score, label = np.append(score, [0.5, 0.5]), np.append(label, [0, 1]).astype(np.int8)
+    rng = np.random.default_rng(9)
+    day, counts, drawn = rng.integers(0, 4, 6002), 1.0 + (rng.random(6002) < 0.05), rng.normal(0, 1, 6002)
+    weight = np.exp(drawn) if weights == "sampling" else counts
+    date = np.datetime64("2025-03-01") + day.astype("timedelta64[D]")
+    write_log(root / "log", {"score": score, "label": label, "w": weight, "date": pa.array(date)}, 3)
+    if weights == "half_life":
+        window = {"column": "date", "last": "4d", "half_life": "1d"}
+        return collapse(score, label, 0.5 ** (3 - day)), 1.0, {"window": window}
+    if weights is None:
+        return collapse(score, label), 1.0, {"log": {}}
+    own = sampling_weights(weight) if weights == "sampling" else weight
+    heaviest = own.max() if weights == "sampling" else 1.0
+    return collapse(score, label, own), heaviest, {"log": {"weight": "w", "weights": weights}}
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"),
+    ("kind", "method", "weights"),
     [
-        ("band", "isotonic"),
-        ("band", "abb"),
-        ("venn_abers", "isotonic"),
-        ("posterior", "auto"),
-        ("posterior", "smooth"),
+        ("band", "isotonic", None),
+        ("band", "abb", None),
+        ("venn_abers", "isotonic", None),
+        ("posterior", "auto", None),
+        ("posterior", "smooth", None),
+        ("band", "isotonic", "sampling"),
+        ("band", "isotonic", "half_life"),
+        ("venn_abers", "isotonic", "counts"),
+        ("posterior", "auto", "sampling"),
+        ("posterior", "auto", "half_life"),
     ],
 )
-def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
-    points = a_log(tmp_path)
+def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method, weights):
+    points, heaviest, sections = a_log(tmp_path, weights)
     plain = {"segment": []}
-    calibrator = {"method": method, "interval": "auto" if method == "auto" else kind}
+    calibrator = {"method": method, "interval": "auto" if method == "auto" and not weights else kind}
     rate = 0.5 if method in ("abb", "smooth") else 1.0
-    made = run("fit", tmp_path, calibrator=calibrator, log={**plain, "negative_sampling_rate": rate})
+    log = {**plain, "negative_sampling_rate": rate, **sections.pop("log", {})}
+    made = run("fit", tmp_path, calibrator=calibrator, log=log, **sections)
     loaded = read_table(made["lookup_path"])
     assert loaded.facts.interval == kind
     assert loaded.facts.format_version == "2"
-    expected = expected_interval(kind, method, points, loaded.map, rate)
+    np.testing.assert_allclose(loaded.map.weight.sum(), points.weight.sum())
+    expected = expected_interval(kind, method, points, loaded.map, rate, heaviest)
     for found, own in zip(loaded.interval, expected, strict=True):
-        np.testing.assert_allclose(found, own, rtol=1e-12)
+        np.testing.assert_allclose(found, own, rtol=1e-9)
+    if weights:
+        return
     decoded = []
     monkeypatch.setattr(scored_file, "read_batches", lambda *of: decoded.append(of[3]) or read_batches(*of))
     scored, lower, upper = check_scored(tmp_path, kind, plain, inline=method == "isotonic")
@@ -302,45 +322,6 @@ def by_duckdb(root, rows, *, inline):
     connection = duckdb.connect()
     connection.register("scored", rows)
     return connection.sql(query.rstrip(";"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "weights"),
-    [
-        ("band", "sampling"),
-        ("band", "half_life"),
-        ("venn_abers", "counts"),
-        ("posterior", "sampling"),
-        ("posterior", "half_life"),
-    ],
-)
-def test_rows_with_weights(tmp_path, kind, weights):
-    rng = np.random.default_rng(9)
-    n = 3000
-    score, day = rng.random(n), rng.integers(0, 4, n)
-    label = (rng.random(n) < score**2).astype(np.int8)
-    weight = np.exp(rng.normal(0, 1, n)) if weights == "sampling" else 1.0 + (rng.random(n) < 0.05)
-    dates = pa.array(np.datetime64("2025-03-01") + day.astype("timedelta64[D]"))
-    table = pa.table({"score": score, "label": label, "w": weight, "date": dates})
-    write_log(tmp_path / "log", table, 3)
-    calibrator = {"method": "auto" if kind == "posterior" else "isotonic", "interval": kind}
-    more = {"log": {"segment": [], "weight": "w", "weights": weights}, "calibrator": calibrator}
-    if weights == "half_life":
-        more = {
-            "log": {"segment": []},
-            "calibrator": calibrator,
-            "window": {"column": "date", "last": "4d", "half_life": "1d"},
-        }
-        weight = 0.5 ** (3 - day)
-    made = run("fit", tmp_path, **more)
-    loaded = read_table(made["lookup_path"])
-    own = sampling_weights(weight) if weights == "sampling" else weight
-    points = collapse(score, label, own)
-    np.testing.assert_allclose(loaded.map.weight.sum(), own.sum())
-    heaviest = own.max() if weights == "sampling" else 1.0
-    expected = expected_interval(kind, calibrator["method"], points, loaded.map, heaviest=heaviest)
-    for found, values in zip(loaded.interval, expected, strict=True):
-        np.testing.assert_allclose(found, values, rtol=1e-9)
 
 
 def a_log_of_segments(root, weights=None):

@@ -14,9 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -108,41 +108,19 @@ def campaign(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
 
 
 def table(trials: Iterable[Trial]) -> str:
-    """Trials and outcomes, as Markdown."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    codes: dict[str, Counter[str]] = defaultdict(Counter)
-    bad = Counter[str]()
-    for trial in trials:
-        counts[trial.scenario][trial.kind] += 1
-        codes[trial.kind][_ended(trial)] += 1
-        bad[trial.scenario] += bool(trial.problems)
-    kinds = list(dict.fromkeys(kind for name in SCENARIOS for kind in counts.get(name, ())))
-    lines = [f"| command | {' | '.join(kinds)} | not as it should be |", "|---" * (len(kinds) + 2) + "|"]
-    for name in SCENARIOS:
-        if name in counts:
-            own = counts.pop(name)
-            lines.append(f"| {name} | {' | '.join(f'{own[kind]:,}' for kind in kinds)} | {bad[name]} |")
-    if counts:
-        lines += ["", "| what | how | trials | not as it should be |", "|---|---|---|---|"]
-        for name, own in counts.items():
-            lines += [f"| {name} | {kind} | {count:,} | {bad[name]} |" for kind, count in own.items()]
-    lines += ["", "| how | ended with, and run again with |", "|---|---|"]
-    lines += [
-        f"| {kind} | {', '.join(f'{ended}: {n:,}' for ended, n in own.most_common())} |"
-        for kind, own in codes.items()
-    ]
-    total = sum(codes.values(), Counter())
-    lines += ["", f"{total.total():,} trials, {bad.total()} not as they should be."]
-    return "\n".join(lines)
-
-
-def _ended(trial: Trial) -> str:
-    return f"{trial.code}" if trial.again is None else f"{trial.code} then {trial.again}"
+    """Trials by what was disturbed and how, and what they ended with."""
+    found = pd.DataFrame(asdict(trial) for trial in trials)
+    bad = found["problems"].map(bool)
+    by_kind = found.groupby(["scenario", "kind"], sort=False).size().unstack(fill_value=0)
+    by_kind["not as it should be"] = bad.groupby(found["scenario"]).sum()
+    again = found["again"].map(lambda code: "" if pd.isna(code) else f" then {code:.0f}")
+    ended = (found["code"].astype(str) + again).groupby(found["kind"], sort=False).value_counts()
+    text = f"{by_kind.to_string()}\n\n{ended.to_string()}\n\n"
+    return f"{text}{len(found):,} trials, {bad.sum()} not as they should be."
 
 
 def _read(path: Path) -> list[Trial]:
-    trials = [Trial(**json.loads(line)) for line in path.open()]
-    return [replace(trial, problems=tuple(trial.problems)) for trial in trials]
+    return [Trial(**json.loads(line)) for line in path.open()]
 
 
 def main() -> int:
