@@ -367,41 +367,34 @@ def test_where_nothing_can_be_kept_it_says_so(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_after_it_no_job_compiles(place, tmp_path):
-    place.environment["LOGCAL_CACHE"] = str(tmp_path / "cache")
+    cache = tmp_path / "cache"
+    place.environment["LOGCAL_CACHE"] = str(cache)
     done = place.run("warm", "--json", timeout=1500).expect(0).json
     assert done["compiled"] == done["kernels"] > 100
     assert place.run("warm", "--json", timeout=1500).expect(0).json["compiled"] == 0
-    for path in (tmp_path / "cache").rglob("*"):
+    for path in cache.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     rng = np.random.default_rng(1)
-    rows = 40_000
-    score = rng.random(rows)
-    label = rng.random(rows) < score
-    plain = {"score": score, "label": label.astype(np.int8)}
-    digits = {"score": score.round(2).astype(np.float32), "label": label.astype(np.int64)}
-    few, ninth = rng.integers(0, 5, rows).astype(str), rng.integers(0, 9, rows)
-    logs = {
-        "plain": (plain, ()),
-        "digits": (digits, ()),
-        "weights": (plain | {"w": score + 1}, ("log.weight=w",)),
-        "texts": (plain | {"s": rng.integers(0, 50, rows).astype(str)}, ("log.segment=[s]",)),
-        "two": (plain | {"s": few, "n": ninth}, ("log.segment=[s, n]",)),
-    }
-    for name, (columns, settings) in logs.items():
-        log = place.write_log(columns, name=name)
-        paths = {"log__path": log, "store__table": name, "output__path": None}
-        for method in METHODS if name in ("plain", "weights") else ("isotonic",):
-            if method in ("sbb", "abb", "auto"):
-                settings = (*settings, "score_table.grid=0.01")
-            fitted = place.job("fit", *settings, f"calibrator.method={method}", **paths).expect(0)
-            assert COMPILING not in fitted.stderr, (name, method)
-        last = [text for text in settings if not text.startswith("score_table")]
-        known = [text for text in last if not text.startswith("log.weight")]
-        scored = place.job("score", *known, **paths | {"output__path": place.root / f"{name}-scored"}).expect(
-            0
-        )
-        report = {**paths, "report__path": place.root / f"{name}-report"}
-        measured = place.job("evaluate", *last, "evaluate.allow_in_sample=true", **report).expect(0)
-        assert COMPILING not in scored.stderr + measured.stderr, name
-    for path in (tmp_path / "cache", *(tmp_path / "cache").rglob("*")):
+    score = rng.random(40_000)
+    plain = {"score": score, "label": (rng.random(40_000) < score).astype(np.int8)}
+    digits = {"score": score.round(2).astype(np.float32), "label": plain["label"].astype(np.int64)}
+    text, few, ninth = (rng.integers(0, n, 40_000) for n in (50, 5, 9))
+    for columns, weight, segment, methods in (
+        (plain, (), (), METHODS),
+        (digits, (), (), ("isotonic",)),
+        (plain | {"w": score + 1}, ("log.weight=w",), (), METHODS),
+        (plain | {"s": text.astype(str)}, (), ("log.segment=[s]",), ("isotonic",)),
+        (plain | {"s": few.astype(str), "n": ninth}, (), ("log.segment=[s, n]",), ("isotonic",)),
+    ):
+        shutil.rmtree(place.log, ignore_errors=True)
+        place.write_log(columns)
+        said = ""
+        for method in methods:
+            grid = ("score_table.grid=0.01",) if method in ("sbb", "abb", "auto") else ()
+            said += place.job("fit", *weight, *segment, *grid, f"calibrator.method={method}").expect(0).stderr
+        for job, settings in (("score", ()), ("evaluate", (*weight, "evaluate.allow_in_sample=true"))):
+            said += place.job(job, *segment, *settings).expect(0).stderr
+            shutil.rmtree(place.output)
+        assert COMPILING not in said, (list(columns), weight)
+    for path in (cache, *cache.rglob("*")):
         path.chmod(0o755)

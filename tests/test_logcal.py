@@ -216,18 +216,6 @@ def test_dictionaries_that_grow_are_looked_up_as_they_grow():
         assert index.find([column], seen)[0].tolist() == [*("abcd".find(v) + 1 for v in values), 0]
 
 
-def test_values_of_another_type_are_unknown():
-    index = SegmentIndex(
-        [pa.array([None, "1", "2", None])],
-        np.array([0, 1, 1, 1]),
-        np.array([0, 1, -1, 2]),
-        np.array([False, True, True, True]),
-    )
-    for column in (pa.array([1, None]), pa.array([1.0, None]), pa.array([dt.date(2026, 1, 1), None])):
-        place, known = index.find([column])
-        assert (place.tolist(), known.tolist()) == ([0, 2], [False, True])
-
-
 # What is wrong
 
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chaos.scenarios import SCENARIOS, Place, Scenario, Stage, job, write_days, write_log
+from chaos.scenarios import SCENARIOS, SEGMENTS, Place, Scenario, Stage, job, write_days, write_log
 from chaos.tracing import forked
 from chaos.trials import NOT_SUITED, TEMPORARY, Trial
 
-_SEGMENTS = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
 _REFUSED = (2, NOT_SUITED, TEMPORARY)
 
 
@@ -27,12 +26,12 @@ class Damage(NamedTuple):
 
 def _segmented(place: Place) -> None:
     write_log(place.root / "log")
-    place.do(*job("fit", *_SEGMENTS, "calibrator.method=isotonic"))
+    place.do(*job("fit", *SEGMENTS, "calibrator.method=isotonic"))
 
 
 def _kept_days(place: Place) -> None:
     write_days(place.root / "log", range(1, 4))
-    for more in ((), _SEGMENTS):
+    for more in ((), SEGMENTS):
         place.do(*job("fit", "window.column=date", "window.last=3d", *more))
 
 
@@ -54,7 +53,7 @@ _VERSION = ("store/ads/CURRENT", "store/ads/versions/*")
 _TABLES = ("store/ads/versions/*/lookup.parquet", "store/ads/versions/*/segments.parquet")
 _NEW = ("window.column=date", "window.last=3d", "calibrator.method=platt")
 
-_SPLIT = job("fit", *_NEW[:2], *_SEGMENTS, "segments.min_rows=20")
+_SPLIT = job("fit", *_NEW[:2], *SEGMENTS, "segments.min_rows=20")
 _FOLLOW = SCENARIOS["follow"].arguments
 _ROLLBACK = Scenario("rollback", _gone_back, SCENARIOS["tables rollback"].arguments, repeats=True)
 

@@ -60,11 +60,10 @@ def files(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 def commands(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """Whole commands on mutated files: fit, score, follow, evaluate and init say 0, or 3, or what a check says."""
-    from chaos.scenarios import Place, job, write_log
+    from chaos.scenarios import empty_place, job, write_log
 
-    place = Place(folder / "commanded")
-    for name in ("scratch", "temporary", "mutated"):
-        (place.root / name).mkdir(parents=True)
+    place = empty_place(folder / "commanded")
+    (place.root / "mutated").mkdir()
     write_log(place.root / "log")
     place.do(*job("fit"))
     contents = {name: write() for name, write in WRITERS.items()}
@@ -102,14 +101,11 @@ def commands(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
 def configurations(count: int, seed: int, folder: Path) -> Iterator[Trial]:
     """Fuzzed configurations, planned: any exit code but 1."""
-    from chaos.scenarios import Place, job, write_log
+    from chaos.scenarios import empty_place, job, write_log
 
-    place = Place(folder / "configured")
-    if not place.root.exists():
-        for name in ("scratch", "temporary"):
-            (place.root / name).mkdir(parents=True)
-        write_log(place.root / "log")
-        place.do(*job("fit"))
+    place = empty_place(folder / "configured")
+    write_log(place.root / "log")
+    place.do(*job("fit"))
     base = {
         "log.path": place.root / "log", "store.path": place.root / "store", "store.table": "ads",
         "output.path": place.root / "out", "report.path": place.root / "page",

@@ -150,6 +150,14 @@ def _is_record(name: str) -> bool:
     return name == "runs" or _RECORD.match(name) is not None
 
 
+def empty_place(root: Path) -> Place:
+    """A place with nothing in it."""
+    shutil.rmtree(root, ignore_errors=True)
+    for name in HIDDEN:
+        (root / name).mkdir(parents=True)
+    return Place(root)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A command, and what is there before.
@@ -230,15 +238,15 @@ def _after(*commands: tuple[str, ...], log: Callable[[Place], None] = _log) -> C
 
 
 _QUARANTINE = ("log.on_bad_rows=quarantine", "log.max_bad_fraction=0.5", "log.quarantine_path=bad")
-_SEGMENTS = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
-_WINDOW = ("window.column=date", "window.last=3d")
+SEGMENTS = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
+WINDOW = ("window.column=date", "window.last=3d")
 _FIT = job("fit")
 _PLATT = job("fit", "calibrator.method=platt")
 
 
 def _yesterday(place: Place) -> None:
     write_days(place.root / "log", range(1, 3))
-    place.do(*job("fit", "window.column=date", "window.last=3d", *_SEGMENTS))
+    place.do(*job("fit", "window.column=date", "window.last=3d", *SEGMENTS))
     place.do(*job("fit", "window.column=date", "window.last=3d"))
     write_days(place.root / "log", range(2, 4))
 
@@ -307,10 +315,10 @@ SCENARIOS = {
         Scenario("fit, weights, threads", _log, job("fit", "log.weight=weight", *_ON_THREADS)),
         Scenario("fit, a replaced version again", _TWO, _FIT),
         Scenario("fit, refused", _after(_PLATT), job("fit", "gate={min_rows: 100000}"), code=4, again=(4,)),
-        Scenario("fit, segments", _log, job("fit", *_SEGMENTS)),
-        Scenario("fit, window", _days, job("fit", *_WINDOW)),
-        Scenario("fit, window, the next day", _yesterday, job("fit", *_WINDOW)),
-        Scenario("fit, window with segments", _yesterday, job("fit", *_WINDOW, *_SEGMENTS)),
+        Scenario("fit, segments", _log, job("fit", *SEGMENTS)),
+        Scenario("fit, window", _days, job("fit", *WINDOW)),
+        Scenario("fit, window, the next day", _yesterday, job("fit", *WINDOW)),
+        Scenario("fit, window with segments", _yesterday, job("fit", *WINDOW, *SEGMENTS)),
         Scenario("score", _after(_FIT), job("score"), whole=("scored",)),
         Scenario("score, replacing", _after(_FIT, _REPLACE, _PLATT), _REPLACE, whole=("scored",)),
         Scenario("evaluate", _after(_FIT), job("evaluate", _IN_SAMPLE), whole=("evaluate",)),
@@ -340,12 +348,9 @@ class Stage:
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario = scenario
-        self.place = Place(folder / "place")
+        self.place = empty_place(folder / "place")
         self._start = folder / "start"
-        shutil.rmtree(self.place.root, ignore_errors=True)
         shutil.rmtree(self._start, ignore_errors=True)
-        for name in HIDDEN:
-            (self.place.root / name).mkdir(parents=True)
         scenario.prepare(self.place)
         shutil.copytree(self.place.root, self._start, symlinks=True)
         self.before = self.place.files()

@@ -18,7 +18,7 @@ import fsspec
 import numpy as np
 from s3 import BUCKET, Proxy, environment, s3_server
 
-from chaos.scenarios import Place, job, setting, write_days, write_log
+from chaos.scenarios import SEGMENTS, Place, empty_place, job, setting, write_days, write_log
 from chaos.trials import Trial
 
 FAULTS = ("500", "503", "reset", "cut")
@@ -47,18 +47,10 @@ def _run(place: Place, arguments: tuple[str, ...], more: dict[str, str] | None =
     return _end(_command(place, arguments, more))
 
 
-def _new_place(root: Path) -> Place:
-    shutil.rmtree(root, ignore_errors=True)
-    for name in ("scratch", "temporary"):
-        (root / name).mkdir(parents=True)
-    return Place(root)
-
-
 def _remote(url: str, name: str) -> tuple[str, ...]:
     """A job whose log, store and output are on the object store."""
-    segments = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
     more = {
-        "fit": (), "fit with segments": segments,
+        "fit": (), "fit with segments": SEGMENTS,
         "fit with a window": ("window.column=date", "window.last=2d", f"log.path={url}/days"),
         "evaluate": ("evaluate.allow_in_sample=true", f"report.path={url}/report"),
         "score": (f"output.path={url}/scored",),
@@ -77,7 +69,7 @@ REMOTE = ("fit", "fit with segments", "fit with a window", "score", "evaluate", 
 def object_store(trials: int, seed: int, folder: Path) -> Iterator[Trial]:
     """Jobs on a store that fails now and then: an exit code that says so, and the right bytes once it does not."""
     random = np.random.default_rng(seed)
-    place = _new_place(folder / "remote")
+    place = empty_place(folder / "remote")
     write_log(place.root / "log", 2, 200)
     write_days(place.root / "days", range(1, 3))
     with s3_server() as server:
@@ -164,7 +156,7 @@ def _cluster(place: Place, workers: int) -> Iterator[list[Any]]:
 def clusters(trials: int, seed: int, folder: Path) -> Iterator[Trial]:
     """Fits on a cluster whose scheduler, or a worker, dies or stands still at any moment."""
     random = np.random.default_rng(seed)
-    place = _new_place(folder / "clustered")
+    place = empty_place(folder / "clustered")
     write_log(place.root / "log", 16, 20_000)
     assert _run(place, job("fit", "store.path=expected"))[0] == 0
     [lookup] = (place.root / "expected").rglob("lookup.parquet")

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from chaos.scenarios import HIDDEN, Place, job, tables, write_days
+from chaos.scenarios import SEGMENTS, WINDOW, empty_place, job, tables, write_days
 from chaos.tracing import started
 from chaos.trials import Trial
 
-_WINDOW = ("window.column=date", "window.last=3d")
-_SEGMENTS = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
 _ALLOWED = {0, 3, 4, 75, 99}
 _AT_ONCE = 6
 
 COMMANDS = {
     "fit": job("fit", "calibrator.method=histogram"),
-    "fit, window": job("fit", *_WINDOW, "calibrator.method=abb"),
-    "fit, window with segments": job("fit", *_WINDOW, *_SEGMENTS),
+    "fit, window": job("fit", *WINDOW, "calibrator.method=abb"),
+    "fit, window with segments": job("fit", *WINDOW, *SEGMENTS),
     "score": job("score"),
     "evaluate": job("evaluate", "evaluate.allow_in_sample=true"),
     "monitor": job("monitor", "window.column=date"),
@@ -39,10 +36,7 @@ def together(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
     random = np.random.default_rng(seed)
     for number in range(count):
-        place = Place(folder / "together")
-        shutil.rmtree(place.root, ignore_errors=True)
-        for name in HIDDEN:
-            (place.root / name).mkdir(parents=True)
+        place = empty_place(folder / "together")
         write_days(place.root / "log", range(1, 4))
         write_days(place.root / "arriving", range(4, 6))
         for method in ("isotonic", "platt"):
