@@ -39,18 +39,19 @@ def place(make_place, tmp_path_factory):
     off = np.array([name == "at" for name in segments["country"].to_pylist()]) & (random.random(6000) < 0.3)
     columns["label"] = np.where(off, 0, label).astype(np.asarray(label).dtype)
     place.write_log({**columns, **segments})
-    place.job("fit", "calibrator.method=histogram").expect(0)
-    place.job("fit").expect(0)
-    segments = "log.segment=[country, model_id]"
-    alone = ("segments.shrinkage=none", "segments.min_rows=300")
-    place.job("fit", segments, *alone, store__table="seg").expect(0)
-    place.job("fit", segments, store__table="moved").expect(0)
-    platt = ("calibrator.method=platt", "calibrator.params={max_error: 0.001}")
-    place.job("fit", segments, *alone, *platt, store__table="platt").expect(0)
-    margins = {**columns, "score": 8 * np.asarray(columns["score"]) - 4}
-    place.write_log(margins, name="margins")
-    paths = {"log__path": place.root / "margins", "store__table": "margins"}
-    place.job("fit", "log.score_transform=sigmoid", **paths).expect(0)
+    place.write_log({**columns, "score": 8 * np.asarray(columns["score"]) - 4}, name="margins")
+    by_segment = "log.segment=[country, model_id]"
+    alone = (by_segment, "segments.shrinkage=none", "segments.min_rows=300")
+    for table, *settings in (
+        ("ads", "calibrator.method=histogram"),
+        ("ads",),
+        ("seg", *alone),
+        ("moved", by_segment),
+        ("platt", *alone, "calibrator.method=platt", "calibrator.params={max_error: 0.001}"),
+        ("margins", "log.score_transform=sigmoid"),
+    ):
+        log = place.root / ("margins" if table == "margins" else "log")
+        place.job("fit", *settings, log__path=log, store__table=table).expect(0)
     lookup = read_lookup_table(path_of(place, "ads")).map
     score = pa.array([*EDGES, *lookup.score_lo[1:].tolist(), *np.nextafter(lookup.score_lo[1:], -1).tolist(),
                       *random.random(500).tolist()])  # fmt: skip
@@ -66,12 +67,8 @@ def place(make_place, tmp_path_factory):
     (place.root / "new").mkdir()
     pq.write_table(new, place.root / "new" / "log.parquet")
     for table in ("ads", "seg", "moved", "platt", "margins"):
-        paths = {
-            "log__path": place.root / "new",
-            "store__table": table,
-            "output__path": place.root / f"by-{table}",
-        }
-        place.job("score", **paths).expect(0)
+        paths = {"log__path": place.root / "new", "output__path": place.root / f"by-{table}"}
+        place.job("score", store__table=table, **paths).expect(0)
     return place
 
 
