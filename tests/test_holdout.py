@@ -451,6 +451,9 @@ def test_both_predict_as_score_does(place, call, versions, mine, other):
     run = json.loads((place.output / "run.json").read_text())
     assert run["evaluation"]["comparison"]["log_loss"] == loss
     if mine == "country" and other != "both":
+        assert done["segments"]["unseen_rows"] == 20
+        assert "the table does not know: 20" in (place.output / "report.html").read_text()
+        assert run["segments"]["worst"] == done["segments"]["worst"]
         table = pq.read_table(place.output / "segments.parquet").to_pylist()
         country = np.array(new["country"], object)
         for row in table:

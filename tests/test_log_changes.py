@@ -138,38 +138,3 @@ def test_a_change_while_a_file_is_scored(log, lookup, tmp_path, monkeypatch, cha
 def lookup(tmp_path):
     calibrator = Isotonic().fit(np.array([0.1, 0.5, 0.9]), np.array([0, 1, 1]))
     return write_lookup(tmp_path / "lookup.parquet", calibrator.calibration_map_)
-
-
-# The same through the real command
-
-
-TRUNCATING = """
-import os, sys
-if sys.argv[0].endswith("logcal"):
-    from pipeline.log import log_files
-    check, checks = log_files._check_unchanged, []
-
-    def noticing(filesystem, path, source, seen, **options):
-        check(filesystem, path, source, seen, **options)
-        if path.endswith("part-2.parquet"):
-            checks.append(path)
-            if len(checks) == 3:  # the footer's two, and the first of its rows
-                os.truncate(path, 500_000)
-
-    log_files._check_unchanged = noticing
-"""
-
-
-@pytest.mark.parametrize("job", ["fit", "evaluate", "score"])
-def test_a_command_whose_log_is_truncated_under_it(place, job):
-    columns = place.predictions(300_000)
-    place.write_log(columns, files=3, compression="none", use_dictionary=False)
-    if job != "fit":
-        place.write_log(place.predictions(2000), name="small")
-        place.job("fit", log__path=place.root / "small").expect(0)
-    before = place.tree()
-    (place.temporary / "sitecustomize.py").write_text(TRUNCATING)
-    place.environment["PYTHONPATH"] = str(place.temporary)
-    place.job(job).expect(3, "part-2.parquet: expected the file as it was when the log was opened")
-    after = place.tree()
-    assert {name for name in after if after[name] != before.get(name)} == {"log/part-2.parquet"}

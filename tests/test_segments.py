@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -215,9 +214,6 @@ def test_equals_a_loop_in_memory(
         sizes = {"cut": cut, "run_rows": run_rows, "bucket_bytes": bucket_bytes}
         found = fit(tmp_path_factory.mktemp("x"), table, columns, weighted, rules, **sizes)
     assert_equal(found, expected_maps(table, columns, weighted, rules))
-    backwards = table.take(np.arange(len(rows))[::-1])
-    again = fit(tmp_path_factory.mktemp("x"), backwards, columns, weighted, rules)
-    assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
 
 
 def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):
@@ -490,37 +486,6 @@ def test_calibrated_segments_have_no_error_beyond_chance():
     found = beyond_chance(0.1 * rows, 0.25 * rows, np.ones(2), groups) / rows
     assert 0.06 < found[0] < 0.1
     assert found[1] == 0
-
-
-def test_evaluate_with_segments(place):
-    table = some_log(6000, 5, ties=False)
-    place.write_log(table)
-    place.job("fit", "log.segment=[model]", "segments.min_rows=200", "segments.min_positives=20").expect(0)
-    rng = np.random.default_rng(6)
-    score = rng.random(9000)
-    model = np.repeat([1, 2, 77], 3000)
-    # Model 2 is wrong by now, and 77 is new.
-    news = pa.table(
-        {
-            "score": score,
-            "label": (rng.random(9000) < np.where(model == 2, 1 - score, score)).astype(int),
-            "model": model,
-        }
-    )
-    place.write_log(news, name="new")
-    done = place.job("evaluate", "--json", log__path=place.root / "new").expect(0)
-    segments = done.json["segments"]
-    assert (segments["count"], segments["unseen_rows"]) == (3, 3000)
-    assert segments["fitted_on"] == {"segment": 2, "unseen": 1}
-    worst = segments["worst"][0]
-    assert worst["segment"] == ["2"]
-    assert worst["rows"] == 3000
-    assert worst["beyond_chance_after"] > 0.2
-    assert segments["beyond_chance_after"] >= 1
-    assert "the table does not know: 3,000" in (place.output / "report.html").read_text()
-    written = pq.read_table(place.output / "segments.parquet")
-    assert written.column("model").to_pylist() == [1, 2, 77]
-    assert json.loads((place.output / "run.json").read_text())["segments"]["worst"][0] == worst
 
 
 # Codes

@@ -269,23 +269,18 @@ def column_log(folder: Path, kind: str, seed: int = 0, nulls: bool = False) -> p
 
 
 def dates(day, second, kind: str, mask=None) -> pa.Array:
-    moments = [
-        dt.datetime.combine(FIRST, dt.time()) + dt.timedelta(days=int(d), seconds=int(s))
-        for d, s in zip(day, second, strict=True)
-    ]
-    if kind == "text":
-        return pa.array([m.isoformat(sep=" ") for m in moments], pa.string(), mask=mask)
-    if kind == "dictionary":
-        return pa.array([m.date().isoformat() for m in moments], pa.string(), mask=mask).dictionary_encode()
-    if kind == "int":
-        return pa.array([int(m.strftime("%Y%m%d")) for m in moments], pa.int32(), mask=mask)
+    second = np.datetime64(FIRST, "s") + 86_400 * np.asarray(day) + second
+    moments = pa.array(second, pa.timestamp("s"), mask=mask)
     if kind in ("date32", "date64"):
-        own = pa.date32() if kind == "date32" else pa.date64()
-        return pa.array([m.date() for m in moments], own, mask=mask)
+        return moments.cast(pa.date32()).cast(kind)
+    if kind == "text":
+        return moments.cast(pa.string())
+    if kind == "dictionary":
+        return moments.cast(pa.date32()).cast(pa.string()).dictionary_encode()
+    if kind == "int":
+        return pc.strftime(moments, "%Y%m%d").cast(pa.int32())
     unit, _, zone = kind.partition("/")
-    if zone:
-        moments = [m.replace(tzinfo=dt.UTC) for m in moments]
-    return pa.array(moments, pa.timestamp(unit, zone or None), mask=mask)
+    return moments.cast(pa.timestamp(unit, zone or None))
 
 
 @pytest.mark.parametrize(
