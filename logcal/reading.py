@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, line
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal import schema, storage
 from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy
@@ -74,21 +74,22 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     if facts.segments:
         return _segmented(path, content, facts, table)
-    interval = None if facts.interval is None else _interval(path, table)
+    interval = _interval(facts, table)
     try:
         found = LookupTable(CalibrationMap(**_columns(table)), facts, interval)
     except ValueError as error:
-        raise _not_maps(path, f"{error}") from None
+        raise InputRejectedError(
+            f"{path}: expected a lookup table, found rows that are {error}: publish it again"
+        ) from None
     pair = None if interval is None or facts.interval is None else (facts.interval, interval)
     _compare(path, facts.fingerprint, fingerprint(found.map, **facts.content, interval=pair))
     return found
 
 
-def _interval(path: str, table: pa.Table) -> Interval:
-    lower, upper = (as_numpy(table.column(name)) for name in ("prob_lower", "prob_upper"))
-    if not np.all((lower >= 0) & (lower <= upper) & (upper <= 1)):
-        raise _not_maps(path, "no intervals: expected 0 <= prob_lower <= prob_upper <= 1")
-    return Interval(lower, upper)
+def _interval(facts: LookupFacts, table: pa.Table) -> Interval | None:
+    if facts.interval is None:
+        return None
+    return Interval(*(as_numpy(table.column(name)) for name in ("prob_lower", "prob_upper")))
 
 
 def read_facts(path: str, content: bytes | None = None) -> LookupFacts:
@@ -199,12 +200,6 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
     )
 
 
-def _not_maps(path: str, problem: str) -> InputRejectedError:
-    return InputRejectedError(
-        f"{path}: expected a lookup table, found rows that are {problem}: publish it again"
-    )
-
-
 def _compare(path: str, expected: str, found: str) -> None:
     if found != expected:
         raise InputRejectedError(
@@ -282,59 +277,51 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
 
 
 def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
-    maps = _columns(table)
-    names = facts.segments
-    levels = as_numpy(table.column(schema.SEGMENT_LEVEL)).astype(np.int64)
-    # Each map begins at -inf, and nothing else does.
-    starts = np.flatnonzero(maps["score_lo"] == -np.inf)
-    problem = _problem(maps, starts, levels)
-    if problem is not None:
-        raise _not_maps(path, f"not calibration maps: {problem}")
     segments_path = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(segments_path, "table of segments", "publish it again")
     segments = _rows(segments_path, _parquet(segments_path, segments_content))
-    adjusted = facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION)
-    expected = _expected(segments.schema, names, _SEGMENTS[facts.format_version])
+    expected = _expected(segments.schema, facts.segments, _SEGMENTS[facts.format_version])
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{segments_path}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
             "publish it again"
         )
-    whose = [one_array(table.column(name)) for name in names]
-    if not all(_constant(column, starts) for column in whose):
-        raise _not_maps(path, "not calibration maps: the rows of each must be of one segment")
-    owners = [column.take(as_column(starts)) for column in whose]
-    segment_keys = [one_array(segments.column(name)) for name in names]
-    rows = segments.num_rows
-    adjustments = None
-    own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
+    _check_files(path, {path: content, segments_path: segments_content})
     try:
-        keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, segment_keys, strict=True)]
-        if adjusted:
-            own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
-            adjustments, own_places = _adjustments(segments_path, segments, keys, levels[starts], own_levels)
-        index = SegmentIndex(
-            keys,
-            np.append(levels[starts], own_levels),
-            np.append(np.arange(starts.size), own_places),
-            np.append(np.zeros(starts.size, np.bool_), own_levels == len(names)),
-        )
-    except ValueError as error:
-        raise _not_maps(path, f"not calibration maps: {error}") from None
-    interval = None if facts.interval is None else _interval(path, table)
-    lookup = SegmentedLookup(
-        facts,
-        maps,
-        np.append(starts, levels.size),
-        owners,
-        levels[starts],
-        segments,
-        index,
-        adjustments,
-        interval,
-    )
-    _check_published(path, lookup, {path: content, segments_path: segments_content})
+        lookup = _put_together(facts, table, segments)
+        found = _fingerprint_of(lookup)
+    except (IndexError, ValueError):  # of changed rows nothing can be made
+        found = "none"
+    _compare(path, facts.fingerprint, found)
     return lookup
+
+
+def _put_together(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> SegmentedLookup:
+    """Make a table of its columns. That these are right its fingerprint tells, which is of all of them."""
+    names, maps = facts.segments, _columns(table)
+    levels = as_numpy(table.column(schema.SEGMENT_LEVEL)).astype(np.int64)
+    # Each map begins at -inf, and nothing else does.
+    starts = np.flatnonzero(maps["score_lo"] == -np.inf)
+    whose = [one_array(table.column(name)) for name in names]
+    if not all(_constant(column, starts) for column in [*whose, as_column(levels)]):
+        raise ValueError("the rows of each map must be of one segment")
+    owners, levels = [column.take(as_column(starts)) for column in whose], levels[starts]
+    keys = [pa.concat_arrays([a, one_array(segments.column(n))]) for a, n in zip(owners, names, strict=True)]
+    rows, adjustments = segments.num_rows, None
+    own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
+    if facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION):
+        own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
+        adjustments, own_places = _adjustments(segments, keys, levels, own_levels)
+    index = SegmentIndex(
+        keys,
+        np.append(levels, own_levels),
+        np.append(np.arange(starts.size), own_places),
+        np.append(np.zeros(starts.size, np.bool_), own_levels == len(names)),
+    )
+    starts = np.append(starts, table.num_rows)
+    return SegmentedLookup(
+        facts, maps, starts, owners, levels, segments, index, adjustments, _interval(facts, table)
+    )
 
 
 def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
@@ -346,47 +333,30 @@ def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
 
 
 def _adjustments(
-    beside: str,
-    segments: pa.Table,
-    keys: list[pa.Array],
-    levels: npt.NDArray[np.int64],
-    own_levels: npt.NDArray[np.int64],
-) -> tuple[Adjustments, npt.NDArray[np.int64]]:
+    segments: pa.Table, keys: list[pa.Array], levels: Integers, own_levels: Integers
+) -> tuple[Adjustments, Integers]:
     """Read the segments' adjustments: an entry a map, as it is, then one a segment; and each segment's entry.
 
     keys : of the maps, and then of the segments. levels : of the maps. own_levels : of the segments
     """
-    numbers = [as_numpy(segments.column(n)) for n in ("logit_shift", "logit_slope", "prob_min", "prob_max")]
-    fitted = as_numpy(segments.column("fitted_level")).astype(np.int64)
-    shift, slope, low, high = numbers
-    of = _logit_from(beside, segments)
-    sigmoid = of != 0
-    width, maps = len(keys), levels.size
-    problem = None
-    if not (
-        np.all((own_levels >= 1) & (own_levels <= width)) and np.all((fitted >= 0) & (fitted <= own_levels))
-    ):
-        problem = "segments of other levels than there are columns"
-    elif not (all(np.isfinite(c).all() for c in numbers) and np.all((slope >= 0) | sigmoid)):
-        problem = "numbers that are not finite, or slopes below 0"
-    elif not np.all((low > 0) & (low <= high) & (high < 1)):
-        problem = "probabilities that are not between 0 and 1"
-    if problem is None:
-        place = np.empty(fitted.size, np.int64)
-        for depth in range(1, width + 1):
-            # The nearest map above a segment is found as a row's is.
-            there, rows = np.flatnonzero(levels <= depth), np.flatnonzero(own_levels == depth)
-            index = SegmentIndex(
-                [column.take(as_column(there)) for column in keys[:depth]],
-                levels[there],
-                there,
-                np.ones(there.size, np.bool_),
-            )
-            place[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
-        if not np.array_equal(levels[place][~sigmoid], fitted[~sigmoid]):
-            problem = "segments of maps that are not there"
-    if problem is not None:
-        raise InputRejectedError(f"{beside}: expected a table of segments, found {problem}: publish it again")
+    shift, slope, low, high = (
+        as_numpy(segments.column(name)) for name in ("logit_shift", "logit_slope", "prob_min", "prob_max")
+    )
+    fitted, maps = as_numpy(segments.column("fitted_level")).astype(np.int64), levels.size
+    of = np.zeros(fitted.size, np.int8)
+    if "logit_from" in segments.column_names:
+        of[:] = [schema.LOGIT_FROM.index(name) for name in segments.column("logit_from").to_pylist()]
+    place = np.zeros(fitted.size, np.int64)
+    for depth in range(1, len(keys) + 1):
+        # The nearest map above a segment is found as a row's is.
+        there, rows = np.flatnonzero(levels <= depth), np.flatnonzero(own_levels == depth)
+        index = SegmentIndex(
+            [column.take(as_column(there)) for column in keys[:depth]],
+            levels[there],
+            there,
+            np.ones(there.size, np.bool_),
+        )
+        place[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
     still = np.zeros(maps)
     adjustments = Adjustments(
         np.append(np.arange(maps), place).astype(np.int32),
@@ -394,54 +364,13 @@ def _adjustments(
         np.append(still + 1.0, slope),
         np.append(still + 0.5, low),
         np.append(still + 0.5, high),
-        np.append(still.astype(np.int8), of) if sigmoid.any() else None,
+        np.append(still.astype(np.int8), of) if of.any() else None,
     )
-    return adjustments, np.where((fitted < own_levels) | sigmoid, maps + np.arange(fitted.size), -1)
+    return adjustments, np.where((fitted < own_levels) | (of != 0), maps + np.arange(fitted.size), -1)
 
 
-def _logit_from(beside: str, segments: pa.Table) -> npt.NDArray[np.int8]:
-    """Return for each segment the place of its `logit_from` among the known ones."""
-    if "logit_from" not in segments.column_names:
-        return np.zeros(segments.num_rows, np.int8)
-    places = {name: i for i, name in enumerate(schema.LOGIT_FROM)}
-    found = [places.get(name, -1) for name in segments.column("logit_from").to_pylist()]
-    if -1 in found:
-        raise InputRejectedError(
-            f"{beside}: expected logit_from among {', '.join(schema.LOGIT_FROM)}, found another: publish it again"
-        )
-    return np.array(found, np.int8)
-
-
-def _problem(
-    maps: dict[str, Array], starts: npt.NDArray[np.int64], levels: npt.NDArray[np.int64]
-) -> str | None:
-    """Describe the fault of the maps that begin at `starts`, or return None; as `CalibrationMap.problem` for each."""
-    low, high = maps["score_lo"], maps["score_hi"]
-    if not starts.size or starts[0] != 0:
-        return "each must reach from -inf to +inf"
-    last = np.append(starts[1:], low.size) - 1
-    inner = np.ones(low.size, np.bool_)
-    inner[starts] = False
-    if not np.all(high[last] == np.inf):
-        return "each must reach from -inf to +inf"
-    if not (np.array_equal(low[inner], np.roll(high, 1)[inner]) and np.all(low < high)):
-        return "rows must follow each other without gaps or overlaps"
-    if np.any(np.diff(levels)[inner[1:]] != 0):
-        return "the rows of each must be of one level"
-    if not all(np.isfinite(maps[name]).all() for name in _MAP[2:]):
-        return "numbers must be finite"
-    slope, prob, anchor = maps["slope"], maps["prob_lo"], maps["anchor"]
-    if slope[starts].any() or slope[last].any():
-        return "each must be constant in its first and last row"
-    for at in (low, np.nextafter(high, -np.inf)):
-        value = line(at, prob, slope, anchor)
-        if not (value.min() >= 0 and value.max() <= 1):
-            return "values must lie in [0, 1]"
-    return None
-
-
-def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, bytes]) -> None:
-    """Compare files with the manifest's checksums, and their content with its fingerprint."""
+def _check_files(path: str, contents: dict[str, bytes]) -> None:
+    """Compare files with the checksums of the manifest beside them, where there is one."""
     manifest = storage.beside(path, MANIFEST_FILE)
     try:
         files = read_manifest(manifest, storage.read(manifest))["files"]
@@ -455,7 +384,6 @@ def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, byt
                 f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {found}: "
                 "the file was changed after it was published; publish it again"
             )
-    _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
 
 
 def _fingerprint_of(lookup: SegmentedLookup) -> str:
