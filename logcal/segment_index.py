@@ -38,19 +38,12 @@ class SegmentIndex:
     levels : int array, shape (keys,): how many leading columns of a key count; keys of level 0 are all rows
     maps : int array, shape (keys,): the map that a key's rows use; -1: its parent's
     known : bool array, shape (keys,): whether a key is a segment that the table knows
-
-    Raises
-    ------
-    ValueError
-        Two maps have one key, or there is none for all rows.
     """
 
     def __init__(
         self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, known: npt.NDArray[np.bool_]
     ) -> None:
         owners = maps >= 0
-        if np.count_nonzero(owners & (levels == 0)) != 1:
-            raise ValueError("it must have the map of all rows once")
         self._columns = [_Values(column) for column in keys]
         root = int(maps[owners & (levels == 0)][0])
         self._levels: list[_Level] = []
@@ -62,14 +55,10 @@ class SegmentIndex:
             prefix = np.full(levels.size, _ABSENT)
             prefix[deep] = ids
             own = owners & (levels == depth)
-            if np.bincount(prefix[own]).max(initial=0) > 1:
-                raise ValueError("it must have each segment once")
             place = parents[numbers >> 32]
             place[prefix[own]] = maps[own]
             self._levels.append(_Level(_Numbers(numbers), np.append(place, root).astype(np.int32)))
             parents = place
-        if np.bincount(prefix[known & (prefix >= 0)]).max(initial=0) > 1:
-            raise ValueError("it must have each segment once")
         self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
         self._known[prefix[known]] = True
         # There is one key above the first column's: its codes tell its keys apart.
