@@ -39,7 +39,7 @@ from pipeline.files.output import Output
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.fitting import Content, Fitting
-from pipeline.fit.holdout import TRIAL, HoldOut, Trial, Trials
+from pipeline.fit.holdout import TRIAL, Trial, Trials
 from pipeline.log.logs import cut
 from pipeline.log.windows import Window, day_of
 from pipeline.schema import SCORE_TABLE
@@ -339,9 +339,8 @@ class Prepared(Startable):
         total, days = fitting.source.sort(replace(fitting.plan, write=None), executor)
         current = self.store.current()
         comparable = requirements.can_compare(self.config, current, self.without)
-        trial = Trials(
-            HoldOut(gate.days, gate.share, gate.refit), fitting, executor, days, current, comparable
-        ).of(total)
+        trials = Trials(gate.days, gate.share, gate.refit, fitting, executor, days, current, comparable)
+        trial = trials.of(total)
         if trial.content is not None and not gate.refit:
             return trial.content, days, trial
         return fitting.fit(executor, total)[0], days, trial

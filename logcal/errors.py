@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MAX_PROBLEMS = 10
 
@@ -76,6 +76,14 @@ def listing(problems: Sequence[object]) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural, such as '1 file' or '2,000 batches'."""
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun[-2:] == 'ch' else 's'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest known name was meant; empty where none is near."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def examples(items: Sequence[object], most: int = 5) -> str:

@@ -38,21 +38,17 @@ class Numbers:
 
     def encode(self, values: Integers) -> Codes:
         """The codes of numbers; new ones get the next codes in the order of their appearance."""
-        codes = np.empty(values.size, np.int32)
-        done, self._count = kernels.number(
-            values, 0, self._slots, self._shift, self._found, self._count, True, codes
-        )
-        while done < values.size:
+        codes, done = np.empty(values.size, np.int32), 0
+        while True:
+            table = (self._slots, self._shift, self._found)
+            done, self._count = kernels.number(values, done, *table, self._count, True, codes)
+            if done == values.size:
+                return codes
             known = self.found
             self._found = np.concatenate([known, np.empty(3 * known.size, np.int64)])
             self._hash()
-            kernels.number(
-                known, 0, self._slots, self._shift, self._found, 0, True, np.empty(known.size, np.int32)
-            )
-            done, self._count = kernels.number(
-                values, done, self._slots, self._shift, self._found, self._count, True, codes
-            )
-        return codes
+            table = (self._slots, self._shift, self._found)
+            kernels.number(known, 0, *table, 0, True, np.empty(known.size, np.int32))
 
     def find(self, values: Integers) -> Codes:
         """The codes of numbers, -1 for those that have none."""

@@ -229,10 +229,6 @@ class Watch:
         """Predict with it. columns : of its segments."""
         return Predictor(self.lookup, columns, self.sampling_rate)
 
-    def request(self) -> Pass:
-        """The pass over a day's score table, where the table has no segments."""
-        return evidence_pass(self.predictor(), self.tolerance)
-
 
 class DayEvidence(NamedTuple):
     """Evidence of a day.
@@ -262,7 +258,7 @@ def day_evidence(day: SortedRows, executor: Executor, watch: Watch) -> DayEviden
 
 
 def _with_scores(watch: Watch) -> Pass:
-    request = watch.request()
+    request = evidence_pass(watch.predictor(), watch.tolerance)
     return Pass(partial(_evidence_and_scores, request.chunk, watch.lookup), partial(_both, request.combine))
 
 

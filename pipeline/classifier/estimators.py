@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import re
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logcal.errors import ConfigError
+from logcal.errors import ConfigError, nearest
 from pipeline.classifier.features import CATEGORY, NUMBER, Feature
 
 PACKAGES = ("sklearn", "xgboost", "lightgbm", "catboost")
@@ -79,7 +78,7 @@ def load_class(path: str, packages: Sequence[str]) -> type[Any]:
     found = getattr(module, parts[-1], None)
     if found is None:
         raise ConfigError(
-            f"estimator.class: there is no {path}{_nearest(parts[-1], dir(module) if module else [])}"
+            f"estimator.class: there is no {path}{nearest(parts[-1], dir(module) if module else [])}"
         )
     if not _is_classifier_class(found, packages):
         raise ConfigError(f"estimator.class: expected a class of classifiers, found {path}, which is none")
@@ -93,11 +92,6 @@ def _is_classifier_class(found: Any, packages: Sequence[str]) -> bool:
         return False
     # CatBoost's classifiers do not derive from scikit-learn's.
     return issubclass(found, (BaseEstimator, ClassifierMixin)) or hasattr(found, "get_params")
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def make_classifier(recipe: Recipe, random_state: int) -> Any:
@@ -123,7 +117,7 @@ def make_classifier(recipe: Recipe, random_state: int) -> Any:
     unknown = [] if more else [name for name in recipe.params if name not in known]
     if unknown:
         raise ConfigError(
-            f"estimator.params.{unknown[0]}: {recipe.path} has no such parameter{_nearest(unknown[0], list(known))}; "
+            f"estimator.params.{unknown[0]}: {recipe.path} has no such parameter{nearest(unknown[0], list(known))}; "
             f"it has {', '.join(sorted(known)) or 'none'}"
         )
     params = dict(recipe.params)

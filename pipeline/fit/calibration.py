@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
 import logging
@@ -28,7 +27,7 @@ from calibrators.methods.intervals import (
     venn_abers_pass,
 )
 from calibrators.methods.isotonic import Isotonic, largest_fall, project_isotonic
-from logcal.errors import CheckFailedError, ConfigError, InputRejectedError
+from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, nearest
 from pipeline.execution import Executor
 from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows
 from pipeline.table.segment_maps import SegmentRules
@@ -130,14 +129,14 @@ def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: floa
         )
     if method not in METHODS:
         raise ConfigError(
-            f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{_nearest(method, METHODS)}"
+            f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{nearest(method, METHODS)}"
         )
     cls = _class_of(method)
     known = list(inspect.signature(cls).parameters)
     unknown = [p for p in parameters if p not in known]
     if unknown:
         raise ConfigError(
-            f"calibrator.params.{unknown[0]}: {method} has no such parameter{_nearest(unknown[0], known)}; "
+            f"calibrator.params.{unknown[0]}: {method} has no such parameter{nearest(unknown[0], known)}; "
             f"it has {', '.join(known) or 'none'}{_others_with(unknown[0])}"
         )
     calibrator: Calibrator = cls(**parameters)
@@ -158,11 +157,6 @@ def _others_with(parameter: str) -> str:
 def _class_of(method: str) -> type[Calibrator]:
     found: type[Calibrator] = getattr(calibrators, METHODS[method])
     return found
-
-
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 @dataclass(frozen=True)

@@ -192,33 +192,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class HoldOut:
-    """Choice of the rows that are held out of a fit.
-
-    Attributes
-    ----------
-    days : those of so many last days of a window; 0: a share of all rows
-    share : in (0, 1)
-    refit : whether the table is then fitted to all rows, so that no candidate is needed
-    """
-
-    days: int
-    share: float | None
-    refit: bool
-
-
-@dataclass(frozen=True)
 class Trials:
     """Trials of candidates on held-out rows of a log.
 
     Attributes
     ----------
-    rule : which rows are held out
+    last : rows of so many last days of a window are held out; 0: a share of all rows. share : in (0, 1)
+    refit : whether the table is then fitted to all rows, so that no candidate is needed
     fitting : the fit to all rows. days : the source's. current : the current version.
     comparable : whether the log has the columns of the current version's segments
     """
 
-    rule: HoldOut
+    last: int
+    share: float | None
+    refit: bool
     fitting: Fitting
     executor: Executor
     days: Days
@@ -235,14 +222,14 @@ class Trials:
         InputRejectedError
             What is left does not suit the calibrator.
         """
-        kept, held = self._last_days() if self.rule.days else self._share(total, "divided")
-        if not kept.used and self.rule.refit:
+        kept, held = self._last_days() if self.last else self._share(total, "divided")
+        if not kept.used and self.refit:
             return Trial(None, HeldOut(Rows(0.0, 0.0)), 0)
         if not kept.used:
             raise InputRejectedError(
                 "gate.holdout: expected rows that are not held out, found none: hold out less, or set gate.refit"
             )
-        keep = None if self.rule.refit else self.fitting.plan.write
+        keep = None if self.refit else self.fitting.plan.write
         try:
             fitting = replace(self.fitting, plan=replace(self._place("kept"), write=keep))
             content, _ = fitting.fit(self.executor, kept)
@@ -275,15 +262,9 @@ class Trials:
         return self.fitting.source.sorted_log
 
     def _share(self, total: RunReceipt, name: str) -> tuple[RunReceipt, RunReceipt]:
-        assert self.rule.share is not None
-        return divide(
-            total,
-            self._place(name),
-            self.executor,
-            self.rule.share,
-            weighted=self._log.columns.weight is not None,
-            columns=len(self.fitting.recipe.columns),
-        )
+        assert self.share is not None
+        weighted, columns = self._log.columns.weight is not None, len(self.fitting.recipe.columns)
+        return divide(total, self._place(name), self.executor, self.share, weighted=weighted, columns=columns)
 
     @property
     def _tables(self) -> list[DayTable]:
@@ -301,7 +282,7 @@ class Trials:
     @property
     def _first_held(self) -> int:
         known = [table.day for table in self._tables if table.receipt.used]
-        return max(known or [table.day for table in self._tables]) - self.rule.days + 1
+        return max(known or [table.day for table in self._tables]) - self.last + 1
 
     def _some_days(self, name: str, tables: list[DayTable]) -> RunReceipt:
         if not any(table.receipt.used for table in tables):
@@ -345,7 +326,7 @@ class Trials:
             total = self._sorted("fresh", source)
         if not total.used:
             return None
-        if not self.rule.days:
+        if not self.last:
             total = self._share(total, "fresh-divided")[1]
         return self._measured("fresh-held", total, content, columns + more) if total.used else None
 
@@ -361,7 +342,7 @@ class Trials:
         """The rows that the current version was not fitted to, held out or not; and whether these are all."""
         source = self.fitting.source
         if source.window is not None:
-            tables = [t for t in self._tables if not self.rule.days or t.day >= self._first_held]
+            tables = [t for t in self._tables if not self.last or t.day >= self._first_held]
             fresh = [table for table in tables if not self._seen_day(table.day)]
             only = frozenset(table.day for table in fresh)
             found = replace(source, kept=None, rule=EVERY_DAY, tables=fresh, only=only) if fresh else None

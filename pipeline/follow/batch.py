@@ -218,7 +218,8 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Ou
     _make_folder(places.target_filesystem, target.rpartition("/")[0], made)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
-        known = _scored(places, file, target, scoring)
+        own = LogFile(path, file.name, file.size, file.stamp)
+        rows = score_file(places.filesystem, own, places.target_filesystem, target, scoring).rows
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
         if change := _change(places, file):
@@ -231,19 +232,13 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Ou
     if local and _change(places, file):
         # It is listed again, and written again.
         return Outcome(file, CHANGED)
-    return Outcome(file, SCORED, known)
+    return Outcome(file, SCORED, Known(file.size, file.stamp, **rows._asdict()))
 
 
 def _change(places: Places, file: Source) -> str:
     """Tell whether a file has GONE or CHANGED; '' if it is as it was."""
     found = _seen(places, places.source(file.name))
     return GONE if found is None else CHANGED if found != file else ""
-
-
-def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:
-    own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
-    counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
-    return Known(file.size, file.stamp, **counts.rows._asdict())
 
 
 def _seen(places: Places, path: str) -> Source | None:
