@@ -58,7 +58,7 @@ def _check_memory(config: GenerateConfig, training: Training, facts: DataFacts |
         advice += ", learn from fewer rows or columns, or set generate.training=partial_fit"
     else:
         advice += " or lower generate.batch_rows"
-    rows = training.table.rows if facts is None else facts.rows
+    rows = training.table.log.rows if facts is None else facts.rows
     raise InputRejectedError(
         f"a task needs about {needed / 2**30:.2f} GiB for {rows:,} rows of "
         f"{len(training.table.features)} features, found cluster.memory={config.cluster.memory} a worker: {advice}"
@@ -81,7 +81,7 @@ class Prepared(Startable):
     def plan(self) -> Plan:
         """Plan of the generation."""
         table, config = self.training.table, self.config
-        repeats = config.generate.repeats or _expected_repeats(config, table.rows)
+        repeats = config.generate.repeats or _expected_repeats(config, table.log.rows)
         return Plan(
             "generate",
             (
@@ -93,7 +93,7 @@ class Prepared(Startable):
             (f"{self.output.url}/log/", f"{self.output.url}/{FOLDER}/"),
             {
                 "files": len(table.log.files),
-                "rows": table.rows,
+                "rows": table.log.rows,
                 "features": [feature._asdict() for feature in table.features],
                 "estimator": self.training.recipe.path,
                 "run_id": self.identity,
@@ -172,7 +172,7 @@ class Prepared(Startable):
             "columns": log_schema(table).names,
             "data": {
                 "path": list(self.config.data.path),
-                "rows": table.rows,
+                "rows": table.log.rows,
                 **({"rows_waiting": facts.waiting} if facts.waiting else {}),
                 "positives": facts.positives,
                 **table.log.sources(),

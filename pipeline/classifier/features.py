@@ -84,11 +84,6 @@ class FeatureTable:
     starts: dict[str, int] = field(default_factory=dict)
 
     @property
-    def rows(self) -> int:
-        """Rows in all files."""
-        return self.log.rows
-
-    @property
     def names(self) -> list[str]:
         """The columns to read."""
         roles, labels = self.roles, self.log.columns.labels
@@ -160,7 +155,9 @@ def check_features(
     """The features, the types of all used columns, and what is wrong with them."""
     first = schemas[0][1]
     wanted = dict(roles.named())
-    names = list(roles.features) if roles.features is not None else _others(first, roles)
+    taken = {name for name, role in roles.named() if role != "data.categories"}
+    others = [name for name in first.names if name not in taken]
+    names = others if roles.features is None else list(roles.features)
     if known is not None:
         names = [feature.name for feature in known]
     for name in names:
@@ -183,16 +180,11 @@ def check_features(
     return features, pa.schema(list(types.items())), [problem for problem in problems if problem]
 
 
-def _others(schema: pa.Schema, roles: Roles) -> list[str]:
-    taken = {name for name, role in roles.named() if role != "data.categories"}
-    return [name for name in schema.names if name not in taken]
-
-
 def _feature_kind(name: str, kind: pa.DataType, roles: Roles, known: str | None) -> tuple[str, str]:
     """A feature's kind, and what is wrong with it."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     number = _is_number(values) or pa.types.is_boolean(values)
-    codes = name in roles.categories and (_is_whole(values) or pa.types.is_boolean(values))
+    codes = name in roles.categories and (pa.types.is_integer(values) or pa.types.is_boolean(values))
     category = _is_text(values) or pa.types.is_dictionary(kind) or codes
     if name in roles.categories and not category:
         return CATEGORY, f"column '{name}' (data.categories): expected text or whole numbers, found {kind}"
@@ -204,17 +196,13 @@ def _feature_kind(name: str, kind: pa.DataType, roles: Roles, known: str | None)
             f"column '{name}': expected a feature of numbers, booleans or text, found {kind}: leave it out "
             "(data.exclude), or convert it"
         )
-    if known is not None and known != found and not (known == CATEGORY and _is_whole(values)):
+    if known is not None and known != found and not (known == CATEGORY and pa.types.is_integer(values)):
         return found, f"column '{name}': the classifier was trained with a {known} here, found {kind}"
     return known or found, ""
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
-
-
-def _is_whole(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -237,8 +225,8 @@ def _role_problem(roles: Roles, role: str, types: dict[str, pa.DataType]) -> str
     number, text = _is_number(kind), _is_text(kind)
     fits = {
         "label": number or pa.types.is_boolean(kind),
-        "row_id": _is_whole(kind) or text,
-        "group": _is_whole(kind) or text or pa.types.is_boolean(kind),
+        "row_id": pa.types.is_integer(kind) or text,
+        "group": pa.types.is_integer(kind) or text or pa.types.is_boolean(kind),
         "time": number or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind)),
     }[role]
     if fits:

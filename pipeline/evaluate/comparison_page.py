@@ -16,7 +16,6 @@ from pipeline.files.records import jsonable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TEMPLATE = "comparison.html.j2"
 
 _HEIGHT = 0.32
 """Height of a method's line in the figure, in inches."""
@@ -30,7 +29,7 @@ def render_comparison(
 ) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
     return render_page(
-        TEMPLATE,
+        "comparison.html.j2",
         {"method": label_of},
         title="Methods compared",
         headline=comparison_headline(comparison),

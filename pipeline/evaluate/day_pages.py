@@ -88,8 +88,8 @@ def _draw(days: Sequence[DayRatio], figure: Figure) -> None:
     grid(axes, "y")
 
 
-TEMPLATE = "stream.html.j2"
 _DAYS_SHOWN = 60
+"""Days in the figure and the table, the latest."""
 _REFUSED_SHOWN = 50
 _BATCH_COLUMNS = {
     "files": "Files",
@@ -130,7 +130,7 @@ def render_stream(
         if name in _ALWAYS or any(row[name] for row in rows)
     }
     return render_page(
-        TEMPLATE,
+        "stream.html.j2",
         title=title,
         headline=_state(facts, len(refused)),
         details=_details(refused, ratios[-1] if strange else None),
@@ -169,10 +169,6 @@ def _details(refused: Mapping[str, str], strange: DayRatio | None) -> list[str]:
     return said
 
 
-_DRIFT = "drift.html.j2"
-"""Days in the figure and the table, the latest."""
-
-
 def render_drift(
     title: str, days: Sequence[Mapping[str, Any]], alarms: Sequence[str], alpha: float, tolerance: float
 ) -> str:
@@ -187,7 +183,7 @@ def render_drift(
     latest = days[-_DAYS_SHOWN:]
     ratios = [DayRatio.of(day) for day in latest]
     return render_page(
-        _DRIFT,
+        "drift.html.j2",
         title=title,
         headline=alarms[0] if alarms else f"No drift was found in {counted(len(days), 'day')}.",
         details=alarms[1:],

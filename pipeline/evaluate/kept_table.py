@@ -20,7 +20,7 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
-from pipeline.log.log_files import LogFile, row_groups_of
+from pipeline.log.log_files import LogFile, open_parquet, row_groups_of
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
@@ -92,7 +92,8 @@ class KeptTable:
                 wrong.append(f"{part} ({'no file' if size is None else f'{size:,} bytes'})")
                 continue
             path = folder.located(part)
-            groups = _groups(path)
+            with open_parquet(folder.filesystem, f"{folder.root}/{part}", None) as parquet:
+                groups = row_groups_of(parquet.metadata, path)
             # Published files never change: their checksum stands for them.
             found.append(LogFile(path, part, size, facts["sha256"], groups))
         if wrong or not found:
@@ -124,15 +125,6 @@ def kept_table(paths: Sequence[str]) -> KeptTable | None:
     if content is None:
         return None
     return KeptTable(version, read_manifest(manifest, content))
-
-
-def _groups(path: str) -> tuple[int, ...]:
-    try:
-        with reading(path) as source:
-            return row_groups_of(pq.read_metadata(source), path)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputRejectedError(f"{path}: expected a part of a score table, found ({reason})") from None
 
 
 def add_sort_kept(graph: Graph, kept: KeptTable, log: Log, segments: tuple[str, ...], plan: SortPlan) -> Any:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (4.8, 3.6)
-TEMPLATE = "version_difference.html.j2"
 PICTURED = 3
 """Segments whose maps are shown."""
 MOST_SEGMENTS = 10
@@ -190,7 +189,7 @@ def render_difference(difference: VersionDifference, table: str) -> str:
         figures.append(("all rows, the difference", _difference_figure(new, old, view, alt)))
         figures += _segment_figures(difference, view)
     return render_page(
-        TEMPLATE,
+        "version_difference.html.j2",
         {"segment": _name},
         title=f"{table}: {difference.old.name} and {difference.new.name}",
         headline=difference.headline,

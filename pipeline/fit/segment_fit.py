@@ -247,19 +247,15 @@ def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
 def _level_fit(
     level: Level, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None], interval: str
 ) -> LevelFit:
-    maps = _collect(Maps.empty([0] * len(level.keys), interval), done, reasons)
-    return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, of=level.of)
-
-
-def _collect(maps: Maps, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
-    """Collect all maps in the order of the segments, and add the reasons that fits gave for refusing one."""
+    """Collect a level's maps in the order of its segments, and add the reasons that fits gave for refusing one."""
+    maps = Maps.empty([0] * len(level.keys), interval)
     for codes, result in done:
         for code, size, reason in zip(codes.tolist(), result.maps.sizes, result.reasons, strict=True):
             maps.sizes[code] = size
             reasons[code] = reason
         for column, more in zip(maps.columns, result.maps.columns, strict=True):
             column.extend(more)
-    return maps
+    return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, of=level.of)
 
 
 def _lines_of(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:

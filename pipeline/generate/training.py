@@ -275,7 +275,7 @@ def memory_needed(training: Training, facts: DataFacts | None) -> int:
     With partial_fit: the same for a batch, and the rows the preprocessing is fitted to.
     """
     table = training.table
-    rows = table.rows if facts is None else facts.rows
+    rows = table.log.rows if facts is None else facts.rows
     numbers, categories = len(table.numbers), len(table.categories)
     width = numbers + categories
     if facts is not None:
