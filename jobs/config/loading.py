@@ -8,12 +8,15 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+from yaml.constructor import ConstructorError
 
 from jobs.config.base import Section, section_of
 from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
@@ -144,16 +147,13 @@ class _Reader:
         self.provenances[path] = Provenance(self._place(key or node), node.value if plain else None)
         if isinstance(node, yaml.MappingNode):
             if id(node) in above:
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a map that contains itself", node.start_mark
-                )
+                raise ConstructorError(None, None, "a map that contains itself", node.start_mark)
             return self._map(node, path, above | {id(node)})
         try:
             return self.loader.construct_object(node, deep=True)
         except ValueError as error:  # Such as the date 2024-13-45.
-            self.problems.append(
-                f"{'.'.join(path)} ({self._place(node)}): {error}; if this is text, put it in quotes"
-            )
+            said = f"{_dotted(path)} ({self._place(node)}): {error}"
+            self.problems.append(f"{said}; if this is text, put it in quotes")
             return None
 
     def _map(self, node: yaml.MappingNode, path: KeyPath, above: frozenset[int]) -> dict[str, Any]:
@@ -161,15 +161,14 @@ class _Reader:
         for key, _ in node.value:
             name = str(key.value)
             if name in own and name != "<<":
-                self.problems.append(
-                    f"{'.'.join((*path, name))} ({self._place(key)}): the key is given twice"
-                )
+                said = f"{_dotted((*path, name))} ({self._place(key)})"
+                self.problems.append(f"{said}: the key is given twice")
             own.add(name)
         self.loader.flatten_mapping(node)
         values = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)
+                raise ConstructorError(None, None, "a key that is not text", key.start_mark)
             # As it is written: a key `no` is the text "no", whatever YAML makes of it.
             values[str(key.value)] = self._value(value, (*path, str(key.value)), above, key)
         return values
@@ -180,9 +179,8 @@ def _read_file(file: str) -> tuple[Values, list[str]]:
     try:
         values = reader.parse(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Values(), [
-            f"{file}: expected a YAML file, found no such file; `logcal config NAME` prints one"
-        ]
+        found = "expected a YAML file, found no such file"
+        return Values(), [f"{file}: {found}; `logcal config NAME` prints one"]
     except UnicodeDecodeError:
         return Values(), [f"{file}: expected YAML in UTF-8, found other bytes"]
     except OSError as error:
@@ -198,19 +196,15 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
     name, equals, text = setting.partition("=")
     path = tuple(name.strip().split("."))
     if not equals or not all(path):
-        return [
-            f"--set {setting}: expected KEY.PATH=VALUE, such as --set log.label=clicked, found "
-            + ("an empty key" if equals else "no '='")
-        ]
+        found = "an empty key" if equals else "no '='"
+        return [f"--set {setting}: expected KEY.PATH=VALUE, such as --set log.label=clicked, found {found}"]
     hidden = f"--set {name}={HIDDEN}"
     reader = _Reader(f"--set {setting}" if _is_shown(path) else hidden, lines=False)
     try:
         value = reader.parse(text, path)
         if not all(map(_is_shown, reader.provenances)):
-            reader.source = hidden
-            reader.provenances = {
-                key: replace(provenance, place=hidden) for key, provenance in reader.provenances.items()
-            }
+            reader.source, given = hidden, reader.provenances
+            reader.provenances = {key: replace(own, place=hidden) for key, own in given.items()}
     except (yaml.YAMLError, RecursionError) as error:
         # *.parquet is no YAML, but there is no doubt what it means.
         if re.match(r"\s*[\[{'\"]", text):
@@ -227,17 +221,11 @@ def _is_shown(path: Sequence[str | int]) -> bool:
 
     What stands under a misspelt key may be a secret, too.
     """
-    if path and path[0] == "storage":
+    names, known = tuple(map(str, path)), _keys_of_all_jobs()
+    if names[:1] == ("storage",):
         return False
-    sections: Sequence[type[Section]] = list(JOB_CONFIGS.values())
-    for name in path:
-        known = [section.model_fields[str(name)] for section in sections if str(name) in section.model_fields]
-        if not known:
-            return False
-        sections = [found for info in known if (found := section_of(info.annotation))]
-        if not sections:
-            return True
-    return True
+    above = [known.get(names[:end]) for end in range(1, len(names))]
+    return not names or names in known or any(key is not None and key.section is None for key in above)
 
 
 def _yaml_problem(error: Exception) -> str:
@@ -277,9 +265,8 @@ def load_values(model: type[C], values: Values) -> C:
     try:
         config = model.model_validate(values.values)
     except ValidationError as error:
-        problems += [
-            p for detail in error.errors(include_url=False) for p in _describe(detail, model, values)
-        ]
+        details = error.errors(include_url=False)
+        problems += [said for detail in details for said in _describe(detail, model, values)]
         raise_all(problems + _calibrator_problems(model, values))
         raise
     raise_all(problems)
@@ -330,11 +317,38 @@ def _take_aliases(model: type[Section], values: Values) -> None:
 
 def _note_options(model: type[Section], values: Values) -> None:
     """Say of keys in files which are options now that they are."""
-    sections = {name: section_of(info.annotation) for name, info in model.model_fields.items()}
+    known = _keys_of(model)
     for path, provenance in values.provenances.items():
-        section = sections.get(path[0]) if path else None
-        if section and len(path) > 1 and path[1] in section.command_options and ", line " in provenance.place:
+        if path in known and known[path].option and ", line " in provenance.place:
             log.info("%s", _at(path, values, f"this is the option --{path[1]} now, which stands for the key"))
+
+
+class Key(NamedTuple):
+    """A key of a configuration.
+
+    section : its type, if it has keys itself. option : whether it is an option of the command
+    """
+
+    info: FieldInfo
+    section: type[Section] | None
+    option: bool
+
+
+@cache
+def _keys_of(model: type[Section]) -> dict[KeyPath, Key]:
+    """All keys of a model, those of its sections after each of them."""
+    found: dict[KeyPath, Key] = {}
+    for name, info in fields_of(model):
+        section = section_of(info.annotation)
+        found[(name,)] = Key(info, section, name in model.command_options)
+        if section:
+            found |= {(name, *path): key for path, key in _keys_of(section).items()}
+    return found
+
+
+@cache
+def _keys_of_all_jobs() -> dict[KeyPath, Key]:
+    return {path: key for model in JOB_CONFIGS.values() for path, key in _keys_of(model).items()}
 
 
 def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str]]:
@@ -347,43 +361,30 @@ def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str
     """
     passed: list[str] = []
     problems: list[str] = []
-    others = list(JOB_CONFIGS.values())
+    mine, known = _keys_of(model), _keys_of_all_jobs()
 
-    def walk(
-        inner: dict[str, Any], own: type[Section] | None, known: Sequence[type[Section]], above: KeyPath
-    ) -> None:
+    def walk(inner: dict[str, Any], above: KeyPath) -> None:
         for key in list(inner):
             path = (*above, key)
-            mine = own.model_fields.get(key) if own else None
-            theirs = [m.model_fields[key] for m in known if key in m.model_fields]
-            section = section_of(mine.annotation) if mine else None
-            sections = [s for s in (section_of(info.annotation) for info in theirs) if s]
-            deeper = isinstance(inner[key], dict) and bool(sections)
-            if mine is not None:
-                if deeper and section:
-                    walk(inner[key], section, sections, path)
-            elif theirs:
-                if deeper:
-                    walk(inner[key], None, sections, path)
+            if isinstance(inner[key], dict) and path in known and known[path].section:
+                walk(inner[key], path)
+            if path in known and path not in mine:
                 passed.append(_dotted(path))
                 del inner[key]
-            elif own is None:
-                problems.append(_at(path, values, f"unknown key{_suggestion(path, others)}"))
+            elif path not in mine and above and above not in mine:
+                suggestion = _suggestion(path, list(JOB_CONFIGS.values()))
+                problems.append(_at(path, values, f"unknown key{suggestion}"))
 
-    walk(values.values, model, others, ())
+    walk(values.values, ())
     return passed, problems
 
 
-def known_keys(model: type[Section], above: str = "") -> dict[str, tuple[str, ...]]:
+def known_keys(model: type[Section]) -> dict[str, tuple[str, ...]]:
     """Dotted paths of all keys that have a value of their own, each with its values, where they are few."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name, info in fields_of(model):
-        section = section_of(info.annotation)
-        if section:
-            found |= known_keys(section, f"{above}{name}.")
-        elif name not in model.command_options:
-            found[above + name] = _choices(info.annotation)
-    return found
+    keys = _keys_of(model).items()
+    return {
+        _dotted(path): _choices(key.info.annotation) for path, key in keys if not (key.section or key.option)
+    }
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
@@ -419,15 +420,10 @@ def _describe(detail: ErrorDetails, model: type[Section], values: Values) -> Ite
     elif detail["type"] == "value_error":
         yield _at(path, values, str(detail["ctx"]["error"]))
     else:
-        provenance = values.provenance(path)
-        expected = _expected(detail)
-        if not _is_shown(path):
-            yield _at(
-                path, values, f"expected {expected}, found something else (values of this key are not shown)"
-            )
-            return
-        hint = _hint(detail, expected, provenance, path)
-        yield _at(path, values, f"expected {expected}, found {_found(detail['input'])}{hint}")
+        expected, found = _expected(detail), "something else (values of this key are not shown)"
+        if _is_shown(path):
+            found = _found(detail["input"]) + _hint(detail, expected, values.provenance(path), path)
+        yield _at(path, values, f"expected {expected}, found {found}")
 
 
 def _dotted(path: Sequence[str | int]) -> str:
@@ -471,19 +467,15 @@ def _found(value: Any) -> str:
     match value:
         case None:
             return "nothing"
-        case bool():
-            return f"the boolean {value}"
-        case int() | float():
-            return f"the number {value}"
         case str():
             return f"the text '{value}'" if len(value) <= 60 else f"the text '{value[:57]}...'"
-        case dt.date():
-            return f"the date {value}"
         case dict():
             return "a map"
         case list() | tuple():
             return "a list" if value else "an empty list"
-    return f"{type(value).__name__} {value!r:.60}"
+    kinds = {bool: "the boolean", int: "the number", float: "the number", dt.date: "the date"}
+    kind = next((said for known, said in kinds.items() if isinstance(value, known)), None)
+    return f"{kind} {value}" if kind else f"{type(value).__name__} {value!r:.60}"
 
 
 def _hint(
@@ -520,8 +512,8 @@ def _suggestion(path: Sequence[str | int], models: Sequence[type[Section]]) -> s
         return ""
     same = [key for key in known if key.rsplit(".", 1)[-1] == last]
     siblings = [key for key in known if key.rpartition(".")[0] == _dotted(path[:-1])]
-    fields = {name: info for model in models for name, info in fields_of(model)}
-    sections = [name for name, info in fields.items() if section_of(info.annotation)]
+    top = {key[0]: own.section for model in models for key, own in _keys_of(model).items() if len(key) == 1}
+    sections = [name for name, section in top.items() if section]
     close = (
         same
         or _close(last, siblings)
@@ -531,7 +523,7 @@ def _suggestion(path: Sequence[str | int], models: Sequence[type[Section]]) -> s
     )
     if close:
         return f"; did you mean {close[0]}?"
-    here = list(fields) if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
+    here = list(top) if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
     return f"; known here: {', '.join(here)}" if here else ""
 
 
