@@ -196,23 +196,18 @@ def _command(
             from jobs.records import Attempt
             from jobs.run import guarded, show
 
-            attempt = None
-            if _TABLE_FILES in options:
-                known = partial(_find_table, given, required=_TABLE in options)
-                if code := guarded(path, known, as_json):
-                    _leave(code)
-            if changes:
-                attempt = Attempt.of_table(f"{group.name}-{called}", given["store"], given["table"])
+            attempt = Attempt(f"{group.name}-{called}")
 
             def run() -> None:
-                outcome = getattr(importlib.import_module(module), declared.__name__)(**given)
-                if attempt is not None:
-                    attempt.outcome = outcome
-                show(outcome.summary, outcome.lines, as_json)
+                if _TABLE_FILES in options:
+                    _find_table(given, required=_TABLE in options)
+                if changes:
+                    attempt.of_table(given["store"], given["table"])
+                attempt.outcome = getattr(importlib.import_module(module), declared.__name__)(**given)
+                show(attempt.outcome.summary, attempt.outcome.lines, as_json)
 
             code = guarded(path, run, as_json, attempt)
-            if attempt is not None:
-                attempt.end(code)
+            attempt.end(code)
             _leave(code)
 
         made: Any = command

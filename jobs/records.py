@@ -65,21 +65,18 @@ class Attempt:
             record = RecordConfig.model_validate(values.get("record") or {})
         except ValueError:
             record = RecordConfig()
-        places = {}
+        self.config = SimpleNamespace(record=record)
         for section, keys in (("store", ("path", "table")), ("output", ("path",)), ("report", ("path",))):
             given = values.get(section)
             found = {key: given.get(key) for key in keys} if isinstance(given, dict) else {}
             if found and all(isinstance(value, str) for value in found.values()):
-                places[section] = SimpleNamespace(**found)
-        self.config = SimpleNamespace(record=record, **places)
+                setattr(self.config, section, SimpleNamespace(**found))
 
-    @classmethod
-    def of_table(cls, job: str, store: str, table: str) -> Attempt:
-        """An attempt to change a published table by hand."""
+    def of_table(self, store: str, table: str) -> None:
+        """A published table is changed by hand."""
         from jobs.config.jobs import RecordConfig
 
-        place = SimpleNamespace(path=store, table=table)
-        return cls(job, config=SimpleNamespace(record=RecordConfig(), store=place))
+        self.config = SimpleNamespace(record=RecordConfig(), store=SimpleNamespace(path=store, table=table))
 
     def begin(self, config: JobConfig) -> None:
         """The configuration is good."""
