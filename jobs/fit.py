@@ -90,8 +90,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
             fitting.source.rule,
             live=_live(config, current),
             decisions=decisions,
-            remembered=_remembered(current),
-            shares=_usual_shares(current),
+            **_earlier_days(current),
         )
         fitting = replace(fitting, source=replace(fitting.source, kept=kept, rule=rule))
     gate = config.gate.resolved(window=config.window, live=current is not None)
@@ -122,37 +121,32 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     columns = columns_of(config.log, config.log.segment, config.window)
     log, window = open_dated(config.window, config.log.path, columns, without)
     weighted = config.log.weight is not None
-    by_age = config.log.labels.path is not None and config.log.labels.missing == "negative"
+    by_age = config.log.waits_by_age
     rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age)
     source = Source(log, window, half_life=whole_days(config.window.half_life), rule=rule)
     return Fitting(recipe, source, plan_of(config, log, transform=config.log.score_transform))
 
 
-def _usual_shares(current: Version | None) -> dict[int, float]:
-    """Share of the rows with a label by the age of the day, as the fit of the current version found them."""
+def _earlier_days(current: Version | None) -> dict[str, Any]:
+    """Days as the fit of the current version found them.
+
+    shares : of the rows with a label, by the age of the day. remembered : days that were set aside for what no drift
+    explains, with their tables and the reasons
+    """
     window = None if current is None else current.manifest.get("window")
     if window is None:
         return {}
-    strange = {day["day"] for day in window.get("days_set_aside", ())}
+    days = {day["day"]: day for day in window["days"]}
+    aside = {day["day"]: day for day in window.get("days_set_aside", ())}
     last = dt.date.fromisoformat(window["last"])
-    return {
-        (last - dt.date.fromisoformat(day["day"])).days: day.get("rows_usable", day["rows_used"])
-        / day["rows_read"]
-        for day in window["days"]
-        if day["day"] not in strange and day["rows_read"]
+    shares = {
+        (last - dt.date.fromisoformat(name)).days: day.get("rows_usable", day["rows_used"]) / day["rows_read"]
+        for name, day in days.items()
+        if name not in aside and day["rows_read"]
     }
-
-
-def _remembered(current: Version | None) -> dict[str, tuple[frozenset[str], list[str]]]:
-    """Days that the current version's fit set aside for what no drift explains: their tables, and the reasons."""
-    window = (None if current is None else current.manifest.get("window")) or {}
-    tables = {day["day"]: frozenset(day["tables"]) for day in window.get("days", ())}
-    aside = window.get("days_set_aside", ())
-    return {
-        own["day"]: (tables[own["day"]], own["reasons"])
-        for own in aside
-        if own.get("final") and own["day"] in tables
-    }
+    final = [name for name, own in aside.items() if own.get("final") and name in days]
+    remembered = {name: (frozenset(days[name]["tables"]), aside[name]["reasons"]) for name in final}
+    return {"shares": shares, "remembered": remembered}
 
 
 def _live(config: FitConfig, current: Version | None) -> Predictor | None:

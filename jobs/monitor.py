@@ -179,10 +179,14 @@ class Prepared(Startable):
                 waiting = f"{name} has no row with a label yet: not tested"
                 break
             # Late labels are positives more often than not, unless rows wait by their age alone.
-            if found.table.waiting > (_YOUNG * found.table.rows if self._by_age else 0):
+            if found.table.waiting > (_YOUNG * found.table.rows if self.config.log.waits_by_age else 0):
                 waiting = f"{name} has {found.table.waiting:,} rows without a label yet: not tested"
                 break
-            history = history.after(name, found.whole, found.segments, self._moved(found), alpha)
+            moved: tuple[float | None, float | None] = (None, None)
+            if found.scores is not None:  # PSI and KS against the scores that the table was fitted to
+                fitted = np.asarray(read_lookup_table(self.version.lookup_path).map.weight)
+                moved = stability_index(fitted, found.scores)
+            history = history.after(name, found.whole, found.segments, moved, alpha)
         (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
         summary = self._summary(history)
         if self.page is not None:
@@ -218,15 +222,9 @@ class Prepared(Startable):
             return day_evidence(SortedRows(source.log, plan, total), executor, watch)
 
     @property
-    def _by_age(self) -> bool:
-        """True if young rows wait for their label whatever has come."""
-        return self.config.log.labels.path is not None and self.config.log.labels.missing == "negative"
-
-    @property
     def _grid(self) -> str:
         """Grid to which the table's fit rounded scores."""
-        grid: str = self.version.manifest["config"].get("score_table", {}).get("grid", "none")
-        return grid
+        return str(self.version.manifest["config"].get("score_table", {}).get("grid", "none"))
 
     @property
     def _day_tables(self) -> list[DayTables]:
@@ -237,13 +235,6 @@ class Prepared(Startable):
         rows |= {"score_transform": self.transform, "segments": list(self.log.columns.segments)}
         rows |= {"grid": self._grid, "column": self.window.column}
         return [DayTables(self.store, {**rows, "keep_bad": kept}) for kept in (False, True)]
-
-    def _moved(self, found: DayEvidence) -> tuple[float | None, float | None]:
-        """PSI and KS of the day's scores against those that the table was fitted to."""
-        if found.scores is None:
-            return None, None
-        reference = np.asarray(read_lookup_table(self.version.lookup_path).map.weight)
-        return stability_index(reference, found.scores)
 
     def _summary(self, history: History) -> dict[str, Any]:
         alpha = self.config.monitor.alpha
@@ -265,13 +256,8 @@ class Prepared(Startable):
 
     def _write_page(self, root: Path, history: History, summary: dict[str, Any]) -> None:
         days = [vars(day) for day in history.days]
-        page = render_drift(
-            f"{self.config.store.table}, version {self.version.name}",
-            days,
-            list(_alarms(history, self.config.monitor.alpha)),
-            self.config.monitor.alpha,
-            self.config.monitor.tolerance,
-        )
+        rule, title = self.config.monitor, f"{self.config.store.table}, version {self.version.name}"
+        page = render_drift(title, days, summary["alarms"], rule.alpha, rule.tolerance)
         root.mkdir(parents=True, exist_ok=True)
         for name, text in ((RUN, to_json({**summary, "history": days})), (REPORT, page)):
             write_whole(root / name, text.encode())

@@ -149,8 +149,7 @@ class Attempt:
         facts = {} if self.plan is None else self.plan.facts
         summary = {} if self.outcome is None else self.outcome.summary
         known = facts | summary
-        log_section = getattr(self.config, "log", None) or getattr(self.config, "data", None)
-        paths = getattr(log_section, "path", None) or ()
+        section = getattr(self.config, "log", None) or getattr(self.config, "data", None)
         after = summary.get("after")
         found: dict[str, Any] = {
             "job": self.job,
@@ -167,7 +166,7 @@ class Attempt:
             or known.get("version")
             or (None if code == _CHECK else known.get("current_version")),
             "inputs": {
-                "path": [paths] if isinstance(paths, str) else list(paths),
+                "path": list(getattr(section, "path", ())),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
             },
             "outputs": [] if self.plan is None or code else self.plan.places,

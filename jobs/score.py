@@ -51,9 +51,8 @@ def prepare(config: ScoreConfig) -> Prepared:
         "table": config.store.table,
         "version": version.name,
         "fingerprint": version.manifest["fingerprint"],
+        **({"interval": True} if config.output.interval else {}),
     }
-    if config.output.interval:
-        settings["interval"] = True
     if classifying is not None:
         settings["classifier"] = classifying.classifier.digest
         settings["decision"] = [classifying.decision, classifying.threshold]

@@ -166,9 +166,6 @@ def check_workers(client: Any, workers: Mapping[str, WorkerSeen], config: Cluste
     ConfigError
         Too little memory; other versions of logcal, Dask or Python.
     """
-    wrong = None
-    if not config.on_this_machine:
-        wrong = other_versions(client, list(workers))
-    wrong = wrong or too_small(workers, config)
-    if wrong:
+    wrong = None if config.on_this_machine else other_versions(client, list(workers))
+    if wrong := wrong or too_small(workers, config):
         raise ConfigError(wrong)

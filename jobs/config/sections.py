@@ -163,6 +163,11 @@ class LogConfig(Section):
         return self.weights == "sampling"
 
     @property
+    def waits_by_age(self) -> bool:
+        """True if young rows wait for their label whatever has come."""
+        return self.labels.path is not None and self.labels.missing == "negative"
+
+    @property
     def sampling_rate(self) -> float:
         """The share of negatives that were kept over that of positives: what odds are multiplied by."""
         return self.negative_sampling_rate / self.positive_sampling_rate
