@@ -19,8 +19,9 @@ from jobs.config.cluster import ClusterConfig
 from jobs.config.loading import load_values, read_values
 from jobs.outcome import Outcome
 from jobs.progress import quiet
-from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, counted
+from logcal.errors import ConfigError, LogcalError, counted
 from logcal.storage import open_filesystem
+from pipeline.files.faults import as_fault
 from pipeline.files.folders import check_writable, size
 
 _PACKAGES = ("numpy", "pyarrow", "pandas", "numba", "scipy", "scikit-learn", "dask", "distributed")
@@ -66,8 +67,11 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
     for name, look in looks.items():
         try:
             found[name] = look()
-        except LogcalError as error:
-            found[name], errors[name] = str(error), error
+        except Exception as error:
+            fault = as_fault(error, name)
+            if fault is None:
+                raise
+            found[name], errors[name] = str(fault), fault
     width = max(map(len, found))
     lines = [f"{'!!' if name in errors else 'ok'}  {name:{width}}  {said}" for name, said in found.items()]
     if errors:
@@ -153,19 +157,14 @@ def _store(path: Any) -> str:
 
     from fsspec.implementations.local import LocalFileSystem
 
-    try:
-        filesystem, root = open_filesystem(path, "store.path")
-        if isinstance(filesystem, LocalFileSystem):
-            folder = check_writable(Path(root), "store.path")
-            new = "" if str(folder) == root.rstrip("/") else ", which will be made"
-            return f"{path}{new}: can be written to"
-        probe = f"{root.rstrip('/')}/.logcal-doctor-{uuid.uuid4().hex}"
-        filesystem.pipe_file(probe, b"logcal")
-        filesystem.rm_file(probe)
-    except LogcalError:
-        raise
-    except Exception as error:  # noqa: BLE001 - each kind of storage has errors of its own
-        raise TemporaryError(f"store.path: cannot write to {path}: {type(error).__name__}: {error}") from None
+    filesystem, root = open_filesystem(path, "store.path")
+    if isinstance(filesystem, LocalFileSystem):
+        folder = check_writable(Path(root), "store.path")
+        new = "" if str(folder) == root.rstrip("/") else ", which will be made"
+        return f"{path}{new}: can be written to"
+    probe = f"{root.rstrip('/')}/.logcal-doctor-{uuid.uuid4().hex}"
+    filesystem.pipe_file(probe, b"logcal")
+    filesystem.rm_file(probe)
     return f"{path}: a file was written there and removed"
 
 
@@ -175,8 +174,5 @@ def _log(path: Any) -> str:
     from pipeline.log.column_facts import log_facts
 
     paths = [path] if isinstance(path, str) else list(path)
-    try:
-        facts = log_facts(paths)
-    except OSError as error:
-        raise InputRejectedError(f"log.path: cannot be read: {error}") from None
+    facts = log_facts(paths)
     return f"{', '.join(paths)}: {counted(facts.files, 'file')}, {facts.rows:,} rows"

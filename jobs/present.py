@@ -22,17 +22,10 @@ from pipeline.sort.segment_predictions import in_words
 from pipeline.table.published import Version, software, strange_days
 
 FITTED = (
-    "every_boundary_considered",
-    "models_averaged",
-    "slope",
-    "intercept",
-    "largest_monotone_repair",
-    "chosen",
-    "isotonic_share",
-    "leaning",  # the name of `isotonic_share` before
-    "cross_validated_log_loss",
-)
-"""Facts of the fit that the report shows where there are any."""
+    "every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair", "chosen",
+    "isotonic_share", "leaning", "cross_validated_log_loss",
+)  # fmt: skip
+"""Facts of the fit that the report shows where there are any; `leaning` is the name of `isotonic_share` before."""
 
 
 def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, Any]:

@@ -18,10 +18,7 @@ PRELOADED = ["logcal.insist", "jobs.cluster.worker_preload"]
 _LARGE = str(1 << 30)
 ENVIRONMENT = {
     # A worker runs one task at a time, on one thread.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
+    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")},
     # Buffers of some MB come and go with every task: keep them, rather than ask the system for zeroed pages anew.
     "MALLOC_TRIM_THRESHOLD_": _LARGE,
     "MALLOC_MMAP_THRESHOLD_": _LARGE,
