@@ -271,6 +271,13 @@ def test_shape_of_the_scores_is_kept(calibrator):
 
 
 @over(MAPS)
+def test_prediction_is_that_of_the_map_to_the_last_bit(calibrator):
+    fitted = fit(calibrator, *observations(decimals=5))
+    at = np.concatenate([grid(), fitted.calibration_map_.score_lo])
+    assert np.array_equal(fitted.predict(at), fitted.calibration_map_.predict(at))
+
+
+@over(MAPS)
 def test_rows_hold_the_data_that_fell_into_them(calibrator):
     points = collapse(*observations())
     table = clone(calibrator).fit_points(points).calibration_map_

@@ -19,11 +19,6 @@ from jobs.tables import list_versions
 from pipeline.files.output import Output
 from pipeline.table.published import PublishedTable, days_fitted
 
-try:
-    import pyspark.sql
-except ImportError:
-    pyspark = None
-
 DAY = """
 log: {path: log, on_bad_rows: quarantine}
 store: {path: store, table: ads}
@@ -42,11 +37,6 @@ def _with_duckdb(folder):
         return connection.execute(f"SELECT count(*) FROM read_parquet('{folder}/**/*.parquet')").fetchone()[0]
 
 
-def _with_spark(folder):
-    session = pyspark.sql.SparkSession.builder.master("local[1]").getOrCreate()
-    return session.read.option("recursiveFileLookup", "true").parquet(folder).count()
-
-
 READERS = {
     "pandas": lambda folder: len(pd.read_parquet(folder)),
     "pyarrow.dataset": lambda folder: pyarrow.dataset.dataset(folder).count_rows(),
@@ -54,8 +44,6 @@ READERS = {
     "duckdb": _with_duckdb,
 }
 """Rows that readers find in a folder of which they know nothing but the name."""
-if pyspark is not None:
-    READERS["spark"] = _with_spark
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """What the environment does to a run, and which exit code it gets; secrets in what is said of it."""
 
-import contextlib
 import errno
 import http.server
 import json
 import os
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -135,32 +135,13 @@ def test_what_cannot_be_opened_is_the_configurations_fault(
     call(job, *once, **(paths | {setting: path})).expect(2, phrase)
 
 
-class Whole(http.server.BaseHTTPRequestHandler):
-    """Gives files whole, whatever is asked for."""
-
-    def do_GET(self):
-        content = self.server.content
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command == "GET":
-            with contextlib.suppress(ConnectionError):
-                self.wfile.write(content)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *arguments):
-        """Nothing."""
-
-
 def test_a_server_without_ranges(place, call):
     pytest.importorskip("aiohttp")
-    rows = place.predictions(600_000)
-    place.write_log(rows, files=1)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Whole) as server:
-        server.content = (place.log / "part-0.parquet").read_bytes()
+    place.write_log(place.predictions(600_000), files=1)
+    whole = partial(http.server.SimpleHTTPRequestHandler, directory=place.log)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), whole) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/a.parquet"
+        url = f"http://127.0.0.1:{server.server_address[1]}/part-0.parquet"
         call("fit", log__path=url).expect(2, "expected a server that gives parts of files (range requests)")
         call("fit", "storage.options={http: {client_kwargs: {bogus: 1}}}", log__path=url).expect(
             2,

@@ -9,8 +9,8 @@ from calibrators.arithmetic.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
-from jobs.config.sections import GateConfig
-from jobs.gate.requirements import WHAT_TO_DO, judge_held_out
+from jobs.config.sections import GateConfig, WindowConfig
+from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
 from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor
@@ -142,6 +142,18 @@ def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
     assert (said in warnings[0] and len(warnings) == 1) if said else warnings == []
 
 
+def test_the_cure_of_a_drift_is_not_refused(place, gated):
+    columns = predictions(20_000)
+    for power, first in ((1.0, 20260101), (3.0, 20260104)):
+        label = np.random.default_rng(7).random(20_000) < columns["score"] ** power
+        days = first + np.arange(20_000) % 3
+        log = place.write_log(dict(columns, label=label, day=days), name=f"log-{first}")
+        done = gated("window.column=day", "window.last=3d", log__path=log).expect(0)
+    held = done.json["gate"]["holdout"]
+    assert held["compared"]
+    assert held["against_current"]["log_loss"]["difference"] < 0
+
+
 def test_thin_segments_have_a_gate_too(place, gated):
     columns = predictions(900, country=np.array(["at", "be"])[np.arange(900) % 2])
     place.write_log(columns)
@@ -175,6 +187,15 @@ def test_the_ranking_of_a_map_is_that_of_its_intervals():
     assert 0 < error < 0.03
     assert not one_level(isotonic)
     assert one_level(Isotonic().fit(score, ~label).calibration_map_)
+
+
+def test_nothing_is_measured_of_a_map_that_is_not_there():
+    data = {"rows_used": 2000, "rows_positive": 900, "lowest_score": 0.0, "highest_score": 1.0}
+    data |= {"weight": 2000.0, "positives": 900.0}
+    config = FitConfig.model_construct(gate=GateConfig(), window=WindowConfig())
+    verdict = judge(config, data, None, None, None)
+    assert verdict.refusals == verdict.warnings == []
+    assert set(verdict.facts) == {"rows", "rows_positive"}
 
 
 def test_days_that_vary_refuse_no_table():
