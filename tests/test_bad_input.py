@@ -19,23 +19,6 @@ def refused(place, job, code, *phrases, settings=(), **paths):
     return result.stderr
 
 
-@pytest.fixture(scope="session")
-def template(make_place, tmp_path_factory):
-    """A place with a log and a published table, to be copied."""
-    place = make_place(tmp_path_factory.mktemp("template"))
-    place.write_log()
-    place.job("fit").expect(0)
-    return place
-
-
-@pytest.fixture
-def published(place, template):
-    """A place with a log and a published table."""
-    for name in ("log", "store"):
-        shutil.copytree(template.root / name, place.root / name)
-    return place
-
-
 # A log that cannot be used
 
 
@@ -156,30 +139,30 @@ def test_no_files_match_and_no_such_parameter(place):
         ("fit", "log.quarantine_path", "log/bad"),
     ],
 )
-def test_a_place_that_is_not_apart_from_the_log(published, job, key, path):
+def test_a_place_that_is_not_apart_from_the_log(fitted, job, key, path):
     settings = QUARANTINE if "quarantine" in key else ()
-    paths = {key.replace(".", "__"): published.root / path}
-    refused(published, job, 2, f"{key}: expected a folder apart from the log", settings=settings, **paths)
+    paths = {key.replace(".", "__"): fitted.root / path}
+    refused(fitted, job, 2, f"{key}: expected a folder apart from the log", settings=settings, **paths)
 
 
-def test_an_output_that_holds_something_else(published):
-    published.output.mkdir()
-    (published.output / "notes.txt").write_text("mine")
+def test_an_output_that_holds_something_else(fitted):
+    fitted.output.mkdir()
+    (fitted.output / "notes.txt").write_text("mine")
     for job in ("score", "evaluate"):
-        refused(published, job, 2, "expected a folder that is new or empty", "notes.txt")
+        refused(fitted, job, 2, "expected a folder that is new or empty", "notes.txt")
 
 
 @pytest.mark.parametrize("name", ["scratch", "store.path", "output.path", "log.quarantine_path"])
-def test_a_place_below_a_file(published, name):
-    (published.root / "file").write_text("not a folder")
-    published.write_log(published.predictions(seed=1), name="other")
-    paths = {name.replace(".", "__"): published.root / "file" / "deep"}
+def test_a_place_below_a_file(fitted, name):
+    (fitted.root / "file").write_text("not a folder")
+    fitted.write_log(fitted.predictions(seed=1), name="other")
+    paths = {name.replace(".", "__"): fitted.root / "file" / "deep"}
     said = (f"{name}: expected a folder that can be written to", "file")
     if name == "output.path":
-        refused(published, "score", 2, *said, **paths)
+        refused(fitted, "score", 2, *said, **paths)
     else:
         settings = QUARANTINE if "quarantine" in name else ()
-        refused(published, "fit", 2, *said, settings=settings, log__path=published.root / "other", **paths)
+        refused(fitted, "fit", 2, *said, settings=settings, log__path=fitted.root / "other", **paths)
 
 
 # Full disks
@@ -206,20 +189,20 @@ def test_an_output_that_fills_up(place):
 # The store
 
 
-def test_current_names_a_missing_version(published):
-    shutil.rmtree(published.store / "ads" / "versions" / published.current)
+def test_current_names_a_missing_version(fitted):
+    shutil.rmtree(fitted.store / "ads" / "versions" / fitted.current)
     for job in ("fit", "score", "evaluate"):
-        refused(published, job, 3, "CURRENT names version", "logcal tables rollback")
-    store = ("--store", str(published.store), "--table", "ads")
-    listed = published.run("tables", "list", *store).expect(0)
-    assert f"CURRENT names {published.current}, which is not there" in listed.stdout
+        refused(fitted, job, 3, "CURRENT names version", "logcal tables rollback")
+    store = ("--store", str(fitted.store), "--table", "ads")
+    listed = fitted.run("tables", "list", *store).expect(0)
+    assert f"CURRENT names {fitted.current}, which is not there" in listed.stdout
 
 
-def test_a_damaged_version(published):
-    path = published.store / "ads" / "versions" / published.current / "lookup.parquet"
+def test_a_damaged_version(fitted):
+    path = fitted.store / "ads" / "versions" / fitted.current / "lookup.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     for job in ("score", "evaluate"):
-        refused(published, job, 3, "the version is damaged", "sha256")
+        refused(fitted, job, 3, "the version is damaged", "sha256")
 
 
 def test_a_segment_of_megabytes_is_refused(place, call):

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import write_log
 
 from logcal.errors import InputRejectedError
 from pipeline.classifier.features import Feature, Roles, as_frame, open_features
@@ -15,15 +16,8 @@ from pipeline.generate.feature_facts import MOST_CATEGORIES, gather_facts, keys_
 LABEL = [0, 1] * 6
 
 
-def write(folder, *tables, **options):
-    folder.mkdir(exist_ok=True)
-    for i, columns in enumerate(tables):
-        pq.write_table(pa.table(columns), folder / f"part-{i}.parquet", **options)
-    return str(folder)
-
-
 def opened(folder, columns, **roles):
-    return open_features(write(folder, {"label": LABEL, **columns}), Roles("label", **roles))
+    return open_features(write_log(folder, {"label": LABEL, **columns}), Roles("label", **roles))
 
 
 KINDS = {
@@ -96,11 +90,11 @@ def test_no_features_are_left(tmp_path):
 
 def test_a_category_of_too_many_values_is_refused(tmp_path):
     rows = MOST_CATEGORIES + 1
-    path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i}" for i in range(rows)]})
+    path = write_log(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i}" for i in range(rows)]})
     table = open_features(path, Roles("label"))
     with pytest.raises(InputRejectedError, match="column 'name': expected at most 1,000 categories, found"):
         gather_facts(table, InlineExecutor())
-    path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i // 2}" for i in range(rows)]})
+    path = write_log(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i // 2}" for i in range(rows)]})
     gather_facts(open_features(path, Roles("label")), InlineExecutor())
 
 

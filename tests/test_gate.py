@@ -143,15 +143,15 @@ def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
 
 
 def test_the_cure_of_a_drift_is_not_refused(place, gated):
-    columns = predictions(20_000)
-    for power, first in ((1.0, 20260101), (3.0, 20260104)):
-        label = np.random.default_rng(7).random(20_000) < columns["score"] ** power
-        days = first + np.arange(20_000) % 3
-        log = place.write_log(dict(columns, label=label, day=days), name=f"log-{first}")
-        done = gated("window.column=day", "window.last=3d", log__path=log).expect(0)
-    held = done.json["gate"]["holdout"]
-    assert held["compared"]
-    assert held["against_current"]["log_loss"]["difference"] < 0
+    """A table that is off on the last day goes live where the current one is further off."""
+    columns, day = predictions(20_000), np.arange(20_000) % 3
+    settings = ("gate.holdout=1d", "window.column=day", "window.last=3d", "window.suspect_days=use")
+    for first, powers in ((20260101, [1.0, 1.0, 1.0]), (20260104, [3.0, 3.0, 9.0])):
+        label = np.random.default_rng(7).random(20_000) < columns["score"] ** np.array(powers)[day]
+        log = place.write_log(dict(columns, label=label, day=first + day), name=f"log-{first}")
+        done = gated(*settings, log__path=log).expect(0)
+    assert done.json["gate"]["holdout"]["against_current"]["log_loss"]["difference"] < 0
+    assert any("the current version is further off" in text for text in done.json["gate"]["warnings"])
 
 
 def test_thin_segments_have_a_gate_too(place, gated):
