@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,17 +70,16 @@ class _Walk:
             return
         self.folders[key] = name
         # Folders before links, so that what is said to be there already is the folder itself.
-        for entry in sorted(self._list(folder), key=lambda e: (e.is_symlink(), e.name)):
-            self._take(entry, (*above, key))
-
-    def _list(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:
-            with os.scandir(folder) as entries:
-                yield from list(entries)
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: (entry.is_symlink(), entry.name))
         except PermissionError:
             self.found.problems.append(
-                f"expected to be allowed to read the folder {self._relative(folder) or '.'}, found no permission"
+                f"expected to be allowed to read the folder {name}, found no permission"
             )
+            return
+        for entry in entries:
+            self._take(entry, (*above, key))
 
     def _take(self, entry: os.DirEntry[str], above: tuple[tuple[int, int], ...]) -> None:
         relative = self._relative(entry.path)

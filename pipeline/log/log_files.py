@@ -329,7 +329,13 @@ def stamp_of(info: dict[str, Any]) -> str:
 
 @contextmanager
 def open_parquet(
-    filesystem: Any, path: str, seen: Seen | None, coded: Sequence[str] = (), *, footer: bool = False
+    filesystem: Any,
+    path: str,
+    seen: Seen | None,
+    coded: Sequence[str] = (),
+    *,
+    footer: bool = False,
+    content: bytes | None = None,
 ) -> Iterator[pq.ParquetFile]:
     """A Parquet file whose rows `read_batches` reads. Checksums of pages are verified where the writer made them.
 
@@ -341,6 +347,7 @@ def open_parquet(
         so
     footer : whether no more than the footer is read: a store's file is opened again for its rows, and whether it has
         changed is asked then; a small one is fetched whole, and held until then
+    content : of the file, where `open_small` has given it
 
     Raises
     ------
@@ -351,12 +358,24 @@ def open_parquet(
     """
     with ExitStack() as stack:
         with reading(path):
-            once = footer and seen is not None and not isinstance(filesystem, LocalFileSystem)
-            opened = _footer_source(filesystem, path, seen) if once and seen else _source(filesystem, path)
-            source = stack.enter_context(opened)
-            number = _with_number(stack, path, source)
-            stack.enter_context(watched(filesystem, path, number, seen, first=not once, last=not once))
-            parquet = _parquet(stack, source, path, coded, _READ_BYTES)
+            if content is not None:
+                source = pa.BufferReader(content)
+            elif footer and seen is not None and not isinstance(filesystem, LocalFileSystem):
+                source = stack.enter_context(_footer_source(filesystem, path, seen))
+                stack.enter_context(watched(filesystem, path, source, seen, first=False, last=False))
+            else:
+                source = stack.enter_context(_source(filesystem, path))
+                stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
+            options: dict[str, Any] = {
+                "pre_buffer": False,
+                "page_checksum_verification": True,
+                "buffer_size": _READ_BYTES if content is None else 0,
+            }
+            parquet = stack.enter_context(pq.ParquetFile(source, **options))
+            # A checked footer looks at every column, which files of a kilobyte would feel.
+            if coded and (dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded)):
+                known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
+                parquet = stack.enter_context(pq.ParquetFile(source, **known, **options))
         yield parquet
 
 
@@ -364,29 +383,6 @@ def checked_footer(filesystem: Any, file: LogFile) -> CheckedFooter:
     """The footer of a file, which is read once more. Errors: as `open_parquet`."""
     with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
         return CheckedFooter(parquet.metadata, file.path)
-
-
-@contextmanager
-def parquet_of(content: bytes, path: str, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """The Parquet file of a content that `open_small` gives. Otherwise as `open_parquet`."""
-    with ExitStack() as stack:
-        with reading(path):
-            parquet = _parquet(stack, pa.BufferReader(content), path, coded, 0)
-        yield parquet
-
-
-def _parquet(stack: ExitStack, source: Any, path: str, coded: Sequence[str], buffer: int) -> pq.ParquetFile:
-    options: dict[str, Any] = {
-        "pre_buffer": False,
-        "page_checksum_verification": True,
-        "buffer_size": buffer,
-    }
-    parquet = stack.enter_context(pq.ParquetFile(source, **options))
-    # A checked footer looks at every column, which files of a kilobyte would feel.
-    if coded and (dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded)):
-        known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
-        parquet = stack.enter_context(pq.ParquetFile(source, **known, **options))
-    return parquet
 
 
 def row_groups_of(footer: pq.FileMetaData, path: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +27,6 @@ from pipeline.log.log_files import (
     folders_of,
     open_parquet,
     open_small,
-    parquet_of,
     read_batches,
     row_groups_of,
 )
@@ -378,28 +378,22 @@ def cut(log: Log, rows: int) -> list[tuple[Piece, ...]]:
 
     A row group is never cut: a task that holds a larger one reads it batch by batch.
     """
-    tasks: list[tuple[Piece, ...]] = []
-    pending: list[Piece] = []
-    held = 0
-    for file in log.files:
-        start = 0
-        groups: list[int] = []
-        size = 0
-        for index, count in enumerate(file.row_groups):
-            if held + size and held + size + count > rows:
-                if groups:
-                    pending.append(file.piece(tuple(groups), start - size, size))
-                tasks.append(tuple(pending))
-                pending, held, groups, size = [], 0, [], 0
-            groups.append(index)
-            size += count
-            start += count
-        if size:
-            pending.append(file.piece(tuple(groups), start - size, size))
-            held += size
-    if pending:
-        tasks.append(tuple(pending))
-    return tasks
+    groups = [
+        (file, (place, start, count))
+        for file in log.files
+        for place, (start, count) in enumerate(
+            zip(accumulate((0, *file.row_groups)), file.row_groups, strict=False)
+        )
+        if count
+    ]
+
+    def piece(path: str, own: Iterable[tuple[LogFile, tuple[int, int, int]]]) -> Piece:
+        files, found = zip(*own, strict=True)
+        places, starts, counts = zip(*found, strict=True)
+        return files[0].piece(places, starts[0], sum(counts))
+
+    tasks = neighbours(groups, lambda group: group[1][2], rows)
+    return [tuple(piece(*own) for own in groupby(task, lambda group: group[0].path)) for task in tasks]
 
 
 class Rows(NamedTuple):
@@ -485,12 +479,7 @@ def read_piece(
 
     coded : see `open_parquet`. Otherwise as `read_rows`
     """
-    opened = (
-        open_parquet(filesystem, piece.path, piece.seen, coded)
-        if content is None
-        else parquet_of(content, piece.path, coded)
-    )
-    with opened as parquet:
+    with open_parquet(filesystem, piece.path, piece.seen, coded, content=content) as parquet:
         there = parquet.schema_arrow.names
         # Where folders have all of them, a column gives the number of rows.
         own = [name for name in dict.fromkeys(names) if name in there or name not in folders] or there[:1]

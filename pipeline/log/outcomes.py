@@ -106,42 +106,31 @@ class LabelSource:
 def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple[tuple[str, ...], list[str]]:
     """Choose the comparison of keys, and describe faults of the types of both sides."""
     kinds, problems = [], []
-    for name, own_name in zip(source.key, source.own_key, strict=True):
-        one, other = log.field(name).type, outcomes.field(own_name).type
+    for key, own_key in zip(source.key, source.own_key, strict=True):
+        one, other = log.field(key).type, outcomes.field(own_key).type
         kind = common_kind(kind_of(one), kind_of(other))
         kinds.append(kind or "")
         if kind is None:
             problems.append(
-                f"expected keys of one type, found '{name}' of the log ({source.section}.key) with {one} "
-                f"and '{own_name}' of the outcomes ({source.section}.labels.key) with {other}: convert one of them"
+                f"expected keys of one type, found '{key}' of the log ({source.section}.key) with {one} "
+                f"and '{own_key}' of the outcomes ({source.section}.labels.key) with {other}: convert one of them"
             )
-    if source.predicted is not None:
-        problems += _undated(source, log)
-    if source.timed and source.predicted in log.names:
-        one, other = log.field(source.predicted).type, outcomes.field(source.time).type
+    name = source.predicted
+    own = f"column '{name}' ({source.section}.time)"
+    if name is not None and name not in log.names:
+        problems.append(f"{own} is not in the log, which has {examples(log.names, 12)}")
+    elif name is not None and not usable(one := log.field(name).type):
+        problems.append(f"{own}: expected timestamps, dates, or days as numbers or text, found {one}")
+    elif name is not None and source.time is not None:
+        other = outcomes.field(source.time).type
         zoned = [kind.tz is not None for kind in (one, other) if pa.types.is_timestamp(kind)]
         if len(set(zoned)) > 1:
             problems.append(
                 f"expected times of predictions and outcomes that are both with a time zone or both without, found "
-                f"'{source.predicted}' of the log with {one} and '{source.time}' of the outcomes "
+                f"'{name}' of the log with {one} and '{source.time}' of the outcomes "
                 f"({source.section}.labels.time) with {other}: convert one of them"
             )
     return tuple(kinds), problems
-
-
-def _undated(source: LabelSource, log: pa.Schema) -> list[str]:
-    """Describe the fault of the column with the times of predictions."""
-    name = source.predicted
-    if name not in log.names:
-        return [
-            f"column '{name}' ({source.section}.time) is not in the log, which has {examples(log.names, 12)}"
-        ]
-    kind = log.field(name).type
-    if usable(kind):
-        return []
-    return [
-        f"column '{name}' ({source.section}.time): expected timestamps, dates, or days as numbers or text, found {kind}"
-    ]
 
 
 @dataclass(frozen=True)

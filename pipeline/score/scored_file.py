@@ -33,7 +33,6 @@ from pipeline.log.log_files import (
     open_bytes,
     open_parquet,
     open_small,
-    parquet_of,
     read_batches,
     reason,
     row_groups_of,
@@ -180,7 +179,7 @@ def score_file(
 
 
 def _write_held(path: str, content: bytes, copy: BinaryIO, scoring: Scoring) -> FileCounts:
-    with parquet_of(content, path, scoring.segments) as parquet:
+    with open_parquet(None, path, None, scoring.segments, content=content) as parquet:
         source = io.BytesIO(content)
         return _write(path, parquet, read_ending(source, parquet.metadata), source, copy, scoring)
 

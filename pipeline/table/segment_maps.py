@@ -116,7 +116,7 @@ class Maps:
 
     def packed(self) -> Maps:
         """With one array a column."""
-        return Maps(self.sizes, [[np.concatenate([np.empty(0), *column])] for column in self.columns])
+        return Maps(self.sizes, [[column] for column in self.arrays()])
 
     def arrays(self) -> list[Array]:
         """The columns."""
