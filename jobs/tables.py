@@ -12,6 +12,7 @@ from typing import Any
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
+from logcal.reading import read_table
 from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
@@ -20,14 +21,12 @@ from pipeline.follow.ledger import needed_versions
 from pipeline.log.windows import parse_day
 from pipeline.sort.day_files import digests_of_day
 from pipeline.table.journal import Decision, Entry, decide, moves, read_decisions, trail
-from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 from pipeline.table.published import (
     CURRENT,
     PublishedTable,
     Status,
     Version,
     days_fitted,
-    segments_of,
     status_of,
     strange_days,
 )
@@ -234,7 +233,7 @@ def sql(
     """The query that applies a version elsewhere."""
     version = TableStore(store, table).version(name)
     path = version.lookup_path
-    found = (read_segmented_lookup if segments_of(version) else read_lookup_table)(path)
+    found = read_table(path)
     path = path if "://" in path else str(Path(path).absolute())
     text = query(found, path, dialect, inline=inline, log=log, score=score)
     summary = {"table": table, "version": version.name, "dialect": dialect, "sql": text}

@@ -201,25 +201,29 @@ class Outcomes:
             )
         texts = [name for name, kind in zip(source.own_key, kinds, strict=True) if kind in (TEXT, BYTES)]
         size = sum(_bytes_of(found.filesystem, file, texts) for file in files) if texts else 0
-        facts = (types, found.snapshots)
-        opened = Outcomes(source, found.filesystem, files, kinds, *facts, text_bytes=size)
-        by_day = source.predicted is not None and not pa.types.is_timestamp(
-            schemas[0][1].field(source.predicted).type
-        )
-        folders = tuple(folders_of(found.filesystem, found.root, files))
-        return replace(opened, folders=folders, by_day=by_day).dated(log)
+        predicted = None if source.predicted is None else schemas[0][1].field(source.predicted).type
+        return Outcomes(
+            source,
+            found.filesystem,
+            files,
+            kinds,
+            types,
+            found.snapshots,
+            text_bytes=size,
+            folders=tuple(folders_of(found.filesystem, found.root, files)),
+            by_day=predicted is not None and not pa.types.is_timestamp(predicted),
+        ).dated(log)
 
     def dated(self, log: Log) -> Outcomes:
         """The same with what is known of times."""
         source = self.source
         if source.time is not None and source.timed:
             spans = tuple(_span(self.filesystem, file, source.time) for file in self.files)
-            unknown = [
-                file for file, span in zip(self.files, spans, strict=True) if span is None and file.rows
-            ]
-            if source.wait is not None and unknown:
+            pairs = zip(self.files, spans, strict=True)
+            unknown = next((file for file, span in pairs if span is None and file.rows), None)
+            if source.wait is not None and unknown is not None:
                 raise InputRejectedError(
-                    f"{unknown[0].path}: expected the smallest and the largest value of '{source.time}' "
+                    f"{unknown.path}: expected the smallest and the largest value of '{source.time}' "
                     f"({source.section}.labels.time) in the footer, found none (as with Spark's INT96 timestamps): the "
                     "wait needs to know up to when there are outcomes; write the file with statistics"
                 )

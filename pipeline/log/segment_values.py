@@ -81,7 +81,6 @@ class Encoder:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
-        self.types: tuple[pa.DataType, ...] = ()
         self._keys = names.Keys([_Coder(name) for name in columns])
 
     def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
@@ -94,7 +93,6 @@ class Encoder:
         """
         columns = [batch.column(name) for name in self.columns]
         codes = self._keys.encode(columns)
-        self.types = tuple(coder.type for coder in self._keys.tables)
         if len(self) > MAX_SEGMENTS:
             raise InputRejectedError(
                 f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out the "
@@ -104,6 +102,11 @@ class Encoder:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def types(self) -> tuple[pa.DataType, ...]:
+        """Types of the columns, known after the first batch, without dictionaries."""
+        return tuple(coder.type for coder in self._keys.tables)
 
     @property
     def keys(self) -> list[Key]:

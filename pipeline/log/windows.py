@@ -58,12 +58,8 @@ def parse_day(text: str) -> dt.date | None:
         return None
 
 
-class Days(NamedTuple):
-    """Days since 1970-01-01. mixed : whether rows must be read to know the day of each."""
-
-    first: int
-    last: int
-    mixed: bool
+Days = tuple[int, int, bool]
+"""The first and the last day of rows, since 1970-01-01, and whether they must be read to know the day of each."""
 
 
 class GroupDays(NamedTuple):
@@ -87,16 +83,6 @@ class DatedFile(NamedTuple):
 
     file: LogFile
     groups: tuple[GroupDays, ...]
-
-    @property
-    def first(self) -> int:
-        """The first day."""
-        return min(group.first for group in self.groups)
-
-    @property
-    def last(self) -> int:
-        """The last day."""
-        return max(group.last for group in self.groups)
 
 
 @dataclass(frozen=True)
@@ -197,7 +183,8 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
         No row in the window.
     """
     files = _dated(log, column)
-    log_first, log_last = min(file.first for file in files), max(file.last for file in files)
+    log_first = min(group.first for file in files for group in file.groups)
+    log_last = _newest(files)
     last = log_last if until is None else day_number(until)
     first = last - length + 1
     inside = []
@@ -220,7 +207,11 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
 
 def newest_day(log: Log, column: str) -> int:
     """The newest day of a log, as days since 1970-01-01. Raises as `choose_window`."""
-    return max(file.last for file in _dated(log, column, "log.time"))
+    return _newest(_dated(log, column, "log.time"))
+
+
+def _newest(files: Sequence[DatedFile]) -> int:
+    return max(group.last for file in files for group in file.groups)
 
 
 def _dated(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
@@ -239,7 +230,7 @@ def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     if value is None:
         days = _days_in_footer(filesystem, file, column)
     elif (day := parse_day(value)) is not None:
-        days = [Days(day_number(day), day_number(day), mixed=False)] * len(file.row_groups)
+        days = [(day_number(day), day_number(day), False)] * len(file.row_groups)
     else:
         hint = (
             "leave it out of log.path" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
@@ -277,11 +268,11 @@ def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] |
     ]
     if problems := [one for one in found if isinstance(one, str)]:
         return problems[0]
-    first = min((one[0] for one in found if isinstance(one, Days)), default=None)
+    first = min((one[0] for one in found if isinstance(one, tuple)), default=None)
     if first is None:
         return f"expected dates in column '{column}', found nulls only: write them, or leave the file out"
     # Row groups of nulls only count in the file's first day.
-    return [one if isinstance(one, Days) else Days(first, first, mixed=True) for one in found]
+    return [one if isinstance(one, tuple) else (first, first, True) for one in found]
 
 
 def _group_days(chunk: Any, kind: pa.DataType, logical: Any, rows: int) -> Days | str | None:
@@ -301,7 +292,7 @@ def _group_days(chunk: Any, kind: pa.DataType, logical: Any, rows: int) -> Days 
         first, last = (time // DAY for time in times)
         if not _FIRST <= first <= last <= _LAST:
             return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
-        return Days(first, last, mixed=nulls or first < last)
+        return first, last, nulls or first < last
     bounds = bounds_of(statistics)
     if bounds is None:
         return "expected dates in the column's statistics in the footer, found what is no text: write the file again"
@@ -312,7 +303,7 @@ def _group_days(chunk: Any, kind: pa.DataType, logical: Any, rows: int) -> Days 
     first, last = sorted((day_number(days[0]), day_number(days[1])))
     # Text between two texts that begin with the same date begins with it too.
     same = first == last and ends[0][:8] == ends[1][:8]
-    return Days(first, last, mixed=nulls or not same)
+    return first, last, nulls or not same
 
 
 def time_bounds(chunk: Any, logical: Any) -> tuple[int, int] | None:

@@ -81,21 +81,14 @@ def metadata_of(
     facts : method, parameters, score_transform, monotone, data; of a segmented table also segments, its columns.
     content : the fingerprint
     """
-    metadata = {
-        "format_version": format_version,
-        "version": version,
-        "method": facts["method"],
-        "parameters": as_json(facts["parameters"]),
-        "score_transform": facts["score_transform"],
-        "monotone": "true" if facts["monotone"] else "false",
-        "data": as_json(facts["data"]),
-        "fingerprint": content,
+    own = ("method", "parameters", "score_transform", "monotone", "data")
+    metadata = {"format_version": format_version, "version": version}
+    metadata |= {name: facts[name] for name in own} | {"fingerprint": content}
+    metadata |= {name: facts[name] for name in ("interval", "segments") if name in facts}
+    return {
+        _PREFIX + name: value if isinstance(value, str) else as_json(value)
+        for name, value in metadata.items()
     }
-    if "interval" in facts:
-        metadata["interval"] = facts["interval"]
-    if "segments" in facts:
-        metadata["segments"] = as_json(facts["segments"])
-    return {_PREFIX + key: text for key, text in metadata.items()}
 
 
 def read_lookup_table(path: str) -> LookupTable:
