@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
-from calibrators.arithmetic.passes import Points
+from calibrators.arithmetic.passes import Points, collapse
 from pipeline.fit.holdout import PlainRows, Rows, measure_held_out
 from pipeline.sort import division
 from pipeline.sort.division import _salt, sides
@@ -37,12 +37,6 @@ class Split:
     def _some(self, points, side):
         found = sides(self.share, points)[side]
         return Points(*(column[found.weight > 0] for column in found))
-
-
-def points_of(score, label, weight=None):
-    weight = np.ones(len(score)) if weight is None else weight
-    scores, place = np.unique(np.asarray(score, float), return_inverse=True)
-    return Points(scores, np.bincount(place, weight), np.bincount(place, weight * np.asarray(label)))
 
 
 def rows_of(points):
@@ -92,7 +86,7 @@ def test_every_row_is_held_out_or_kept_and_a_part_is_drawn_as_the_whole(rows, sh
 def test_the_draw_looks_random_and_is_always_the_same():
     score = np.arange(100_000) / 100_000
     label = np.arange(100_000) % 3 == 0
-    held = Split(0.2).held(points_of(score, label))
+    held = Split(0.2).held(collapse(score, label))
     assert abs(len(held.score) - 20_000) < 4 * math.sqrt(100_000 * 0.16)
     assert abs(held.positives.sum() - 0.2 * label.sum()) < 4 * math.sqrt(label.sum() * 0.16)
     assert abs(held.score.mean() - 0.5) < 0.01
@@ -105,7 +99,7 @@ def test_the_draw_looks_random_and_is_always_the_same():
 
 def test_rows_with_weights_go_one_way_a_score_and_label():
     random = np.random.default_rng(0)
-    points = points_of(random.random(5000), random.random(5000) < 0.5, random.random(5000))
+    points = collapse(random.random(5000), random.random(5000) < 0.5, random.random(5000))
     held, kept = Split(0.3).held(points), Split(0.3).kept(points)
     assert not set(held.score) & set(kept.score)
     assert 0.25 < held.weight.sum() / points.weight.sum() < 0.35
@@ -120,7 +114,7 @@ def test_a_sampled_log_is_predicted_as_it_was_sampled(tmp_path):
     label = random.random(40_000) < score**2 / 4
     there = label | (random.random(40_000) < 0.1)
     one = Isotonic().fit(score, label).calibration_map_
-    rows = rows_of(points_of(score[there], label[there]))
+    rows = rows_of(collapse(score[there], label[there]))
     path = write_lookup(tmp_path / "lookup.parquet", one)
     sampled = measure_held_out(Predictor(path, sampling_rate=0.1), rows)
     assert sampled.bars.ratio == pytest.approx(1, abs=0.03)
@@ -128,7 +122,7 @@ def test_a_sampled_log_is_predicted_as_it_was_sampled(tmp_path):
 
 
 def test_nothing_is_measured_of_one_label():
-    points = points_of(np.arange(10) / 10, np.zeros(10))
+    points = collapse(np.arange(10) / 10, np.zeros(10))
     one = Isotonic().fit(np.arange(10) / 10, np.arange(10) > 4).calibration_map_
     rows = rows_of(points)
     found = measure_held_out(one.predict_ascending, rows, current=one.predict_ascending, fresh=rows)

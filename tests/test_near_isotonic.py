@@ -145,14 +145,10 @@ def assert_optimal(path, points, lam):
     assert np.all(np.abs(u[:-1][moving & (step > 0)]) <= slack)
 
 
-def curve(rng, n):
-    score = np.sort(rng.random(n))
-    return score, rng.random(n) < wave(score)
-
-
 def data_sets(n):
     rng = np.random.default_rng(n)
-    score, labels = curve(rng, n)
+    score = np.sort(rng.random(n))
+    labels = rng.random(n) < wave(score)
     yield "distinct", collapse(score, labels)
     yield "ties", collapse(np.round(score, 2), labels)
     yield "some ties", collapse(np.round(score, max(3, len(str(n)))), labels)

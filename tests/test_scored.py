@@ -493,19 +493,15 @@ def test_few_rows_outside_are_no_reason_to_warn(fitted, call):
     assert "1 row (" in done.stdout
 
 
-def test_the_range_is_that_of_transformed_scores(place, call):
+@pytest.mark.parametrize("own", ["log.score_transform=sigmoid", "score_table.grid=1e-1"])
+def test_the_range_is_that_of_scores_as_they_were_transformed_or_rounded(place, call, own):
     columns = place.predictions()
-    columns["score"] = np.log(columns["score"] / (1 - columns["score"]))
+    if "sigmoid" in own:
+        columns["score"] = np.log(columns["score"] / (1 - columns["score"]))
     place.write_log(columns)
-    call("fit", "log.score_transform=sigmoid").expect(0)
+    call("fit", own).expect(0)
     done = call("score", "--json", "score.max_outside_range=0").expect(0)
     assert (done.json["rows_below_range"], done.json["rows_above_range"]) == (0, 0)
-
-
-def test_scores_rounded_to_a_grid_are_inside(place, call):
-    place.write_log()
-    call("fit", "score_table.grid=1e-1").expect(0)
-    call("score", "score.max_outside_range=0").expect(0)
 
 
 @pytest.mark.parametrize("own", ["none", "sigmoid"])

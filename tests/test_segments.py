@@ -365,15 +365,8 @@ def test_too_many_segments_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputRejectedError, match="expected at most 3 segments"):
         fit(tmp_path, table, ("s",))
     table = table.set_column(2, "s", pa.array([1, 2, 3, 3]))
-    assert len(fit_of(tmp_path / "three", table).levels[1].keys) == 3
-
-
-def fit_of(folder, table):
-    folder.mkdir()
-    return fit(folder, table, ("s",))
-
-
-# Damaged tables
+    (tmp_path / "three").mkdir()
+    assert len(fit(tmp_path / "three", table, ("s",)).levels[1].keys) == 3
 
 
 # The command

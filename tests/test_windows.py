@@ -83,12 +83,6 @@ def manifest(summary):
     return json.loads((Path(summary["lookup_path"]).parent / "manifest.json").read_text())
 
 
-def fresh(root: Path, path, name: str, /, **sections) -> bytes:
-    """The lookup table of a fit of a raw log in a store of its own, under the same version number."""
-    shutil.rmtree(root / name, ignore_errors=True)
-    return lookup(run(root, path, name, **sections))
-
-
 def content(summary) -> str:
     return summary["fingerprint"]
 
@@ -296,7 +290,7 @@ def test_rows_are_divided_by_a_columns_days(tmp_path, kind):
     found = run(
         tmp_path, tmp_path / "log", log=weighted, window=window(until=date_of(4)), executor=Shuffled()
     )
-    assert lookup(found) == fresh(tmp_path, tmp_path / "inside", "raw", log=weighted)
+    assert lookup(found) == lookup(run(tmp_path, tmp_path / "inside", "raw", log=weighted))
     assert found["window"]["days_sorted"] == 3
     latest = run(tmp_path, tmp_path / "log", log=weighted, window=window())
     assert latest["window"]["last"] == date_of(5)
