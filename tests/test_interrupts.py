@@ -301,36 +301,24 @@ def on_a_terminal(script, columns=100):
 
 
 SCRIPT = """
-from jobs.progress import reporting
+import logging
+from jobs.progress import log_to_stderr, reporting
+log_to_stderr()
 with reporting() as report:
     for stage in ("sort", "merge"):
         for done in range(4):
             report(stage, done, 3)
+            if (stage, done) == ("sort", 1):
+                logging.getLogger("logcal").info("a line meanwhile")
 print("the result")
 """
 
 
-def test_bars_on_a_terminal_and_none_of_them_on_stdout():
+def test_bars_on_a_terminal_below_log_lines_and_none_of_them_on_stdout():
     shown, stdout = on_a_terminal(SCRIPT)
     assert stdout == "the result\n"
     for stage in ("sort", "merge"):
         assert any(stage in line and "3/3" in line for line in shown.splitlines()), shown
-    assert "Traceback" not in shown
-
-
-LINE_MEANWHILE = """
-import logging
-from jobs.progress import log_to_stderr
-from jobs.progress import reporting
-log_to_stderr()
-with reporting() as report:
-    report("sort", 0, 3)
-    logging.getLogger("logcal").info("a line meanwhile")
-    report("sort", 3, 3)
-"""
-
-
-def test_log_lines_stand_above_the_bars():
-    shown, _ = on_a_terminal(LINE_MEANWHILE)
     (line,) = (line for line in shown.splitlines() if "a line meanwhile" in line)
     assert "sort" not in line.rpartition("\x1b[2K")[2]
+    assert "Traceback" not in shown

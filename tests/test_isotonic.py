@@ -52,20 +52,6 @@ SCORE = st.one_of(
 )
 
 
-def test_large_groups_at_once_are_each_group_alone():
-    rng = np.random.default_rng(0)
-    groups = []
-    for size, digits in ((5000, 9), (3, 9), (4097, 2), (1, 9), (2048, 1), (3000, 0)):
-        score = rng.random(size).round(digits)
-        groups.append((score, rng.random(size) < 0.2 + 0.6 * score))
-    # More blocks than the first stack holds.
-    score = np.arange(50_000) / 50_000
-    groups.append((score, rng.random(score.size) < score**40))
-    steps = np.repeat(np.arange(600.0), 600)
-    groups.append((steps, np.tile(np.arange(600.0), 600) < steps))
-    check_groups(groups)
-
-
 def check_classes(s, z):
     blocks, distinct = pool_classes(np.sort(s[~z] + 0.0), np.sort(s[z] + 0.0))
     points = collapse(s, z)
@@ -111,8 +97,18 @@ def test_equals_scikit_learn_with_two_rows_more_at_the_ends(n, digits, weighted,
     assert points.weight @ ours.predict(points.score) == pytest.approx(expected_positives)
 
 
-def check_groups(groups, ends=0.3):
+def test_large_groups_at_once_are_each_group_alone():
     """Each group pooled in two parts, and then what that leaves."""
+    rng = np.random.default_rng(0)
+    groups, ends = [], 0.3
+    for size, digits in ((5000, 9), (3, 9), (4097, 2), (1, 9), (2048, 1), (3000, 0)):
+        score = rng.random(size).round(digits)
+        groups.append((score, rng.random(size) < 0.2 + 0.6 * score))
+    # More blocks than the first stack holds.
+    score = np.arange(50_000) / 50_000
+    groups.append((score, rng.random(score.size) < score**40))
+    steps = np.repeat(np.arange(600.0), 600)
+    groups.append((steps, np.tile(np.arange(600.0), 600) < steps))
     distinct = np.unique(np.concatenate([s for s, _ in groups]) + 0.0)
     parts = [[], []]
     for s, z in groups:
