@@ -45,29 +45,25 @@ METHODS = {
 COMPARED = ("auto", "isotonic", "platt", "histogram", "enir", "bbq", "abb")
 """Methods that comparisons compare unless others are named."""
 
-_MODULES = {
-    "ABB": "calibrators.methods.bayesian_binning",
-    "ACP": "calibrators.methods.acp",
-    "Auto": "calibrators.methods.auto",
-    "BBQ": "calibrators.methods.bbq",
-    "Beta": "calibrators.methods.beta",
-    "CalibratedClassifier": "calibrators.methods.classifier",
-    "CalibrationMap": "calibrators.arithmetic.calibration_map",
-    "Calibrator": "calibrators.methods.base",
-    "DGG": "calibrators.methods.dgg",
-    "ENIR": "calibrators.methods.enir",
-    "Grouped": "calibrators.methods.dgg",
-    "HistogramBinning": "calibrators.methods.bbq",
-    "Isotonic": "calibrators.methods.isotonic",
-    "NearIsotonic": "calibrators.methods.near_isotonic_regression",
-    "Platt": "calibrators.methods.platt",
-    "Points": "calibrators.arithmetic.passes",
-    "SBB": "calibrators.methods.bayesian_binning",
-    "Smooth": "calibrators.methods.smooth",
-    "collapse": "calibrators.arithmetic.passes",
-    "near_isotonic_path": "calibrators.methods.solution_path",
-    "project_isotonic": "calibrators.methods.isotonic",
+_CLASSES = {
+    "arithmetic.calibration_map": ("CalibrationMap",),
+    "arithmetic.passes": ("Points", "collapse"),
+    "methods.acp": ("ACP",),
+    "methods.auto": ("Auto",),
+    "methods.base": ("Calibrator",),
+    "methods.bayesian_binning": ("ABB", "SBB"),
+    "methods.bbq": ("BBQ", "HistogramBinning"),
+    "methods.beta": ("Beta",),
+    "methods.classifier": ("CalibratedClassifier",),
+    "methods.dgg": ("DGG", "Grouped"),
+    "methods.enir": ("ENIR",),
+    "methods.isotonic": ("Isotonic", "project_isotonic"),
+    "methods.near_isotonic_regression": ("NearIsotonic",),
+    "methods.platt": ("Platt",),
+    "methods.smooth": ("Smooth",),
+    "methods.solution_path": ("near_isotonic_path",),
 }
+_MODULES = {name: f"calibrators.{module}" for module, names in _CLASSES.items() for name in names}
 
 __all__ = sorted(_MODULES)  # noqa: PLE0605
 

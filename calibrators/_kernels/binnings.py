@@ -9,7 +9,6 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.sums import two_sum
 
 _HALF_LOG_2PI = 0.9189385332046727
 _SMALL = 0.1
@@ -148,24 +147,17 @@ def _difference(high_1, low_1, high_0, low_0):
 def fill_bins(cuts, ends, chosen, count, out):
     """Interval, weight and positives of the bins between chosen cuts.
 
-    cuts : float64 array, shape (cuts, 3 or 5): edge, cumulative weight and positives, and the two's low parts.
+    cuts : float64 array, shape (cuts, 5): edge, cumulative weight and positives, each with its low part
     ends : shape (5,): the same of the end of the data. out : bin edges, weight, positives: arrays that are filled
     """
     bin_edges, weight, positives = out
-    has_low = cuts.shape[1] == 5
     w0 = k0 = w0_low = k0_low = 0.0
     bin_edges[0] = 0.0
     for b in range(count + 1):
-        if b < count:
-            row = cuts[chosen[b]]
-            w_low, k_low = (row[3], row[4]) if has_low else (0.0, 0.0)
-        else:
-            row = ends
-            w_low, k_low = ends[3], ends[4]
-        weight[b] = _difference(row[1], w_low, w0, w0_low)
-        positives[b] = min(_difference(row[2], k_low, k0, k0_low), weight[b])
-        bin_edges[b + 1] = row[0]
-        w0, k0, w0_low, k0_low = row[1], row[2], w_low, k_low
+        row = cuts[chosen[b]] if b < count else ends
+        weight[b] = _difference(row[1], row[2], w0, w0_low)
+        positives[b] = min(_difference(row[3], row[4], k0, k0_low), weight[b])
+        bin_edges[b + 1], w0, w0_low, k0, k0_low = row
 
 
 @kernel(inline=True)
@@ -205,28 +197,3 @@ def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
             score += constant - _log_gamma_pair(alpha, beta)
         scores[model] = score
         sizes[model] = count + 1
-
-
-@kernel
-def average_steps(at, change, start):
-    """Running totals of start plus the changes at each distinct place, in double-double arithmetic.
-
-    at : int64 array, ascending. Returns the distinct places and the totals before, between and after them.
-    """
-    places = np.empty(at.size, np.int64)
-    totals = np.empty(at.size + 1)
-    high, low = start, 0.0
-    totals[0] = start
-    n = 0
-    i = 0
-    while i < at.size:
-        place = at[i]
-        while i < at.size and at[i] == place:
-            high, error = two_sum(high, change[i])
-            low += error
-            i += 1
-        high, low = two_sum(high, low)
-        places[n] = place
-        n += 1
-        totals[n] = high
-    return places[:n].copy(), totals[: n + 1].copy()

@@ -124,10 +124,8 @@ def part_totals(points: Points) -> PartTotals:
 
 def layout_of(parts: list[PartTotals]) -> Layout:
     """The layout of parts in ascending order."""
-    weight_before, positives_before = [np.empty(0)], [np.empty(0)]
-    for part in parts:
-        weight_before.append(expansion_of(np.concatenate([weight_before[-1], part[3]])))
-        positives_before.append(expansion_of(np.concatenate([positives_before[-1], part[4]])))
+    weight_before = running_sums([part[3] for part in parts])
+    positives_before = running_sums([part[4] for part in parts])
     weight, weight_low = _double_double(weight_before[-1])
     positives, positives_low = _double_double(positives_before[-1])
     return Layout(
@@ -141,6 +139,14 @@ def layout_of(parts: list[PartTotals]) -> Layout:
         weight_before=tuple(weight_before[:-1]),
         positives_before=tuple(positives_before[:-1]),
     )
+
+
+def running_sums(parts: list[Array]) -> list[Array]:
+    """The exact sums before each part, and of all, as expansions. parts : of each its sum."""
+    running = [np.empty(0)]
+    for part in parts:
+        running.append(expansion_of(np.concatenate([running[-1], part])))
+    return running
 
 
 def _double_double(expansion: Array) -> tuple[float, float]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from calibrators._kernels import drawn_cells as kernel
 from calibrators._kernels import sums
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
+from calibrators.arithmetic.pooling import pool_classes
 
 DRAWN = 8192
 """Points at most, for either label."""
@@ -117,7 +118,10 @@ def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
     highest = np.unique(np.concatenate([_first_distinct(column[::-1], ENDS) for column in either]))[-ENDS:]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), lowest, highest]))
     # Rows below each mark, and up to it: a gap, a point, a gap, ...
-    bounds = [np.column_stack(_places(column, marks)) for column in either]
+    bounds = [
+        np.column_stack([np.searchsorted(column, marks), np.searchsorted(column, marks, "right")])
+        for column in either
+    ]
     stops = [np.append(bound.ravel(), column.size) for bound, column in zip(bounds, either, strict=True)]
     starts = [np.append(0, stop[:-1]) for stop in stops]
     counts = [(stop - start).astype(np.float64) for stop, start in zip(stops, starts, strict=True)]
@@ -130,7 +134,7 @@ def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
     first, last = first[some], last[some]
     own = (counts[0] + counts[1])[some], counts[1][some]
     state = _Drawn(first, last, _priorities(first, last, drawn), *own, (np.ones(first.size, np.int64),) * 2)
-    return state, int(kernel.distinct_in_either(negatives, positives))
+    return state, pool_classes(negatives, positives)[1]
 
 
 def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
@@ -148,19 +152,6 @@ def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, 
             least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
     found, _ = likely(0.0, count, salt)
     return np.asarray(found[np.lexsort((found[:, 1], -found[:, 0]))[:DRAWN]])
-
-
-def _places(values: Array, marks: Array) -> tuple[Indices, Indices]:
-    """Find the begin and end of ascending marks in ascending values."""
-    start = np.searchsorted(values, marks)
-    end = start.copy()
-    # Most marks are one value, or none: a look beside a place is cheaper than another search.
-    for _ in range(2):
-        at = np.minimum(end, values.size - 1)
-        end += (values[at] == marks) & (end < values.size) if values.size else 0
-    many = np.flatnonzero(end == start + 2)
-    end[many] = np.searchsorted(values, marks[many], side="right")
-    return start, end
 
 
 def _first_distinct(values: Array, most: int) -> Array:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -127,19 +127,21 @@ def _combined(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]
 
 
 Passes = Generator[Pass, Any, CalibrationMap]
+T = TypeVar("T")
 
 
-def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) -> Any:
+def run_passes(passes: Generator[Pass, Any, T], run: Callable[[Pass], Any]) -> T:
     """Carry out passes one after the other with `run`; return what they return."""
     try:
         request = next(passes)
         while True:
             request = passes.send(run(request))
     except StopIteration as stop:
-        return stop.value
+        found: T = stop.value
+        return found
 
 
-def run_in_memory(passes: Generator[Pass, Any, Any], points: Points) -> Any:
+def run_in_memory(passes: Generator[Pass, Any, T], points: Points) -> T:
     """Carry out passes over points in memory, as one part."""
     return run_passes(passes, in_memory(points))
 

@@ -144,18 +144,7 @@ class Assessment:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: numbers, strings, lists and None."""
-        return {
-            "weight": self.weight,
-            "positives": self.positives,
-            "weighted": self.weighted,
-            "lowest": self.lowest,
-            "highest": self.highest,
-            "mean_prediction": self.mean_prediction,
-            "measures": self.measures.as_dict(),
-            "by_width": [asdict(group) for group in self.by_width],
-            "by_frequency": [asdict(group) for group in self.by_frequency],
-            "histogram": {name: list(column) for name, column in asdict(self.histogram).items()},
-        }
+        return asdict(self) | {"measures": self.measures.as_dict()}
 
 
 def wilson_interval(frequency: float, size: float) -> tuple[float, float]:

@@ -266,8 +266,7 @@ def error_bars(
     (2.0, 1.7, 0.875)
     """
     points, _ = check_predictions(probability, weight, positives)
-    found: ErrorBars = run_in_memory(error_bar_passes(), points)
-    return found
+    return run_in_memory(error_bar_passes(), points)
 
 
 def certainty(
@@ -284,8 +283,7 @@ def certainty(
     0.25
     """
     points, _ = check_predictions(probability, weight, positives)
-    found: Certainty = run_in_memory(certain_passes(None), points)[2]
-    return found
+    return run_in_memory(certain_passes(None), points)[2]
 
 
 def compare(

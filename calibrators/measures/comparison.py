@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrators.arithmetic.double_double import Pair, twelve
 from calibrators.arithmetic.passes import Array, Pass, Points
-from calibrators.measures.engine import Integers, Predict, sum_terms
+from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _terms(p: Array, q: Array, w: Array, k: Array) -> list[Array]:
 
 def comparison_of(parts: list[Pair]) -> Comparison:
     """The comparison over all parts of a column, from their `pair_sums`."""
-    total = Pair(np.stack([one.high for one in parts]), np.stack([one.low for one in parts])).total()
+    total = stacked(parts).total()
     weight, positives, expected_old, expected_new, moved, infinite_old, infinite_new, *losses = (
         total.high.tolist()
     )

@@ -275,15 +275,9 @@ def mean_deviation(size: Array, p: Array) -> Array:
     return np.where((p > 0) & (p < 1), 2.0 * p * (1.0 - p) * np.where(n == 0, 1.0, chance), 0.0)
 
 
-_STIRLING = np.array(
-    [
-        0.0,
-        *(
-            math.lgamma(n + 1) - (n + 0.5) * math.log(n) + n - 0.5 * math.log(2 * math.pi)
-            for n in range(1, 16)
-        ),
-    ]
-)
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_RESTS = [math.lgamma(n + 1) - (n + 0.5) * math.log(n) + n - _HALF_LOG_2PI for n in range(1, 16)]
+_STIRLING = np.array([0.0, *_RESTS])
 
 
 def _stirling(n: Array) -> Array:

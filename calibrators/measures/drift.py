@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.double_double import Pair, twelve, twelve_digits
 from calibrators.arithmetic.passes import Array, Pass, Points
-from calibrators.measures.engine import Integers, Predict, sum_terms
+from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
 
 CHANGES = (-0.7, -0.4, -0.2, -0.1, -0.05, 0.05, 0.1, 0.2, 0.4, 0.7)
 """The changes of the log odds that are looked for, beyond the tolerance."""
@@ -79,7 +79,7 @@ def _terms(tolerance: float, p: Array, w: Array, k: Array) -> list[Array]:
 
 def evidence_of(parts: list[Pair]) -> Evidence:
     """The evidence of a column, from the `evidence_sums` of its parts."""
-    total = Pair(np.stack([one.high for one in parts]), np.stack([one.low for one in parts])).total()
+    total = stacked(parts).total()
     weight, positives, expected, impossible = total.high[:4].tolist()
     # Each positive has gained the change, and every row what the normalisation has lost.
     lost = total[4:] * np.where(np.array(CHANGES) > 0, -1.0, 1.0)

@@ -116,17 +116,10 @@ class Sums:
         """One of columns of one point each, which reaches any limit."""
         own = slice(i, i + 1)
         none = np.zeros((1, limits, kernels.BINNED))
-        return replace(
-            self,
-            low=self.low[own],
-            high=self.high[own],
-            whole=self.whole[own],
-            scale=self.scale[own],
-            values=self.values[own],
-            upto=self.upto[own],
-            below=Pair(none, none),
-            ties=np.broadcast_to(points[i], (1, limits, 4)),
-        )
+        mine = {
+            name: getattr(self, name)[own] for name in ("low", "high", "whole", "scale", "values", "upto")
+        }
+        return replace(self, **mine, below=Pair(none, none), ties=np.broadcast_to(points[i], (1, limits, 4)))
 
     def of(self, term: int) -> Pair:
         """A sum of all columns, by its number."""
@@ -468,7 +461,7 @@ def merge(wanted: Wanted, groups: int, states: Sequence[PartState]) -> Merged:
         scale=scale,
         values=values,
         edges=pieces[0].edges,
-        upto=_stacked([one.upto for one in pieces]).total(),
+        upto=stacked([one.upto for one in pieces]).total(),
         targets=targets,
         below=below,
         ties=ties,
@@ -509,7 +502,8 @@ def _aligned(elements: list[End | Sums], ends: list[End], wanted: Wanted, limits
     return [one if isinstance(one, Sums) else sums.column(next(places), limits, points) for one in elements]
 
 
-def _stacked(pairs: list[Pair]) -> Pair:
+def stacked(pairs: list[Pair]) -> Pair:
+    """Pairs of one shape as one, along a new first axis."""
     return Pair(np.stack([one.high for one in pairs]), np.stack([one.low for one in pairs]))
 
 
@@ -519,7 +513,7 @@ _RANKING = (kernels.HIT_PLACES, kernels.HIT_SQUARES, kernels.MISS_PLACES, kernel
 def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
     """The sums of all pieces, each standing above the ones before it, and the scale of the ranking's."""
     scale = min(float(one.scale[0]) for one in pieces)
-    all_sums = _stacked([one.values[0] for one in pieces])
+    all_sums = stacked([one.values[0] for one in pieces])
     total = all_sums.total()
     # In one scale: of places the square, of their squares the third power of the factor.
     factor = np.array([scale / one.scale[0] for one in pieces])
@@ -541,7 +535,7 @@ def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
 
 def _reached(pieces: list[Sums], targets: Array) -> tuple[Pair, Array]:
     """Return the weight below each target, and the point that reaches it; NaN in parts without it."""
-    binned = _stacked([one.values[0, : kernels.BINNED] for one in pieces]).running()
+    binned = stacked([one.values[0, : kernels.BINNED] for one in pieces]).running()
     through = binned.high[1:, kernels.WEIGHT]
     below, ties = np.full((2, targets.size, kernels.BINNED), np.nan), np.full((targets.size, 4), np.nan)
     for t, target in enumerate(targets.tolist()):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import measures as kernels
-from calibrators.arithmetic.double_double import twelve, twelve_digits
+from calibrators.arithmetic.double_double import twelve_digits
 from calibrators.arithmetic.ordering import ascending
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, together
 from calibrators.measures.assessment import (
@@ -154,8 +154,7 @@ def assess(
     points, _ = check_predictions(probability, weight, positives)
     parts = [(float(points.score[0]), points.weight.sum(keepdims=True))]
     passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows, parts=parts)
-    found: Assessment = run_in_memory(passes, points)
-    return found
+    return run_in_memory(passes, points)
 
 
 def check_predictions(
@@ -254,11 +253,12 @@ def measured_passes(
             raise ValueError(f"{name}: expected a whole number >= 1, found {number}")
     column = yield from column_passes(replace(wanted, edges=bin_edges(bins, histogram_bins)), bins, parts)
     if column.sums.probabilities[0]:
-        return _assess_probabilities(column.sums, (bins, histogram_bins), rows), column
+        fine = _histogram([0.0, *_inner(histogram_bins), 1.0], column.sums)
+        return _assessed(column.sums, bins, fine, rows), column
     edges = _edges_over(float(column.sums.low[0]), float(column.sums.high[0]), histogram_bins)
     again = Wanted(wanted.predict, tuple(edges[1:-1].tolist()), wanted.rate)
     found = yield Pass(partial(part_state, again, None), partial(merge, again, 1))
-    return _assess_scores(column.sums, _histogram(edges.tolist(), found.sums), rows), column
+    return _assessed(column.sums, bins, _histogram(edges.tolist(), found.sums), rows), column
 
 
 def bin_edges(*several: int) -> tuple[float, ...]:
@@ -348,33 +348,33 @@ def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, 
 # Of one column.
 
 
-def _assess_probabilities(sums: Sums, sizes: tuple[int, int], rows: int | None) -> Assessment:
-    bins, histogram_bins = sizes
-    weighted = _weighted(sums, rows)
-    groups = groups_of(sums)
-    borders = [float(sums.low[0]), *sums.ties[0, :, 0].tolist(), float(sums.high[0])]
-    widths = [0.0, *_inner(bins), 1.0]
+def _assessed(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> Assessment:
+    proper, weighted, groups = bool(sums.probabilities[0]), _weighted(sums, rows), groups_of(sums)
+    low, high = float(sums.low[0]), float(sums.high[0])
     values = {name: float(own[0]) for name, own in measures_of_columns(sums, groups, bins).items()}
-    reasons = _one_label(sums)
-    if math.isinf(values["log_loss"]):
+    reasons, widths = _one_label(sums), [0.0, *_inner(bins), 1.0]
+    if not proper:
+        why = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
+        reasons |= dict.fromkeys((name for name in MEASURES if name != "auc"), why)
+    elif math.isinf(values["log_loss"]):
         infinite = float(sums.of(kernels.INFINITE).high[0])
         reasons["log_loss"] = (
             f"infinite, because rows of weight {infinite:g} have a label that was given probability 0"
         )
-    found: dict[str, Any] = {name: values[name] for name in MEASURES}
-    found["auc"] = None if "auc" in reasons else found["auc"]
-    fine = [0.0, *_inner(histogram_bins), 1.0]
+    measures: dict[str, Any] = {name: None if math.isnan(values[name]) else values[name] for name in MEASURES}
     return Assessment(
         weight=values["weight"],
         positives=values["positives"],
         weighted=weighted,
-        lowest=float(sums.low[0]),
-        highest=float(sums.high[0]),
-        mean_prediction=values["mean_prediction"],
-        measures=Measures(**found, reasons=reasons),
-        by_width=_reliability(widths, bins_of(sums, widths), weighted),
-        by_frequency=_reliability(borders, groups, weighted),
-        histogram=_histogram(fine, sums),
+        lowest=low,
+        highest=high,
+        mean_prediction=values["mean_prediction"] if proper else None,
+        measures=Measures(**measures, reasons=reasons),
+        by_width=_reliability(widths, bins_of(sums, widths), weighted) if proper else (),
+        by_frequency=_reliability([low, *sums.ties[0, :, 0].tolist(), high], groups, weighted)
+        if proper
+        else (),
+        histogram=histogram,
     )
 
 
@@ -384,25 +384,6 @@ def _one_label(sums: Sums) -> dict[str, str]:
     if hits.high[0] > 0 and misses.high[0] > 0:
         return {}
     return {"auc": f"not defined, because all rows have label {0 if hits.high[0] == 0 else 1}"}
-
-
-def _assess_scores(sums: Sums, histogram: Histogram, rows: int | None) -> Assessment:
-    reasons, low, high = _one_label(sums), float(sums.low[0]), float(sums.high[0])
-    auc = None if reasons else twelve(areas_under_roc(sums)[0])
-    why = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
-    reasons.update((name, why) for name in MEASURES if name != "auc")
-    return Assessment(
-        weight=twelve(sums.of(kernels.WEIGHT).high[0]),
-        positives=twelve(sums.of(kernels.POSITIVES).high[0]),
-        weighted=_weighted(sums, rows),
-        lowest=low,
-        highest=high,
-        mean_prediction=None,
-        measures=Measures(auc=auc, reasons=reasons),
-        by_width=(),
-        by_frequency=(),
-        histogram=histogram,
-    )
 
 
 def _weighted(sums: Sums, rows: int | None) -> bool:

@@ -231,9 +231,10 @@ class Auto(Calibrator):
         each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
         return each * int(self.folds)
 
-    def _passes_for_all_rows(self) -> Passes:
-        # The curve is that of all rows by itself: exactly, the odds of all rows are its odds times the rate.
-        return self._local() if self.candidates is None else super()._passes_for_all_rows()
+    @property
+    def fits_all_rows(self) -> bool:  # type: ignore[override]
+        """True if the map is of all rows by itself: without candidates."""
+        return self.candidates is None
 
     def _passes(self) -> Passes:
         return self._local() if self.candidates is None else self._best()

@@ -149,6 +149,9 @@ class Calibrator(Parameters, ABC):
     as one observation. 1 where weights are counts. No parameter: it belongs to the data, and is known after the first
     pass."""
 
+    fits_all_rows: bool = False
+    """True if `_passes` gives the map of all rows already: exactly, since their odds are the others' times the rate."""
+
     line_: Line | None = None
     """Result instead of `calibration_map_`, if `in_lines` asked for it and the log-odds are a line."""
 
@@ -280,7 +283,7 @@ class Calibrator(Parameters, ABC):
 
     def _passes_for_all_rows(self) -> Passes:
         fitted = yield from self._passes()
-        if self.sampling_rate == 1.0:
+        if self.sampling_rate == 1.0 or self.fits_all_rows:
             return fitted
         from calibrators.arithmetic.sampling import resampling_passes
 

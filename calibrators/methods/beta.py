@@ -82,6 +82,8 @@ class Beta(Calibrator):
     array([0.2, 0.5, 0.8])
     """
 
+    fits_all_rows = True
+
     a_: float
     b_: float
     c_: float
@@ -97,10 +99,6 @@ class Beta(Calibrator):
     def check_parameters(self) -> None:
         """Raise ValueError if `max_error` is outside [1e-12, 0.1]."""
         check_max_error(self.max_error)
-
-    def _passes_for_all_rows(self) -> Passes:
-        # Exactly: the odds of all rows are this map's times the rate.
-        return self._passes()
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""

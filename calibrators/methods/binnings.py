@@ -22,6 +22,7 @@ from calibrators.arithmetic.cumulative import (
     cuts_after,
     places,
     places_in_part,
+    running_sums,
 )
 from calibrators.arithmetic.passes import Pass, Points
 from calibrators.arithmetic.processors import processors
@@ -63,7 +64,7 @@ class Edges(NamedTuple):
 
     Attributes
     ----------
-    cuts : float64 array, shape (edges, 3 or 5): edge; cumulative weight, positives; their low parts if not all zero
+    cuts : float64 array, shape (edges, 5): edge; cumulative weight and positives, each with its low part
     score_sums : float64 array, shape (edges + 1, 2) or (0, 2): cumulative sums of the positives' scores, high and
         low, to each edge and to the end
     """
@@ -120,19 +121,12 @@ def _most_bins(total: float, C: float) -> int:
 
 def score_sum_pass() -> Pass:
     """The pass that yields, for each part, the exact sum of the positives' scores before it; one more at the end."""
-    return Pass(chunk=_score_sum, combine=_running_sums)
+    return Pass(chunk=_score_sum, combine=running_sums)
 
 
 def _score_sum(points: Points) -> Array:
     found: Array = expansion_of(points.score * points.positives)
     return found
-
-
-def _running_sums(parts: list[Array]) -> list[Array]:
-    running = [np.empty(0)]
-    for part in parts:
-        running.append(expansion_of(np.concatenate([running[-1], part])))
-    return running
 
 
 def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | None) -> Pass:
@@ -153,25 +147,15 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     index = np.flatnonzero(marked & (reached < layout.weight))
     cuts = cuts_after(layout, points, index)
     index = index[: cuts.below.size]  # only the last point of all can have been left out
-    counts = cuts.counts
-    columns = [cuts.edges, counts.weight, counts.positives]
-    if counts.weight_low.any() or counts.positives_low.any():
-        columns += [counts.weight_low, counts.positives_low]
     score_sums = np.empty((0, 2))
     if before is not None:
         terms = points.score * points.positives
         score_sums = np.column_stack(exact.sums_through(terms, before[layout.part_of(points)], index + 1))
-    return Edges(np.column_stack(columns), score_sums)
+    return Edges(np.column_stack([cuts.edges, *cuts.counts]), score_sums)
 
 
 def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Edges:
-    width = max(part.cuts.shape[1] for part in parts)
-    cuts = np.zeros((sum(len(part.cuts) for part in parts), width))
-    done = 0
-    for part in parts:
-        cuts[done : done + len(part.cuts), : part.cuts.shape[1]] = part.cuts
-        done += len(part.cuts)
-    score_sums = np.concatenate([part.score_sums for part in parts])
+    cuts, score_sums = (np.concatenate(column) for column in zip(*parts, strict=True))
     if score_sums_before is not None:
         end = exact.sums_through(np.empty(0), score_sums_before[-1], np.zeros(1, np.int64))
         score_sums = np.concatenate([score_sums, np.column_stack(end)])
@@ -189,14 +173,14 @@ def _indexed(reached: Array, low: float, high: float) -> Index:
 
 def _index(layout: Layout, family: Family, edges: Edges) -> Index:
     """Index of what targets are compared with at each edge: the weight below it, or its balanced share of that."""
-    reached = places(layout, edges.cuts[:, 1], edges.cuts[:, 2], balanced=family.balanced)
+    reached = places(layout, edges.cuts[:, 1], edges.cuts[:, 3], balanced=family.balanced)
     if family.balanced:
         reached = np.maximum.accumulate(reached) * layout.weight
     return _indexed(reached, 0.0, layout.weight)
 
 
 def _end(layout: Layout) -> Array:
-    return np.array([1.0, layout.weight, layout.positives, layout.weight_low, layout.positives_low])
+    return np.array([1.0, layout.weight, layout.weight_low, layout.positives, layout.positives_low])
 
 
 def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
@@ -248,12 +232,12 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
         change.append(np.column_stack([-terms[:-1], terms[1:]]).ravel())
     cut = np.concatenate(at)
     order = np.argsort(cut, kind="stable")
-    rows, totals = kernel.average_steps(cut[order], np.concatenate(change)[order], start)
+    rows, counts = np.unique(cut, return_counts=True)
+    steps = np.append(start, np.concatenate(change)[order])
+    totals = exact.sums_through(steps, np.empty(0), np.append(1, 1 + np.cumsum(counts)))[0]
     level = np.clip(totals / np.sum(weight), 0.0, 1.0)
     cuts = edges.cuts[rows]
-    low = cuts[:, 3:] if cuts.shape[1] == 5 else np.zeros((rows.size, 2))
-    counts = Counts(cuts[:, 1], low[:, 0], cuts[:, 2], low[:, 1])
-    return CalibrationMap.from_bins(cuts[:, 0], level, *bin_counts(layout, counts))
+    return CalibrationMap.from_bins(cuts[:, 0], level, *bin_counts(layout, Counts(*cuts[:, 1:].T)))
 
 
 def _model_levels(

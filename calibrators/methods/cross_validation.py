@@ -161,19 +161,9 @@ def cross_validation_passes(
     return CrossValidation(folds, seed, _total(layout, rate), layout.positives, results)
 
 
-def cross_validate(
-    points: Points,
-    calibrators: Mapping[str, Calibrator],
-    *,
-    folds: int = 5,
-    seed: int = 0,
-    rate: float = 1.0,
-    heaviest: float = 1.0,
-) -> CrossValidation:
-    """`cross_validation_passes` over points in memory."""
-    passes = cross_validation_passes(calibrators, folds=folds, seed=seed, rate=rate, heaviest=heaviest)
-    found: CrossValidation = run_in_memory(passes, points)
-    return found
+def cross_validate(points: Points, calibrators: Mapping[str, Calibrator], **options: Any) -> CrossValidation:
+    """`cross_validation_passes`, which takes the options, over points in memory."""
+    return run_in_memory(cross_validation_passes(calibrators, **options), points)
 
 
 def _total(layout: Layout, rate: float) -> float:
@@ -195,8 +185,7 @@ def _measuring(calibration_map: CalibrationMap | None, rate: float) -> Generator
 def _gathered(calibration_map: CalibrationMap, rate: float) -> Generator[Pass, Any, Assessment]:
     """Measures of a map that decreases somewhere: its probabilities are sorted where they have come together."""
     points: Points = yield Pass(partial(_by_probability, calibration_map), _joined)
-    found: Assessment = run_in_memory(assessment_passes(rate=rate), points)
-    return found
+    return run_in_memory(assessment_passes(rate=rate), points)
 
 
 def _by_probability(calibration_map: CalibrationMap, points: Points) -> Points:

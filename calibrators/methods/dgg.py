@@ -19,6 +19,7 @@ from calibrators.arithmetic.cumulative import (
     counts_below_pass,
     layout_of,
     part_totals,
+    running_sums,
     summable,
 )
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, check_number
@@ -186,10 +187,8 @@ def _moments(points: Points) -> Array:
 
 
 def _join_starts(parts: list[tuple[PartTotals, Array]]) -> _Start:
-    moments = [np.empty(0)]
-    for _, moment in parts:
-        moments.append(expansion_of(np.concatenate([moments[-1], moment])))
-    return _Start(layout_of([totals for totals, _ in parts]), tuple(moments))
+    totals, moments = zip(*parts, strict=True)
+    return _Start(layout_of(list(totals)), tuple(running_sums(list(moments))))
 
 
 def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:

@@ -101,7 +101,7 @@ class Isotonic(Calibrator):
 
     def _passes(self) -> Passes:
         if self.strict:
-            return (yield from centred_passes(float(self.ends)))
+            return (yield from _centred_passes(float(self.ends)))
         blocks = yield pooling_pass()
         blocks, level = pool_ends(blocks, float(self.ends))
         return CalibrationMap.from_blocks(blocks.first, blocks.last, level, blocks.weight, blocks.positives)
@@ -121,19 +121,11 @@ class _State(NamedTuple):
     totals: PartTotals
 
 
-class _Centred(NamedTuple):
-    blocks: Blocks
-    level: Array
-    centre: Array
-    layout: Layout
-
-
-def centred_passes(ends: float) -> Passes:
+def _centred_passes(ends: float) -> Passes:
     """The passes of centred isotonic regression, on the pooling of isotonic regression with these `ends`."""
-    fitted: _Centred = yield Pass(chunk=_pool_part, combine=partial(_join_parts, ends))
-    scores, levels = _knots(fitted)
-    counts = yield counts_below_pass(fitted.layout, scores)
-    return CalibrationMap.from_knots(scores, levels, *bin_counts(fitted.layout, counts))
+    layout, scores, levels = yield Pass(chunk=_pool_part, combine=partial(_join_parts, ends))
+    counts = yield counts_below_pass(layout, scores)
+    return CalibrationMap.from_knots(scores, levels, *bin_counts(layout, counts))
 
 
 def _pool_part(points: Points) -> _State:
@@ -144,7 +136,8 @@ def _pool_part(points: Points) -> _State:
     return _State(blocks, components, lengths, part_totals(points))
 
 
-def _join_parts(ends: float, parts: list[_State]) -> _Centred:
+def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Array, Array]:
+    """The layout, and knots: one at the centre of each block; both ends of one at 0 or 1, which cannot be crossed."""
     blocks, level = pool_ends(pool_blocks([part.blocks for part in parts]), ends)
     firsts = np.concatenate([part.blocks.first for part in parts])
     lengths = np.concatenate([part.lengths for part in parts])
@@ -153,17 +146,12 @@ def _join_parts(ends: float, parts: list[_State]) -> _Centred:
     # Sums of products beyond the largest double: the middle of the block.
     centre = np.where(np.isfinite(centre), centre, blocks.first / 2 + blocks.last / 2)
     centre = np.clip(centre, blocks.first, blocks.last)
-    return _Centred(blocks, level, centre, layout_of([part.totals for part in parts]))
-
-
-def _knots(fitted: _Centred) -> tuple[Array, Array]:
-    """One knot at the centre of each block; both ends of a block at level 0 or 1, which cannot be crossed."""
-    blocks, level = fitted.blocks, fitted.level
     flat = (level == 0.0) | (level == 1.0)
-    left, right = np.where(flat, blocks.first, fitted.centre), np.where(flat, blocks.last, fitted.centre)
+    left, right = np.where(flat, blocks.first, centre), np.where(flat, blocks.last, centre)
     scores = np.column_stack([left, right]).ravel()
     distinct = np.append(True, np.diff(scores) > 0)
-    return scores[distinct], np.repeat(level, 2)[distinct]
+    layout = layout_of([part.totals for part in parts])
+    return layout, scores[distinct], np.repeat(level, 2)[distinct]
 
 
 def largest_fall(calibration_map: CalibrationMap) -> float:

@@ -98,6 +98,8 @@ class Platt(Calibrator):
     array([0.579])
     """
 
+    fits_all_rows = True
+
     slope_: float
     intercept_: float
     log_loss_: float
@@ -117,10 +119,6 @@ class Platt(Calibrator):
         """Raise ValueError if `input` is unknown or `max_error` outside [1e-12, 0.1]."""
         check_choice("input", self.input, "score", "logit")
         check_max_error(self.max_error)
-
-    def _passes_for_all_rows(self) -> Passes:
-        # Exactly: the odds of all rows are the sigmoid's times the rate.
-        return self._passes()
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""

@@ -10,14 +10,14 @@ import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic.cumulative import Layout
-from calibrators.arithmetic.passes import Pass, Points, blocks_of, run_in_memory
+from calibrators.arithmetic.passes import Pass, Points, T, blocks_of, run_in_memory
 
 Array = npt.NDArray[np.float64]
 
@@ -198,8 +198,6 @@ _BINS = 1 << 15
 FEWEST_POINTS = 1 << 17
 """Below this many, sweeps over the points cost less than what they are left for."""
 
-T = TypeVar("T")
-
 
 class _Moments(NamedTuple):
     """The sums of `kernel.add_moments` for the bins from `first` on."""
@@ -242,5 +240,4 @@ def solved(passes: Generator[Pass, Any, T], points: Points) -> T:
     """Run a generator of passes on points in memory and return its result, also without an optimum."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: T = run_in_memory(passes, points)
-    return found
+        return run_in_memory(passes, points)

@@ -59,6 +59,7 @@ class Smooth(Calibrator):
 
     single_pass = True
     has_posterior = True
+    fits_all_rows = True
 
     curve_: Curve
 
@@ -76,10 +77,6 @@ class Smooth(Calibrator):
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: cells."""
         return super().gathers(0, parts) + gathered_bytes(points, parts)
-
-    def _passes_for_all_rows(self) -> Passes:
-        # Exactly: the odds of all rows are the curve's times the rate.
-        return self._passes()
 
     def _passes(self) -> Passes:
         fine: FineCells = yield fine_cells_pass()
