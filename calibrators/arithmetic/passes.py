@@ -91,7 +91,7 @@ def together(requests: Sequence[Pass]) -> Pass:
         chunk=partial(_each, [request.chunk for request in requests]),
         combine=partial(_combined, [request.combine for request in requests]),
         only=frozenset().union(*needed) if len(needed) == len(requests) else None,
-        classes=_EachOfClasses(classes) if len(classes) == len(requests) else None,
+        classes=partial(_each_of_classes, classes) if len(classes) == len(requests) else None,
     )
 
 
@@ -99,26 +99,21 @@ def _each(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
     return [chunk(points) for chunk in chunks]
 
 
-@dataclass(frozen=True)
-class _EachOfClasses:
-    several: list[Classes]
-
-    def __call__(self, negatives: Array, positives: Array) -> tuple[list[Any], int]:
-        return self.given(negatives, positives, {})
-
-    def given(
-        self, negatives: Array, positives: Array, known: Mapping[Classes, tuple[Any, int]]
-    ) -> tuple[list[Any], int]:
-        found = [of_classes(classes, negatives, positives, known) for classes in self.several]
-        return [state for state, _ in found], found[0][1]
+Known = Mapping[Classes, tuple[Any, int]]
+"""What some `Pass.classes` have made of the rows of a part already."""
 
 
-def of_classes(
-    classes: Classes, negatives: Array, positives: Array, known: Mapping[Classes, tuple[Any, int]]
-) -> tuple[Any, int]:
-    """Do `Pass.classes`, given what some of them have made of these rows already."""
-    if isinstance(classes, _EachOfClasses):
-        return classes.given(negatives, positives, known)
+def _each_of_classes(
+    several: list[Classes], negatives: Array, positives: Array, known: Known | None = None
+) -> tuple[list[Any], int]:
+    found = [of_classes(classes, negatives, positives, known or {}) for classes in several]
+    return [state for state, _ in found], found[0][1]
+
+
+def of_classes(classes: Classes, negatives: Array, positives: Array, known: Known) -> tuple[Any, int]:
+    """Do `Pass.classes`, given what is known."""
+    if isinstance(classes, partial) and classes.func is _each_of_classes:
+        return _each_of_classes(classes.args[0], negatives, positives, known)
     return known[classes] if classes in known else classes(negatives, positives)
 
 

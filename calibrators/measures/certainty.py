@@ -17,7 +17,7 @@ from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.measures.engine import Merged, Predict, Sums, Wanted, column_passes
-from calibrators.measures.predictions import check_predictions, measured_passes, side_by_side
+from calibrators.measures.predictions import areas_under_roc, check_predictions, measured_passes, side_by_side
 from calibrators.measures.spread import Agreement, Spread, agreement
 
 
@@ -162,7 +162,7 @@ def error_bars_of_columns(sums: Sums, rows: Sums) -> dict[str, Array]:
 def _auc(sums: Sums) -> dict[str, Array]:
     hits, misses = sums.ranked
     some = (hits.high > 0) & (misses.high > 0)
-    auc = np.where(some, sums.of(kernels.HIT_PLACES).high / (2.0 * hits.high * misses.high), np.nan)
+    auc = areas_under_roc(sums)
     variance: Any = 0.0
     for own, other, places, squares in (
         (hits, misses, kernels.HIT_PLACES, kernels.HIT_SQUARES),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array, Points, check_labels, check_scores, collapse
+from calibrators.arithmetic.passes import Array, Points, check_labels, check_number, check_scores, collapse
 from calibrators.arithmetic.pooling import pool_points
 from calibrators.measures.decomposition import mean_losses
 
@@ -116,8 +116,7 @@ def consistency_band(
     """
     if not 0 < level < 1:
         raise ValueError(f"level: expected a number in (0, 1), found {level!r}")
-    if draws < 1:
-        raise ValueError(f"draws: expected a whole number >= 1, found {draws!r}")
+    check_number("draws", draws, "a whole number >= 1", 1, whole=True)
     p, rows = _cells(points)
     random = np.random.default_rng(seed)
     curves = np.empty((draws, p.size))

@@ -146,20 +146,11 @@ class Auto(Calibrator):
         self.ends = ends
         self.max_error = max_error
 
-    @property
-    def single_pass(self) -> bool:  # type: ignore[override]
-        """True if one pass is enough: without candidates."""
-        return self.candidates is None
-
-    @property
-    def has_posterior(self) -> bool:  # type: ignore[override]
-        """True if there is a posterior: without candidates."""
-        return self.candidates is None
-
-    @property
-    def fitted_for_segments(self) -> bool:  # type: ignore[override]
-        """True if the segments' method is known only after all rows are fitted: with candidates."""
-        return self.candidates is not None
+    # With candidates neither one pass nor one curve is enough, and the segments' method is known after the fit alone.
+    single_pass = has_posterior = fits_all_rows = supports_partial_pooling = property(
+        lambda self: self.candidates is None, doc="True without candidates."
+    )
+    fitted_for_segments = property(lambda self: self.candidates is not None, doc="True with candidates.")
 
     def facts(self) -> dict[str, Any]:
         """Chosen method and its competitors."""
@@ -183,11 +174,6 @@ class Auto(Calibrator):
             made.set_params(shrink=1)
         made.sampling_rate = self.sampling_rate
         return made
-
-    @property
-    def supports_partial_pooling(self) -> bool:
-        """Without candidates."""
-        return self.candidates is None
 
     def block_ranges(self) -> MapBlockRanges:
         """The blocks of isotonic regression, in which observations speak for one level, and the map's mean in each."""
@@ -230,11 +216,6 @@ class Auto(Calibrator):
             return super().gathers(points, parts) + gathered_bytes(points, parts)
         each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
         return each * int(self.folds)
-
-    @property
-    def fits_all_rows(self) -> bool:  # type: ignore[override]
-        """True if the map is of all rows by itself: without candidates."""
-        return self.candidates is None
 
     def _passes(self) -> Passes:
         return self._local() if self.candidates is None else self._best()
@@ -295,7 +276,7 @@ class Auto(Calibrator):
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
         # A part is divided once a fold, for all candidates together.
         fits = [
-            folded.training(side_by_side(*(self._make(name)._passes() for name in names)), fold)
+            folded.over(side_by_side(*(self._make(name)._passes() for name in names)), fold)
             for fold in range(folded.folds)
         ]
         by_fold: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))

@@ -142,7 +142,7 @@ def cross_validation_passes(
     folded = FoldedPoints(layout, folds, seed, heaviest)
     names = list(calibrators)
     fits = [
-        folded.training(side_by_side(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
+        folded.over(side_by_side(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
         for fold in range(folds)
     ]
     fitted: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
@@ -150,7 +150,7 @@ def cross_validation_passes(
     maps: list[list[CalibrationMap | None]] = [[*raw, *of_fold] for of_fold in fitted]
     names = [*([RAW] if raw else []), *names]
     measured = [
-        folded.held_out(side_by_side(*(_measuring(one, rate) for one in of_fold)), fold)
+        folded.over(side_by_side(*(_measuring(one, rate) for one in of_fold)), fold, inside=True)
         for fold, of_fold in enumerate(maps)
     ]
     predictions = [[None if one is None else one.predict_ascending for one in of_fold] for of_fold in maps]

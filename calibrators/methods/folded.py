@@ -21,10 +21,7 @@ from calibrators.arithmetic.cumulative import Layout
 from calibrators.arithmetic.hashing import mixed
 from calibrators.arithmetic.passes import Array, Pass, Points
 
-_OUTSIDE, _INSIDE = 0, 1
-
 _MANY = 2.0**40
-"""Places in what `FoldedPoints.split` returns."""
 
 _ROUNDING = 2.0**-40
 """Share of a weight that is rounding, and nothing that could be dealt."""
@@ -83,15 +80,10 @@ class FoldedPoints:
         # Of all of it nothing is left to rounding: a point outside the fold would weigh a last bit.
         return np.where((drawn == count) & (here | (rest == 0)), weight, np.minimum(amount, weight))
 
-    def training(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
-        """Passes, such as a calibrator's, carried out over the observations outside a fold."""
-        return self._over(passes, fold, _OUTSIDE)
-
-    def held_out(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
-        """Passes, such as those that measure, carried out over the observations in a fold."""
-        return self._over(passes, fold, _INSIDE)
-
-    def _over(self, passes: Generator[Pass, Any, Any], fold: int, side: int) -> Generator[Pass, Any, Any]:
+    def over(
+        self, passes: Generator[Pass, Any, Any], fold: int, *, inside: bool = False
+    ) -> Generator[Pass, Any, Any]:
+        """Passes carried out over the observations outside a fold, such as a calibrator's; or over those in it."""
         answer: Any = None
         while True:
             try:
@@ -99,7 +91,7 @@ class FoldedPoints:
             except StopIteration as stop:
                 return stop.value
             answer = yield Pass(
-                chunk=partial(_chunk, self, fold, side, request.chunk, request.only),
+                chunk=partial(_chunk, self, fold, inside, request.chunk, request.only),
                 combine=partial(_combine, request.combine),
                 only=None if request.only is None else self._parts_of(request.only),
             )
@@ -111,8 +103,8 @@ class FoldedPoints:
         return frozenset(first[places].tolist())
 
 
-def _chunk(folded: FoldedPoints, fold: int, side: int, chunk: Any, only: Any, points: Points) -> Any:
-    own = folded.split(points, fold)[side]
+def _chunk(folded: FoldedPoints, fold: int, inside: bool, chunk: Any, only: Any, points: Points) -> Any:
+    own = folded.split(points, fold)[inside]
     if own is None or (only is not None and float(own.score[0]) not in only):
         return None
     return (chunk(own),)
