@@ -11,8 +11,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, SBB, Grouped, HistogramBinning, Isotonic, Points, collapse
 from calibrators.arithmetic.cumulative import cuts_pass, equal_frequency_targets, layout_pass
-from calibrators.methods import binnings as family
-from calibrators.methods.dgg import groups_pass, start_pass
+from calibrators.arithmetic.passes import run_in_memory
+from calibrators.methods.dgg import groups_passes
 
 
 def all_binnings(points, expected_cuts):
@@ -240,22 +240,6 @@ def test_too_many_edges_are_refused():
         BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e9))
 
 
-@pytest.mark.parametrize("reference", ["paper", "authors"])
-def test_threads_change_nothing(monkeypatch, reference):
-    s, z = simulated(3000, 5)
-    alone = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
-    monkeypatch.setattr(family, "_BINS_A_THREAD", 1)
-    monkeypatch.setattr(family, "processors", lambda: 3)
-    shares = []
-    original = family._shares
-    monkeypatch.setattr(family, "_shares", lambda *a: shares.append(original(*a)) or shares[-1])
-    shared = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
-    assert len(shares[0]) == 3
-    for name in alone.models_._fields:
-        np.testing.assert_array_equal(getattr(shared.models_, name), getattr(alone.models_, name))
-    np.testing.assert_array_equal(shared.predict(s), alone.predict(s))
-
-
 # Histogram binning against a loop over rows
 
 
@@ -292,10 +276,7 @@ def test_counts_stay_exact_beside_a_huge_weight():
 
 
 def groups_of(points, size):
-    start = start_pass()
-    first = start.combine([start.chunk(points)])
-    groups = groups_pass(first, size)
-    return groups.combine([groups.chunk(points)])
+    return run_in_memory(groups_passes(size), points)[1]
 
 
 def groups_of_rows(points, size):

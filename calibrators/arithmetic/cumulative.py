@@ -31,6 +31,12 @@ def summable(values: Array) -> Array:
     return np.where(large, np.nan, values) if large.any() else values
 
 
+def point_moments(points: Points) -> Array:
+    """Weight times score; NaN where too large to be added up."""
+    with np.errstate(over="ignore"):
+        return summable(points.weight * points.score)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The parts of the points, in ascending order, and what precedes each.

@@ -100,7 +100,7 @@ def _each(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
 
 
 Known = Mapping[Classes, tuple[Any, int]]
-"""What some `Pass.classes` have made of the rows of a part already."""
+"""States that some `Pass.classes` have made of a part already."""
 
 
 def _each_of_classes(
@@ -119,6 +119,23 @@ def of_classes(classes: Classes, negatives: Array, positives: Array, known: Know
 
 def _combined(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]]) -> list[Any]:
     return [combine([state[i] for state in states]) for i, combine in enumerate(combines)]
+
+
+def side_by_side(*several: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tuple[Any, ...]]:
+    """Carry out several passes in the same sweeps over the same parts; return what each returns, in order."""
+    results: list[Any] = [None] * len(several)
+    answers: dict[int, Any] = dict.fromkeys(range(len(several)))
+    while True:
+        requests = {}
+        for i, answer in answers.items():
+            try:
+                requests[i] = several[i].send(answer)
+            except StopIteration as stop:
+                results[i] = stop.value
+        if not requests:
+            return tuple(results)
+        found = yield together(list(requests.values()))
+        answers = dict(zip(requests, found, strict=True))
 
 
 Passes = Generator[Pass, Any, CalibrationMap]

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve, twelve_digits
-from calibrators.arithmetic.passes import Array, Pass, run_in_memory
+from calibrators.arithmetic.passes import Array, Pass, run_in_memory, side_by_side
 from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.measures.engine import Merged, Predict, Sums, Wanted, column_passes
-from calibrators.measures.predictions import areas_under_roc, check_predictions, measured_passes, side_by_side
+from calibrators.measures.predictions import areas_under_roc, check_predictions, measured_passes, one_label
 from calibrators.measures.spread import Agreement, Spread, agreement
 
 
@@ -133,12 +133,8 @@ def error_bars_of(sums: Sums, rows: Sums | None = None, *, tests: bool = True) -
 
 
 def _reasons(sums: Sums, values: dict[str, Any]) -> dict[str, str]:
-    hits, misses = sums.ranked
-    found = {}
-    if values["auc"] is None:
-        label = 0 if hits.high[0] == 0 or misses.high[0] > 0 else 1
-        found["auc"] = f"not defined, because all rows have label {label}"
-    elif values["auc_error"] is None:
+    found = one_label(sums)
+    if not found and values["auc_error"] is None:
         found["auc_error"] = "not defined, because one of the labels has one row only"
     why = {
         "ratio": "not defined, because every probability is 0",

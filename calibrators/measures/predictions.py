@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve_digits
 from calibrators.arithmetic.ordering import ascending
-from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, together
+from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, side_by_side
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,
@@ -185,23 +185,6 @@ def check_predictions(
     return Points(p[order], w[order], k[order]), order
 
 
-def side_by_side(*several: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tuple[Any, ...]]:
-    """Carry out several passes in the same sweeps over the same parts; return what each returns, in order."""
-    results: list[Any] = [None] * len(several)
-    answers: dict[int, Any] = dict.fromkeys(range(len(several)))
-    while True:
-        requests = {}
-        for i, answer in answers.items():
-            try:
-                requests[i] = several[i].send(answer)
-            except StopIteration as stop:
-                results[i] = stop.value
-        if not requests:
-            return tuple(results)
-        found = yield together(list(requests.values()))
-        answers = dict(zip(requests, found, strict=True))
-
-
 def assessment_passes(
     predict: Predict | None = None,
     *,
@@ -352,7 +335,7 @@ def _assessed(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> 
     proper, weighted, groups = bool(sums.probabilities[0]), _weighted(sums, rows), groups_of(sums)
     low, high = float(sums.low[0]), float(sums.high[0])
     values = {name: float(own[0]) for name, own in measures_of_columns(sums, groups, bins).items()}
-    reasons, widths = _one_label(sums), [0.0, *_inner(bins), 1.0]
+    reasons, widths = one_label(sums), [0.0, *_inner(bins), 1.0]
     if not proper:
         why = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
         reasons |= dict.fromkeys((name for name in MEASURES if name != "auc"), why)
@@ -378,7 +361,7 @@ def _assessed(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> 
     )
 
 
-def _one_label(sums: Sums) -> dict[str, str]:
+def one_label(sums: Sums) -> dict[str, str]:
     """Why there is no AUC, if there is none."""
     hits, misses = sums.ranked
     if hits.high[0] > 0 and misses.high[0] > 0:

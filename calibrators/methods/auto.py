@@ -15,12 +15,20 @@ from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, pa
 from calibrators.arithmetic.curve import cells_on, log_odds, places_of
 from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.local_choice import Choice, Steps, chosen
-from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, check_number, together
+from calibrators.arithmetic.passes import (
+    Array,
+    Blocks,
+    Pass,
+    Passes,
+    Points,
+    check_number,
+    side_by_side,
+    together,
+)
 from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.pooling import check_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
-from calibrators.measures.predictions import side_by_side
 from calibrators.methods.base import Calibrator, MapBlockRanges
 from calibrators.methods.cross_validation import loss_passes
 from calibrators.methods.folded import FoldedPoints

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,15 +23,12 @@ from calibrators.arithmetic.cumulative import (
     running_sums,
 )
 from calibrators.arithmetic.passes import Pass, Points
-from calibrators.arithmetic.processors import processors
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int32]
 
 MOST_EDGES = 1e9
-_BINS_A_THREAD = 1 << 19  # a tenth of a second
-_MOST_THREADS = 8
 
 _MOST_WEIGHT = 1e15
 
@@ -57,6 +52,11 @@ class Family:
     strength: Array
     smoothed: bool
     balanced: bool = False
+
+    @property
+    def models(self) -> tuple[Indices, Array, Array]:
+        """Numbers that tell where the edges of each model lie."""
+        return self.bins, self.numerator, self.denominator
 
 
 class Edges(NamedTuple):
@@ -142,8 +142,7 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     if family.balanced:
         start, reached = start * layout.weight, reached * layout.weight
     marked = np.zeros(reached.size, np.bool_)
-    models = (family.bins, family.numerator, family.denominator)
-    kernel.mark_edges(_indexed(reached, start, float(reached[-1])), models, marked)
+    kernel.mark_edges(_indexed(reached, start, float(reached[-1])), family.models, marked)
     index = np.flatnonzero(marked & (reached < layout.weight))
     cuts = cuts_after(layout, points, index)
     index = index[: cuts.below.size]  # only the last point of all can have been left out
@@ -184,40 +183,11 @@ def _end(layout: Layout) -> Array:
 
 
 def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
-    """The log marginal likelihood of each model, and the number of bins that it ends with.
-
-    Many edges are shared out among threads, whole models each: their number changes no result.
-    """
-    scores = np.empty(family.bins.size)
-    sizes = np.empty(family.bins.size, np.int64)
+    """The log marginal likelihood of each model, and the number of bins that it ends with."""
+    scores, sizes = np.empty(family.bins.size), np.empty(family.bins.size, np.int64)
     index, end = _index(layout, family, edges), _end(layout)
-
-    def score(models: slice) -> None:
-        kernel.log_marginal_likelihoods(
-            edges.cuts,
-            end,
-            index,
-            (family.bins[models], family.numerator[models], family.denominator[models]),
-            family.strength[models],
-            (scores[models], sizes[models]),
-        )
-
-    shares = _shares(family.bins, min(processors(), _MOST_THREADS))
-    if len(shares) == 1:
-        score(shares[0])
-    else:
-        with ThreadPoolExecutor(len(shares)) as threads:
-            list(threads.map(score, shares))
+    kernel.log_marginal_likelihoods(edges.cuts, end, index, family.models, family.strength, (scores, sizes))
     return scores, sizes
-
-
-def _shares(bins: Indices, threads: int) -> list[slice]:
-    """Neighbouring models for each thread, with about as many bins each; one share where threads do not pay."""
-    before = np.cumsum(bins)
-    if before[-1] < threads * _BINS_A_THREAD:
-        threads = 1
-    ends = np.searchsorted(before, before[-1] * np.arange(1, threads) / threads)
-    return [slice(int(a), int(b)) for a, b in pairwise([0, *ends, bins.size]) if a < b]
 
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
@@ -247,8 +217,7 @@ def _model_levels(
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
-    own = (family.bins[model], family.numerator[model], family.denominator[model])
-    count = kernel.edges_of(known, own, chosen)
+    count = kernel.edges_of(known, tuple(one[model] for one in family.models), chosen)
     chosen = chosen[:count]
     bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
     kernel.fill_bins(edges.cuts, end, chosen, count, (bin_edges, w, k))

@@ -14,9 +14,9 @@ from calibrators._kernels import sums
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, join_points, layout_pass
-from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory
+from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, side_by_side
 from calibrators.measures.assessment import Measures
-from calibrators.measures.predictions import Assessment, Predict, assessment_passes, side_by_side
+from calibrators.measures.predictions import Assessment, Predict, assessment_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.folded import FoldedPoints
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Generator
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,15 +15,13 @@ from calibrators.arithmetic import ordering
 from calibrators.arithmetic.cumulative import (
     Indices,
     Layout,
-    PartTotals,
     bin_counts,
     counts_below_pass,
-    layout_of,
-    part_totals,
+    layout_pass,
+    point_moments,
     running_sums,
-    summable,
 )
-from calibrators.arithmetic.passes import Array, Pass, Passes, Points, check_number
+from calibrators.arithmetic.passes import Array, Pass, Passes, Points, check_number, together
 from calibrators.arithmetic.pooling import check_ends
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
@@ -90,11 +89,10 @@ class Grouped(Calibrator):
         return super().gathers(2 * min(2 * points, groups), parts)
 
     def _passes(self) -> Passes:
-        start = yield start_pass()
-        groups = yield groups_pass(start, int(self.group_size))
+        layout, groups = yield from groups_passes(int(self.group_size))
         fitted = self._inner().fit_points(groups).calibration_map_
-        counts = yield counts_below_pass(start.layout, fitted.score_lo[1:])
-        weight, positives = bin_counts(start.layout, counts)
+        counts = yield counts_below_pass(layout, fitted.score_lo[1:])
+        weight, positives = bin_counts(layout, counts)
         return replace(fitted, weight=weight, positives=positives)
 
 
@@ -143,14 +141,6 @@ class DGG(Grouped):
 # Groups of consecutive observations in score order, each a point of its own: its mean score and its sums.
 
 
-@dataclass(frozen=True)
-class _Start:
-    """Counts before each part, and sums of weight times score as expansions, one more for the total."""
-
-    layout: Layout
-    moments: tuple[Array, ...]
-
-
 class _Ends(NamedTuple):
     """Ends of groups; float64 arrays of one shape, ascending.
 
@@ -167,37 +157,28 @@ class _Ends(NamedTuple):
     following: Array
 
 
-def start_pass() -> Pass:
-    """The first pass: the counts of each part, and its sum of weight times score."""
-    return Pass(chunk=_part_start, combine=_join_starts)
+def groups_passes(group_size: int) -> Generator[Pass, Any, tuple[Layout, Points]]:
+    """Yield two passes: counts of each part and its sum of weight times score; then groups' ends, 56 bytes each.
+
+    Return the layout, and the groups as points.
+    """
+    layout, moments = yield together([layout_pass(), Pass(_moment_sum, running_sums)])
+    ends = Pass(
+        partial(_ends_in_part, layout, moments, float(group_size)), partial(_join_groups, layout, moments)
+    )
+    return layout, (yield ends)
 
 
-def groups_pass(start: _Start, group_size: int) -> Pass:
-    """The second pass: gathers the `Points` of the groups, 56 bytes a group from the parts."""
-    return Pass(chunk=partial(_ends_in_part, start, float(group_size)), combine=partial(_join_groups, start))
+def _moment_sum(points: Points) -> Array:
+    return expansion_of(point_moments(points))
 
 
-def _part_start(points: Points) -> tuple[PartTotals, Array]:
-    return part_totals(points), expansion_of(_moments(points))
-
-
-def _moments(points: Points) -> Array:
-    with np.errstate(over="ignore"):
-        return summable(points.weight * points.score)
-
-
-def _join_starts(parts: list[tuple[PartTotals, Array]]) -> _Start:
-    totals, moments = zip(*parts, strict=True)
-    return _Start(layout_of(list(totals)), tuple(running_sums(list(moments))))
-
-
-def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:
+def _ends_in_part(layout: Layout, moments: list[Array], size: float, points: Points) -> _Ends:
     """Find the ends of groups inside a part.
 
     A point may hold many ends; all groups between its first and its last have its score and its level, so two ends
     are enough. Its weight and its positives are shared in proportion.
     """
-    layout = start.layout
     part = layout.part_of(points)
     after = sums.prefix_sums(points.weight, layout.weight_before[part])
     before = np.append(sums.exact_sum(layout.weight_before[part]), after[:-1])
@@ -215,7 +196,7 @@ def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:
     return _Ends(
         at,
         *_sums_at(points.positives, layout.positives_before[part], index, share),
-        *_sums_at(_moments(points), start.moments[part], index, share),
+        *_sums_at(point_moments(points), moments[part], index, share),
         points.score[index],
         np.where(whole, following[index], points.score[index]),
     )
@@ -231,12 +212,11 @@ def _sums_at(values: Array, carry: Array, index: Indices, share: Array) -> tuple
         return total, (high - (total - rest)) + (added - rest) + low
 
 
-def _join_groups(start: _Start, parts: list[_Ends]) -> Points:
-    layout = start.layout
+def _join_groups(layout: Layout, moments: list[Array], parts: list[_Ends]) -> Points:
     ends = [np.concatenate(column) for column in zip(*parts, strict=True)]
     inside = ends[0] < layout.weight
     at, positives, positives_low, moment, moment_low, last, following = (column[inside] for column in ends)
-    moment_total = sums.sums_through(np.empty(0), start.moments[-1], np.zeros(1, np.int64))
+    moment_total = sums.sums_through(np.empty(0), moments[-1], np.zeros(1, np.int64))
     weight = np.diff(at, prepend=0.0, append=layout.weight)
     hits = np.diff(positives, prepend=0.0, append=layout.positives)
     hits += np.diff(positives_low, prepend=0.0, append=layout.positives_low)

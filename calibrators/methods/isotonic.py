@@ -17,7 +17,7 @@ from calibrators.arithmetic.cumulative import (
     counts_below_pass,
     layout_of,
     part_totals,
-    summable,
+    point_moments,
 )
 from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points, check_choice
 from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_ends, pool_points, pooling_pass
@@ -130,9 +130,9 @@ def _centred_passes(ends: float) -> Passes:
 
 def _pool_part(points: Points) -> _State:
     blocks = pool_points(points)
-    with np.errstate(over="ignore"):
-        moments = summable(points.score * points.weight)
-    components, lengths = kernel.expansions_between(moments, np.searchsorted(points.score, blocks.first))
+    components, lengths = kernel.expansions_between(
+        point_moments(points), np.searchsorted(points.score, blocks.first)
+    )
     return _State(blocks, components, lengths, part_totals(points))
 
 
