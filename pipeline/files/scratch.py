@@ -142,13 +142,10 @@ def _same_start(resume: str) -> str:
 
 def _take_over(own: Path | None) -> tuple[Path, int] | None:
     """A folder of this user that no living process holds, without what is not worth keeping; None: there is none."""
-    if own is None:
-        return None
-    try:
-        lock = hold(own)
-    except OSError:
-        return None
-    if lock is None:
+    lock = None
+    with suppress(OSError):
+        lock = None if own is None else hold(own)
+    if own is None or lock is None:
         return None
     # Receipts are unpickled: nobody else may have written them.
     facts = os.fstat(lock)

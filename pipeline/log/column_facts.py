@@ -80,13 +80,11 @@ class LogFacts:
     ----------
     files, rows : of the whole log
     columns : in the files' order, hive keys last
-    looked_at : files whose statistics were read
     """
 
     files: int
     rows: int
     columns: tuple[ColumnFacts, ...]
-    looked_at: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     columns = [_column(field, footers) for field in opened.schemas[0][1]]
     names = {column.name for column in columns}
     columns += [key for key in _hive_keys(files) if key.name not in names]
-    return LogFacts(len(files), sum(file.rows for file in files), tuple(columns), len(some))
+    return LogFacts(len(files), sum(file.rows for file in files), tuple(columns))
 
 
 def _rank(column: ColumnFacts, role: str) -> int:

@@ -20,14 +20,8 @@ _NULL = 2
 
 _PER_DOUBLING = 64
 """Cells of delays a doubling: a delay is known to 1.1 %."""
-_COUNTED = {
-    "matched": MATCHED,
-    "missing": MISSING,
-    "waiting": WAITING,
-    "late": LATE,
-    "early": EARLY,
-    "conflicting": CONFLICTING,
-}
+_COUNTED = ("matched", "missing", "waiting", "late", "early", "conflicting")
+"""Counts of the bits, in their order."""
 
 
 class Joined(NamedTuple):
@@ -103,8 +97,8 @@ class LabelCounts:
         status = joined.status
         by_status = np.bincount(status, minlength=256)
         codes = np.arange(256, dtype=np.uint8)
-        for name, bit in _COUNTED.items():
-            setattr(self, name, getattr(self, name) + int(by_status[(codes & bit) != 0].sum()))
+        for i, name in enumerate(_COUNTED, 2):
+            setattr(self, name, getattr(self, name) + int(by_status[codes & (1 << i) != 0].sum()))
         self.zeros += int(by_status[(codes & (MATCHED | LABEL_BITS)) == MATCHED].sum())
         self.dropped += int(by_status[(codes & MISSING != 0) & (codes & LABEL_BITS == _NULL)].sum())
         if joined.delay is not None:

@@ -272,15 +272,12 @@ class Outcomes:
 
     def facts(self) -> dict[str, Any]:
         """Facts for the manifest about the origin of the labels."""
-        until = None
-        if self.until is not None:
-            until = str(np.datetime64(self.until, "us"))
         return {
             "path": list(self.source.paths),
             "columns": self.types,
             "files": [file.facts() for file in self.files],
             "rows": self.rows,
-            "known_until": until,
+            "known_until": None if self.until is None else str(np.datetime64(self.until, "us")),
             **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
         }
 

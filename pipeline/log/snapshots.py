@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import ConfigError, InputRejectedError, LogcalError, counted, examples
+from logcal.errors import ConfigError, InputRejectedError, counted, examples
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
@@ -101,8 +101,6 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
             f"{folder} is a table of format {format_}, whose files hold deleted and superseded rows too: "
             f"pip install {_EXTRAS[format_]} to read the live ones"
         ) from None
-    except LogcalError:
-        raise
     except Exception as error:  # noqa: BLE001 - the libraries' own kinds of errors are not known here
         fault = as_fault(error, folder)
         if fault is not None:
