@@ -20,8 +20,6 @@ _HELP = {
     "logcal_last_duration_seconds": "How long the last run took.",
     "logcal_rows": "Rows of the last run that was done, by kind.",
     "logcal_measure": "Measures of the last evaluation, after calibration.",
-}
-_STREAM_HELP = {
     "logcal_stream_seen_timestamp_seconds": "When the follower last listed its log.",
     "logcal_stream_batch_timestamp_seconds": "When the last batch ended.",
     "logcal_stream_batch_seconds": "How long the last batch took.",
@@ -94,7 +92,7 @@ def _replace(
 
 def _text(lines: dict[tuple[str, str], str]) -> str:
     found = []
-    for name, meaning in {**_HELP, **_STREAM_HELP}.items():
+    for name, meaning in _HELP.items():
         of_name = sorted((labels, value) for (other, labels), value in lines.items() if other == name)
         if of_name:
             found += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]

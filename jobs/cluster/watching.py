@@ -39,16 +39,15 @@ def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str |
 
 def other_versions(client: Any, workers: list[str]) -> str | None:
     """Describe workers' software that differs; such workers would silently drop tasks that they cannot read."""
-    checks: list[tuple[str, str, Callable[..., str], tuple[str, ...], int]] = [
-        (name, metadata.version(name), metadata.version, (name,), 9)
-        for name in ("logcal", "dask", "distributed")
-    ]
+    checks: dict[str, tuple[Callable[[], str], int]] = {
+        name: (partial(metadata.version, name), 9) for name in ("logcal", "dask", "distributed")
+    }
     # One version may have two sources, as a checkout has that moves on.
-    checks.append(("logcal's source", source_digest(), source_digest, (), 1))
+    checks["logcal's source"] = source_digest, 1
     # Compiled code and pickles of one minor version are not another's.
-    checks.append(("Python", platform.python_version(), platform.python_version, (), 2))
-    for name, ours, function, arguments, parts in checks:
-        found = client.run(function, *arguments, workers=workers, on_error="return")
+    checks["Python"] = platform.python_version, 2
+    for name, (function, parts) in checks.items():
+        ours, found = function(), client.run(function, workers=workers, on_error="return")
         others = {
             worker: version
             for worker, version in found.items()

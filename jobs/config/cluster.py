@@ -55,14 +55,8 @@ def _check_memory(text: Any) -> str:
 def _check_kind(kind: str) -> str:
     if kind in CLUSTER_KINDS or re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", kind):
         return kind
-    raise PydanticCustomError(
-        "choice",
-        "",
-        {
-            "choices": CLUSTER_KINDS,
-            "or": "the dotted path of a cluster class, such as dask_jobqueue.SLURMCluster",
-        },
-    )
+    other = "the dotted path of a cluster class, such as dask_jobqueue.SLURMCluster"
+    raise PydanticCustomError("choice", "", {"choices": CLUSTER_KINDS, "or": other})
 
 
 class SecurityConfig(Section):
@@ -144,7 +138,5 @@ class ClusterConfig(Section):
         if self.arguments and not self.by_class:
             yield "arguments", f"only go with a cluster class, found cluster.kind={self.kind}"
         if self.security.given and self.kind not in (ADDRESS, SCHEDULER_FILE):
-            yield (
-                "security",
-                f"only goes with cluster.kind={ADDRESS} or {SCHEDULER_FILE}, found cluster.kind={self.kind}",
-            )
+            found = f"found cluster.kind={self.kind}"
+            yield "security", f"only goes with cluster.kind={ADDRESS} or {SCHEDULER_FILE}, {found}"

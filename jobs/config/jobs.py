@@ -168,10 +168,8 @@ class MonitorConfig(JobConfig):
         if self.window.column is None:
             yield "window.column", "expected the column that dates the rows, found null"
         if self.log.weight is not None:
-            yield (
-                "log.weight",
-                f"expected null, found '{self.log.weight}': drift is told from independent rows, and weights are none",
-            )
+            said = f"expected null, found '{self.log.weight}'"
+            yield "log.weight", f"{said}: drift is told from independent rows, and weights are none"
 
 
 Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
@@ -346,10 +344,8 @@ class FollowConfig(JobConfig):
         if self.refit.alarm is not None and self.window.column is None:
             yield "refit.alarm", "only goes with window.column, found window.column=null"
         if self.refit.alarm is not None and self.log.weight is not None:
-            yield (
-                "refit.alarm",
-                "only goes with rows without weights, found log.weight: set refit.every instead",
-            )
+            said = "only goes with rows without weights, found log.weight: set refit.every instead"
+            yield "refit.alarm", said
 
 
 class DataConfig(Section):
@@ -387,15 +383,11 @@ class DataConfig(Section):
         roles = {"label": self.label, "row_id": self.row_id, "group": self.group}
         for role, name in roles.items():
             if name is not None and name in (self.features or ()):
-                yield (
-                    "features",
-                    f"expected no column of another meaning, found '{name}', which is data.{role}",
-                )
+                said = f"expected no column of another meaning, found '{name}', which is data.{role}"
+                yield "features", said
         yield from sections.label_conflicts(self.key, self.label, self.labels)
-        if self.time == self.label:
-            yield "time", f"expected another column than data.label, found '{self.time}' for both"
-        for role in ("row_id", "group"):
-            if roles[role] == self.label:
+        for role in ("time", "row_id", "group"):
+            if getattr(self, role) == self.label:
                 yield role, f"expected another column than data.label, found '{self.label}' for both"
         if self.features is not None:
             twice = [name for i, name in enumerate(self.features) if name in self.features[:i]]
@@ -493,10 +485,8 @@ class GenerateConfig(JobConfig):
         if self.generate.stratified and self.generate.split != "row":
             yield "generate.stratified", f"only goes with generate.split=row, found {self.generate.split}"
         if self.generate.training == "partial_fit" and self.data.row_id is not None:
-            yield (
-                "data.row_id",
-                "does not go with generate.training=partial_fit, which takes the rows as they lie: leave it out",
-            )
+            said = "does not go with generate.training=partial_fit, which takes the rows as they lie"
+            yield "data.row_id", f"{said}: leave it out"
 
 
 JOB_CONFIGS: Mapping[str, type[JobConfig]] = {

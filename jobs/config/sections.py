@@ -103,10 +103,8 @@ def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> I
     if not key:
         yield "key", "expected columns such as request_id with labels.path, found none"
     elif labels.key and len(labels.key) != len(key):
-        yield (
-            "labels.key",
-            f"expected as many columns as key has, found {counted(len(labels.key), 'column')} for {len(key)}",
-        )
+        found = f"{counted(len(labels.key), 'column')} for {len(key)}"
+        yield "labels.key", f"expected as many columns as key has, found {found}"
     if label != "label":
         yield "label", f"expected no column of its own with labels.path, found '{label}': set labels.label"
 
@@ -280,10 +278,9 @@ class WindowConfig(Section):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The other keys only mean something with a column."""
-        if self.until is not None and self.column is None:
-            yield "until", "only goes with window.column, found window.column=null"
-        if self.half_life is not None and self.column is None:
-            yield "half_life", "only goes with window.column, found window.column=null"
+        for key in ("until", "half_life"):
+            if getattr(self, key) is not None and self.column is None:
+                yield key, "only goes with window.column, found window.column=null"
         if self.half_life is not None and whole_days(self.last) > 300 * whole_days(self.half_life):
             yield (
                 "half_life",
