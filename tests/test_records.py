@@ -99,14 +99,12 @@ def test_records_can_be_left_out_and_failing_to_write_one_only_warns(place, call
     call("evaluate", f"record.path={place.root / 'file'}").expect(0, "WARNING record.path: cannot write to")
 
 
-def test_dry_runs_leave_nothing(fitted, call):
+def test_a_dry_run_and_the_settings_of_records_leave_nothing(fitted, call):
     before = len(records(fitted))
     call("evaluate", "--dry-run").expect(0)
-    assert len(records(fitted)) == before
-
-
-def test_the_settings_of_records_do_not_make_another_run(fitted, call):
+    # Nor do such settings make another run.
     call("fit", f"record.path={fitted.root / 'r'}", f"record.prometheus={fitted.root / 'a.prom'}").expect(99)
+    assert len(records(fitted)) == before
 
 
 def test_history(fitted, call):
