@@ -160,12 +160,6 @@ def fill_bins(cuts, ends, chosen, count, out):
         bin_edges[b + 1], w0, w0_low, k0, k0_low = row
 
 
-@kernel(inline=True)
-def prior_mean(low, high):
-    """The prior's mean of a bin: the midpoint of its interval, kept away from 0 and 1."""
-    return min(max((low + high) / 2, 0.005), 0.995)
-
-
 @kernel
 def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
     """The log marginal likelihood of each binning, and how many bins it ends with.
@@ -191,7 +185,8 @@ def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
         constant = math.lgamma(strength)
         score = 0.0
         for b in range(count + 1):
-            alpha = strength * prior_mean(bin_edges[b], bin_edges[b + 1])
+            # The midpoint of its interval, kept away from 0 and 1.
+            alpha = strength * min(max((bin_edges[b] + bin_edges[b + 1]) / 2, 0.005), 0.995)
             beta = strength - alpha
             score += log_beta(positives[b] + alpha, weight[b] - positives[b] + beta)
             score += constant - _log_gamma_pair(alpha, beta)

@@ -10,30 +10,20 @@ from calibrators._kernels.sums import two_product
 
 
 @kernel
-def _equal_products(a, b, c, d):
-    """Tell whether a * b equals c * d exactly, for positive doubles."""
-    ma, ea = math.frexp(a)
-    mb, eb = math.frexp(b)
-    mc, ec = math.frexp(c)
-    md, ed = math.frexp(d)
-    shift = (ea + eb) - (ec + ed)
-    if abs(shift) > 1:
-        return False
-    # Mantissas neither overflow nor underflow.
-    ma = math.ldexp(ma, shift)
-    p, p_low = two_product(ma, mb)
-    q, q_low = two_product(mc, md)
-    return p == q and p_low == q_low
-
-
-@kernel
 def same_level(w1, k1, w2, k2):
     """Tell whether k1 / w1 equals k2 / w2 exactly (so that it is transitive)."""
     if k1 == 0.0 or k2 == 0.0:
         return k1 == k2
     if k1 == w1 or k2 == w2:
         return k1 == w1 and k2 == w2
-    return _equal_products(k1, w2, k2, w1)
+    # Products of mantissas neither overflow nor underflow.
+    (ma, ea), (mb, eb), (mc, ec), (md, ed) = math.frexp(k1), math.frexp(w2), math.frexp(k2), math.frexp(w1)
+    shift = (ea + eb) - (ec + ed)
+    if abs(shift) > 1:
+        return False
+    p, p_low = two_product(math.ldexp(ma, shift), mb)
+    q, q_low = two_product(mc, md)
+    return p == q and p_low == q_low
 
 
 @kernel

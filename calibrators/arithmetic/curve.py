@@ -43,9 +43,7 @@ _QUARTILES = 1.3489795003921634  # of a normal distribution, from the lower to t
 _LARGEST = 1.7e308
 
 
-def expit(argument: Array) -> Array:
-    """1 / (1 + exp(-f)), the same to the last bit on every machine."""
-    return logistic(argument)
+expit = logistic
 
 
 def log_odds(probability: Array) -> Array:

@@ -138,7 +138,7 @@ def chosen(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) ->
     """
     curve = fitted(cells)
     maps = _maps(curve, cells, cells.place)
-    if min(_rarer(*half) for half in halves) < _FEWEST:
+    if min(min(positives.sum(), (weight - positives).sum()) for weight, positives in halves) < _FEWEST:
         share = np.zeros(maps.shape)
         share[0] = 1
         return Choice(cells, curve, maps, share, steps, np.full(len(maps), np.nan))
@@ -151,10 +151,6 @@ def chosen(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) ->
     binned = np.stack([np.bincount(at, one, BINS) for one in gains], axis=1)
     share = shares(np.asarray(POWER * binned))[at].T
     return Choice(cells, curve, maps, share, steps, -gains.sum(axis=1) / cells.weight.sum())
-
-
-def _rarer(weight: Array, positives: Array) -> float:
-    return float(min(positives.sum(), (weight - positives).sum()))
 
 
 def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
