@@ -332,9 +332,12 @@ def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, 
 
 
 def _assessed(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> Assessment:
-    proper, weighted, groups = bool(sums.probabilities[0]), _weighted(sums, rows), groups_of(sums)
+    proper, weighted = bool(sums.probabilities[0]), _weighted(sums, rows)
     low, high = float(sums.low[0]), float(sums.high[0])
-    values = {name: float(own[0]) for name, own in measures_of_columns(sums, groups, bins).items()}
+    # Scores that are no probabilities may be as large as doubles are: of those the AUC alone is taken.
+    with np.errstate(all="ignore"):
+        groups = groups_of(sums)
+        values = {name: float(own[0]) for name, own in measures_of_columns(sums, groups, bins).items()}
     reasons, widths = one_label(sums), [0.0, *_inner(bins), 1.0]
     if not proper:
         why = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
