@@ -8,8 +8,6 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.lookup import bits_of, ordinal
 
-_LARGEST = 1.7976931348623157e308
-
 _BITS = 64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _OTHER = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -17,20 +15,19 @@ _OTHER = np.uint64(0xC2B2AE3D27D4EB4F)
 
 @kernel
 def split_classes(score, label, negatives, positives, n, p):
-    """Append the scores of usable rows to one array a class; return the new lengths.
+    """Append the scores of rows to one array a class; return the new lengths.
 
-    score : float64 array; usable when finite. label : uint8 array; usable when 0 or 1.
+    score : float64 array, finite. label : uint8 array of 0 and 1
     negatives, positives : float64 arrays with room for score.size more entries after n and p.
     """
     for i in range(score.size):
         s = score[i] + 0.0  # -0.0 is 0.0
         z = label[i]
-        if z <= 1 and abs(s) <= _LARGEST:
-            # Written without a branch: labels are unpredictable.
-            negatives[n] = s
-            positives[p] = s
-            n += 1 - z
-            p += z
+        # Written without a branch: labels are unpredictable.
+        negatives[n] = s
+        positives[p] = s
+        n += 1 - z
+        p += z
     return n, p
 
 
@@ -46,8 +43,8 @@ def count_rows(score, label, code, table, codes, left):
     table : uint64 array, shape (2 ** k + 1, 2), zeros at first: of each score its bits and one more, and its rows with
         label 0 and, 32 bits higher, with label 1. The last row begins with how many scores there are.
     codes : int32 array, shape (2 ** k,): of each score its code; or empty
-    left : int64 array of the rows' size, is filled with the places of rows that are not counted: unusable ones, and
-        those of scores that came when the table was half full
+    left : int64 array of the rows' size, is filled with the places of rows that are not counted: of scores that came
+        when the table was half full
 
     Returns
     -------
@@ -61,10 +58,6 @@ def count_rows(score, label, code, table, codes, left):
     for i in range(score.size):
         s = score[i] + 0.0  # -0.0 is 0.0
         z = label[i]
-        if not (z <= 1 and abs(s) <= _LARGEST):
-            left[n] = i
-            n += 1
-            continue
         key = np.float64(s).view(np.uint64) + np.uint64(1)
         c = code[i] if code.size else np.int32(0)
         at = np.int64(((key + np.uint64(c) * _OTHER) * _GOLDEN) >> shift)
@@ -197,11 +190,11 @@ def points_of_ranks(rows, starts, distinct, out, ends):
 
 @kernel
 def count_weights(rows, keys, sums, cutters, left):
-    """Do `count_rows` for usable rows with weights, which are cut into parts that add exactly.
+    """Do `count_rows` for rows with weights, which are cut into parts that add exactly.
 
     Parameters
     ----------
-    rows : score, label and weight, see `count_rows`; all are usable
+    rows : score, label and weight, see `count_rows`
     keys : uint64 array, shape (2 ** k + 1,), zeros at first: scores as in `count_rows`, and how many there are
     sums : float64 array, shape (2 ** k, 6): of each score the sums of its weights' three parts, and of positives'
     cutters : four float64 numbers: adding and subtracting one leaves a weight's leading part; last

@@ -12,23 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import Coded, expand_coded, sort_pairs, sort_scores, without_codes
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.ordering import Coded, sort_scores
+from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import WeightSums, add_sums, sums_of
 from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.counting import Counted, CountedWeights
-from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together, without_short
-from pipeline.sort.run_files import (
-    CodedRows,
-    Run,
-    RunSegments,
-    Sections,
-    SignedRows,
-    write_run,
-)
+from pipeline.sort.folding import coded_sections, plain_sections, tagged_sections, together, without_short
+from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
 
 _SIGNS = np.array([-1.0, 1.0])
 """Signs of the weights of rows with label 0 and 1."""
@@ -61,7 +54,8 @@ class Buffer:
 
     def add(self, rows: Rows) -> int:
         """Take the usable rows; return how many there were."""
-        rows = self._wanted(rows)
+        good = usable(rows)
+        rows = rows if good.all() else rows.some(good)
         rest = self.counted.rest(rows) if self._counts(rows) else rows
         used = rows.score.size - rest.score.size
         for start in range(0, rest.score.size, self.capacity):
@@ -84,10 +78,6 @@ class Buffer:
     def _counts(self, rows: Rows) -> bool:
         return rows.weight is None
 
-    def _wanted(self, rows: Rows) -> Rows:
-        # Unusable rows are passed over where the others are copied.
-        return rows
-
     def _append(self, rows: Rows) -> None:
         own = rows.score, rows.label, self.negatives, self.positives, self.n, self.p
         self.n, self.p = row_kernels.split_classes(*own)
@@ -103,11 +93,7 @@ class Buffer:
             negatives, positives = np.append(negatives, more[0]), np.append(positives, more[1])
         sort_scores(negatives)
         sort_scores(positives)
-        negatives, negative_ties = fold(negatives, label=0)
-        positives, positive_ties = fold(positives, label=1)
-        ties = (without_codes(*own) for own in (negative_ties, positive_ties))
-        score, _, *sums = together(*ties, counted)
-        self._write(Sections(negatives, positives, entries=Points(score, *sums)))
+        self._write(plain_sections(negatives, positives, np.empty((0, 2)), counted))
 
     def _add_weights(self, signed: Array) -> None:
         if self.sampling:
@@ -120,12 +106,6 @@ class Buffer:
         self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
 
 
-def _usable(rows: Rows) -> Rows:
-    """The usable rows of a batch, mostly all: scores and weights that are numbers in range, and labels."""
-    good = usable(rows)
-    return rows if good.all() else rows.some(good)
-
-
 class WeightedBuffer(Buffer):
     """Rows with weights, on their way into runs."""
 
@@ -136,9 +116,6 @@ class WeightedBuffer(Buffer):
     def _counts(self, rows: Rows) -> bool:
         return not self.sampling and rows.score.size > 0
 
-    def _wanted(self, rows: Rows) -> Rows:
-        return _usable(rows)
-
     def _append(self, rows: Rows) -> None:
         assert rows.weight is not None
         own = self.rows[self.held : self.held + rows.score.size]
@@ -147,14 +124,10 @@ class WeightedBuffer(Buffer):
         self.held += rows.score.size
 
     def _write_rows(self, counted: Coded) -> None:
-        score, signed = sort_pairs(self.rows[: self.held])
-        self.used_positive += int(np.count_nonzero(signed > 0))
-        self._add_weights(signed)
-        kept, ties = fold_coded(CodedRows.of(score, signed))
-        if counted.score.size:
-            ties = expand_coded(together(ties, counted))
-        entries = Points(ties.score, ties.weight, ties.positives)
-        self._write(Sections(rows=SignedRows(kept.score, kept.signed), entries=entries))
+        pairs = self.rows[: self.held]
+        self.used_positive += int(np.count_nonzero(pairs[:, 1] > 0))
+        self._add_weights(pairs[:, 1])
+        self._write(plain_sections(np.empty(0), np.empty(0), pairs, counted))
 
 
 class CodedBuffer(Buffer):
@@ -174,9 +147,6 @@ class CodedBuffer(Buffer):
         self.score, self.slot = np.empty(self.capacity), np.empty(self.capacity, np.int32)
         self.weight = np.empty(self.capacity if self.weighted else 0)
         self.counts = np.zeros(0, np.int64)
-
-    def _wanted(self, rows: Rows) -> Rows:
-        return _usable(rows)
 
     def _append(self, rows: Rows) -> None:
         assert rows.code is not None

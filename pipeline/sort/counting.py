@@ -61,7 +61,7 @@ class Counted:
     def rest(self, rows: Rows) -> Rows:
         """Count rows where that is less work than sorting them; return those that are left, in their order.
 
-        These are all rows of a batch whose scores mostly differ; unusable ones; and scores that the table has no room
+        These are all rows of a batch whose scores mostly differ; and scores that the table has no room
         for.
         """
         if self._stopped or self.rows + rows.score.size > self.most_rows or not _repeat(rows):
@@ -94,7 +94,7 @@ class Counted:
 
 
 class CountedWeights(Counted):
-    """Usable rows with weights, added up exactly by score, on their way into a run."""
+    """Rows with weights, added up exactly by score, on their way into a run."""
 
     most_rows = 1 << _ROOM
 

@@ -17,10 +17,11 @@ from calibrators.arithmetic.ordering import (
     sort_pieces,
     sum_coded,
     tie_starts,
+    without_codes,
 )
-from calibrators.arithmetic.passes import Array
+from calibrators.arithmetic.passes import Array, Points
 from pipeline._kernels import rows as kernels
-from pipeline.sort.run_files import CodedRows, Integers, Sections, Tagged
+from pipeline.sort.run_files import CodedRows, Integers, Sections, SignedRows, Tagged
 
 _FEWEST = 256
 """Rows of a piece, on average: below it, starting to sort costs more than sorting."""
@@ -150,15 +151,15 @@ def _longer_ties(score: Array, code: Integers | None = None, bits: int = 0) -> n
     return found
 
 
-def fold(values: Array, label: int) -> tuple[Array, Array]:
-    """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
+def _fold(values: Array, label: int) -> tuple[Array, Coded]:
+    """Sorted scores of a class without their longer ties, and the ties as entries."""
     tied = _longer_ties(values)
     if tied is None:
-        return values, np.empty((3, 0))
+        return values, without_codes(_EMPTY, _EMPTY, _EMPTY)
     some = values[tied]
     starts = tie_starts(some)
     count = np.diff(starts, append=some.size).astype(np.float64)
-    return values[~tied], np.stack([some[starts], count, label * count])
+    return values[~tied], without_codes(some[starts], count, label * count)
 
 
 def fold_coded(rows: CodedRows) -> tuple[CodedRows, Coded]:
@@ -183,6 +184,21 @@ def fold_coded(rows: CodedRows) -> tuple[CodedRows, Coded]:
 
 def _entries_of(rows: CodedRows) -> Coded:
     return Coded(rows.score, rows.code, np.abs(rows.signed), np.maximum(rows.signed, 0.0))
+
+
+def plain_sections(negatives: Array, positives: Array, pairs: Array, *entries: Coded) -> Sections:
+    """Rows without segments as a run holds them.
+
+    Parameters
+    ----------
+    negatives, positives : ascending scores of rows of weight 1
+    pairs : scores and signed weights of weighted rows, in any order, shape (n, 2); are used up
+    """
+    negatives, of_negatives = _fold(negatives, label=0)
+    positives, of_positives = _fold(positives, label=1)
+    rows, of_rows = fold_coded(CodedRows.of(*sort_pairs(pairs)))
+    score, _, *sums = expand_coded(together(of_negatives, of_positives, of_rows, *entries))
+    return Sections(negatives, positives, SignedRows(rows.score, rows.signed), Points(score, *sums))
 
 
 def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int) -> Sections:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +31,23 @@ class Part(NamedTuple):
     weight: Array
     positives: Array
 
+    def read(self) -> Points:
+        """Read its points, where they are written."""
+        assert self.path is not None
+        return read_points(self.path)
 
-def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
-    """Carry out a pass over written parts, or over those of them that it needs."""
-    tasks = [
-        (part.path, request.chunk) for part in parts if request.only is None or part.first in request.only
-    ]
-    return executor.reduce(stage, run_part, tasks, request.combine)
+
+def run_parts(parts: Iterable[tuple[float, Any]], request: Pass, executor: Executor, stage: str) -> Any:
+    """Carry out a pass over parts, or over those of them that it needs.
+
+    parts : of each the first score, and what reads its points, a `Part` as a rule
+    """
+    tasks = [(part, request.chunk) for first, part in parts if request.only is None or first in request.only]
+    return executor.reduce(stage, _run_part, tasks, request.combine)
+
+
+def _run_part(part: Any, chunk: Callable[[Points], Any]) -> Any:
+    return chunk(part.read())
 
 
 def merge(
@@ -100,29 +110,6 @@ def write_part(table: pa.Table, path: str, repeated: list[str]) -> None:
 
 def read_points(path: str) -> Points:
     """A part of a score table."""
-    score, weight, positives = schema.SCORE_TABLE.names
     with reading(path) as source, pq.ParquetFile(source, pre_buffer=False) as file:
-        alike = _only_weight(file.metadata)
-        names = [score, positives] if alike is not None else [score, weight, positives]
-        table = file.read(columns=names, use_threads=False)
-    columns = {name: as_numpy(table.column(name)) for name in names}
-    if alike is not None:
-        columns[weight] = np.full(table.num_rows, alike)
-    return Points(columns[score], columns[weight], columns[positives])
-
-
-def _only_weight(footer: pq.FileMetaData) -> float | None:
-    """The weight that all points have, where the footer tells."""
-    at = schema.SCORE_TABLE.names.index("weight")
-    found = set()
-    for group in range(footer.num_row_groups):
-        statistics = footer.row_group(group).column(at).statistics
-        if statistics is None or not statistics.has_min_max:
-            return None
-        found |= {statistics.min, statistics.max}
-    return float(found.pop()) if len(found) == 1 else None
-
-
-def run_part(path: str, chunk: Any) -> Any:
-    """Apply a pass to a part."""
-    return chunk(read_points(path))
+        table = file.read(columns=schema.SCORE_TABLE.names, use_threads=False)
+    return Points(*(as_numpy(table.column(name)) for name in schema.SCORE_TABLE.names))

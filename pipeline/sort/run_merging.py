@@ -19,14 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic import ordering
-from calibrators.arithmetic.ordering import Coded, sort_pairs, without_codes
-from calibrators.arithmetic.passes import Points
+from calibrators.arithmetic.ordering import Coded, without_codes
 from pipeline.execution import Graph
 from pipeline.log.logs import neighbours
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buckets
-from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together
-from pipeline.sort.run_files import CodedRows, Run, RunSegments, Sections, SignedRows, write_run
+from pipeline.sort.folding import coded_sections, plain_sections, tagged_sections, together
+from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt
 
 _EVERYWHERE = np.array([-np.inf, np.inf])
@@ -90,15 +89,11 @@ def merge_piece(piece: Piece, path: str) -> Run | None:
     if piece.segments:
         return _merge_coded(piece, path)
     bucket = buckets.read_bucket(piece.where, piece.low, piece.high)
-    negatives, negative_ties = fold(bucket.negatives, label=0)
-    positives, positive_ties = fold(bucket.positives, label=1)
-    rows, weighted_ties = fold_coded(CodedRows.of(*sort_pairs(bucket.rows)))
-    entries = [without_codes(*own) for own in (negative_ties, positive_ties)]
+    entries = []
     if bucket.entries is not None:
         score, sums = bucket.entries
         entries.append(without_codes(score, *sums.T))
-    score, _, *columns = ordering.expand_coded(together(*entries, weighted_ties))
-    sections = Sections(negatives, positives, SignedRows(rows.score, rows.signed), Points(score, *columns))
+    sections = plain_sections(bucket.negatives, bucket.positives, bucket.rows, *entries)
     return write_run(path, sections) if any(column.size for column in sections.columns) else None
 
 

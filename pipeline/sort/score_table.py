@@ -113,7 +113,7 @@ class ScoreTable(RunReceipt):
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
-        return run_parts(self.parts, request, executor, stage)
+        return run_parts([(part.first, part) for part in self.parts], request, executor, stage)
 
     @property
     def weights(self) -> list[tuple[float, Array]]:

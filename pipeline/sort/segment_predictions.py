@@ -22,7 +22,7 @@ from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
 from pipeline.sort.folding import coded_sections, order_tagged, tagged_sections
-from pipeline.sort.run_files import Integers, Run, Sections, write_run
+from pipeline.sort.run_files import Integers, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
 from pipeline.sort.segment_merge import Cutting
@@ -187,9 +187,7 @@ def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, exec
     """
     Folder.at(folder).make()
     function = partial(_order, _predicting(rows, predictor, "order"), folder)
-    receipts = rows.map(executor, function)
-    table, found = rows.table, add_up(receipts)
-    total = replace(found, rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
+    total = _receipt_of(rows.table, rows.map(executor, function))
     plan = replace(rows.plan, scratch=folder, write=f"{folder}/score_table")
     return merge_rows(SortedRows(rows.log, plan, total), executor)[0]
 
@@ -199,13 +197,10 @@ def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, sl
     return write_points_run(predicting.of(codes, slices), weight, positives, folder, index)
 
 
-class _Ordered(NamedTuple):
-    """Result of a task of `add_order`. run : of predictions, with codes of its own. codes : the segment of each."""
-
-    run: Run
-    lowest: float
-    highest: float
-    codes: Integers
+def _receipt_of(table: ScoreTable, receipts: Sequence[RunReceipt]) -> RunReceipt:
+    """Runs of predictions as those of the rows that they are of."""
+    found = add_up(list(receipts))
+    return replace(found, rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
 
 
 def add_order(
@@ -237,7 +232,8 @@ def add_order(
 
 def _order_coded(
     work: Work | None, predicting: _Predicting, folder: str, index: int, weighted: bool
-) -> _Ordered | None:
+) -> tuple[RunReceipt, Integers] | None:
+    """Leave the predictions of a task's segments as a run with codes of its own; return the segment of each, too."""
     if work is None:
         return None
     slices = work.items()
@@ -263,24 +259,15 @@ def _order_coded(
     joined = ordering.expand_coded(ordering.Coded(*(column[order] for column in entries)))
     sections = sections._replace(coded_entries=Coded(*joined))
     run = write_run(f"{folder}/run-{index:06d}-0000", sections)
-    return _Ordered(run, float(score.min()), float(score.max()), work.codes)
+    return RunReceipt([run], lowest=float(score.min()), highest=float(score.max())), work.codes
 
 
 def _put_together(
-    rows: SegmentRows, found: list[_Ordered | None], scratch: str
+    rows: SegmentRows, found: list[tuple[RunReceipt, Integers] | None], scratch: str
 ) -> tuple[RunReceipt, tuple[Level, Cutting]]:
-    done = [one for one in found if one is not None]
-    table = rows.table
-    total = RunReceipt(
-        [one.run for one in done],
-        rows=table.rows,
-        used=table.used,
-        used_positive=table.used_positive,
-        lowest=min(one.lowest for one in done),
-        highest=max(one.highest for one in done),
-        bad=table.bad,
-    )
-    starts = np.cumsum([0, *(one.codes.size for one in done)]).tolist()
-    path = write_codes(f"{scratch}/codes", np.concatenate([one.codes for one in done]).astype(np.int32))
+    receipts, codes = zip(*(one for one in found if one is not None), strict=True)
+    total = _receipt_of(rows.table, receipts)
+    starts = np.cumsum([0, *(own.size for own in codes)]).tolist()
+    path = write_codes(f"{scratch}/codes", np.concatenate(codes).astype(np.int32))
     coding = Coding(path, tuple(starts), len(rows.level.keys))
     return total, (rows.level, cut_all(rows.level, coding, scratch, weighted=rows.weighted))

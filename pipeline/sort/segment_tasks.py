@@ -19,6 +19,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
+from pipeline.sort.parts import run_parts
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
@@ -105,7 +106,7 @@ class Work(NamedTuple):
         """Items of the segments, or of the part of one."""
         if self.part is None:
             return _gathered(self.files, self.codes)
-        points = self.part.points()
+        points = self.part.read()
         return Slices(list(points), np.array([0, points.score.size]))
 
 
@@ -209,7 +210,7 @@ def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Task
     if work.part is None:
         result = small(work.items()._replace(heaviest=work.heaviest))
     else:
-        points = work.part.points()
+        points = work.part.read()
         result = (float(points.score[0]), points.score.size, chunk(points))
     return TaskResults(work.level, work.codes, work.part, result)
 
@@ -265,7 +266,7 @@ class _Part(NamedTuple):
     files: tuple[ShuffleFile, ...]
     spans: tuple[tuple[int, int], ...]
 
-    def points(self) -> Points:
+    def read(self) -> Points:
         found = [file.slice(*span) for file, span in zip(self.files, self.spans, strict=True)]
         return Points(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
@@ -286,10 +287,6 @@ def _parts(files: Sequence[ShuffleFile], code: int, task_bytes: int) -> list[_Pa
     return [_Part(*map(tuple, zip(*part, strict=True))) for part in parts]
 
 
-def _run_part(part: _Part, chunk: Callable[[Points], Any]) -> Any:
-    return chunk(part.points())
-
-
 def _fit_large(
     parts: list[tuple[_Part, float, int, Any]], executor: Executor, segment_task: SegmentTask[R]
 ) -> R:
@@ -299,12 +296,7 @@ def _fit_large(
     def run(request: Pass) -> Any:
         nonlocal states
         if states is None:
-            tasks = [
-                (part, request.chunk)
-                for part, first, *_ in parts
-                if request.only is None or first in request.only
-            ]
-            return executor.reduce("fit", _run_part, tasks, request.combine)
+            return run_parts([(first, part) for part, first, *_ in parts], request, executor, "fit")
         first, states = states, None
         return request.combine(first)
 
