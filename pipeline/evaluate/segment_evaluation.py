@@ -112,7 +112,7 @@ def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -
         # Of each segment's points, which are at hand, and not of the log's rows once more.
         total, numbered = add_order(graph, works, added.rows, what.predictor, again, weighted=weighted)
         rows = SortedRows(rows.log, again, total)
-        added = SegmentRows.add_numbered(graph, rows, names, numbered, weighted=weighted)
+        added = SegmentRows.add_numbered(graph, rows, names, numbered)
         task = segment_task_of(what.sizes, weighted, tests=True)
         _, after = _add_side(graph, rows, added, task)
     return [before, after]

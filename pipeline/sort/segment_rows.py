@@ -78,12 +78,10 @@ class SegmentRows:
         """The same in a graph: `number -> split -> merge-i -> combine -> rows`."""
         weighted = rows.weighted if known is None else known.weighted
         numbered = graph.task("number", _number, rows.total, rows.plan.scratch, weighted, known)
-        return cls.add_numbered(graph, rows, names, numbered, weighted=weighted)
+        return cls.add_numbered(graph, rows, names, numbered)
 
     @classmethod
-    def add_numbered(
-        cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], numbered: Any, *, weighted: bool
-    ) -> AddedRows:
+    def add_numbered(cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], numbered: Any) -> AddedRows:
         """The same where segments have been numbered. numbered : the level, and how rows leave the merge, as `cut_all`
         says it; or a reference to the pair.
         """
