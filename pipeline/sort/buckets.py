@@ -15,7 +15,7 @@ from calibrators.arithmetic.passes import Array, Blocks, Points
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
-from pipeline.sort.folding import order_tagged, recode
+from pipeline.sort.folding import recode, together
 from pipeline.sort.run_files import (
     CODED_ENTRIES,
     CODED_ROWS,
@@ -202,14 +202,13 @@ class CodedBucket(NamedTuple):
 
     def in_order(self) -> Coded:
         """All of them as entries, sorted by score and code."""
-        signed = self.rows[2]
+        score, code, signed = self.rows
         label = (self.tag & 1).astype(np.float64)
-        score = np.concatenate([self.entries[0], self.rows[0], self.score])
-        code = np.concatenate([self.entries[1], self.rows[1], self.tag >> 1])
-        weight = np.concatenate([self.entries[2], np.abs(signed), np.ones(label.size)])
-        positives = np.concatenate([self.entries[3], np.maximum(signed, 0.0), label])
-        order = order_tagged(score, code)
-        return Coded(score[order], code[order], weight[order], positives[order])
+        return together(
+            Coded(*self.entries),
+            Coded(score, code, np.abs(signed), np.maximum(signed, 0.0)),
+            Coded(self.score, self.tag >> 1, np.ones(label.size), label),
+        )
 
 
 def read_bucket(where: Places, low: float, high: float) -> Bucket:

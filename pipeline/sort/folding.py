@@ -97,7 +97,10 @@ def _tied(score: Array) -> tuple[Integers, Integers]:
     """
     same = score[1:] == score[:-1]
     places = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    return places, np.cumsum(np.diff(score[places], prepend=np.nan) != 0)
+    some = score[places]
+    new = np.zeros(places.size, np.bool_)
+    np.not_equal(some[1:], some[:-1], out=new[1:])
+    return places, np.cumsum(new)
 
 
 def recode(column: npt.NDArray[Any], table: npt.NDArray[np.int32], *, labelled: bool) -> None:

@@ -113,7 +113,7 @@ def _merge_coded(piece: Piece, path: str) -> Run | None:
     rows = coded_sections(*bucket.rows) if bucket.rows[0].size else Sections()
     entries = together(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)
     sections = Sections(
-        tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=Coded(*ordering.expand_coded(entries))
+        tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=ordering.expand_coded(entries)
     )
     kept = np.arange(len(encoder))
     if not piece.counts:
