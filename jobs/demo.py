@@ -7,6 +7,7 @@ import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from jobs.config.jobs import DEMO_TABLE as TABLE
@@ -14,7 +15,6 @@ from jobs.config.jobs import JOB_CONFIGS, DemoConfig
 from jobs.config.loading import load
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.progress import quiet
-from jobs.registry import JOBS
 from logcal.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.folders import free_for, write_whole
@@ -90,25 +90,28 @@ class Prepared(Startable):
         (folder / "data").mkdir()
         shutil.copyfile(ADULT, folder / "data" / ADULT.name)
         write_logs(folder)
+        from jobs import compare, evaluate, fit, score
+
         done = {
-            "fit": self._run("fit", executor, "calibration"),
-            "score": self._run("score", executor, "held-out", f"output.path={folder / 'scored'}"),
-            "evaluate": self._run("evaluate", executor, "held-out", f"report.path={folder / 'report'}"),
-            "compare": self._run("compare", executor, "calibration", f"report.path={folder / 'comparison'}"),
+            "fit": self._run(fit, executor, "calibration"),
+            "score": self._run(score, executor, "held-out", f"output.path={folder / 'scored'}"),
+            "evaluate": self._run(evaluate, executor, "held-out", f"report.path={folder / 'report'}"),
+            "compare": self._run(compare, executor, "calibration", f"report.path={folder / 'comparison'}"),
         }
         lines = [*done["fit"].lines, *done["score"].lines]
         lines += ["", "On the held-out log, which no calibrator has seen:", "", *done["evaluate"].lines]
         lines += ["", "Methods compared by cross-validation:", "", *done["compare"].lines]
         return Outcome({name: outcome.summary for name, outcome in done.items()}, lines)
 
-    def _run(self, name: str, executor: Executor, log: str, *settings: str) -> Outcome:
+    def _run(self, job: ModuleType, executor: Executor, log: str, *settings: str) -> Outcome:
         """Run a job on a log."""
+        name = job.__name__.rpartition(".")[2]
         places = (f"log.path={self.folder / 'log' / log}", f"store.path={self.folder / 'store'}")
         own = (*places, f"store.table={TABLE}", f"compare.methods={METHODS}", *settings)
         with quiet(logging.WARNING):  # of keys that this job has not
             config = load(JOB_CONFIGS[name], settings=own)
         config = config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
-        outcome: Outcome = JOBS[name].load_module().prepare(config).execute(executor)
+        outcome: Outcome = job.prepare(config).execute(executor)
         return outcome
 
 
