@@ -18,6 +18,7 @@ from logcal.errors import InputRejectedError
 from logcal.storage import with_checksum
 from pipeline.execution import Executor
 from pipeline.files.folders import Folder
+from pipeline.files.records import jsonable
 from pipeline.sort.score_table import ScoreTable, SortedRows, merge_rows
 from pipeline.sort.segment_predictions import sums_of_predictions
 from pipeline.sort.segment_rows import SegmentRows
@@ -130,11 +131,11 @@ class History:
             "format": FORMAT,
             "version": self.version,
             "settings": self.settings,
-            "days": [{name: _said(value) for name, value in asdict(day).items()} for day in self.days],
-            "state": _state(self.state),
-            "segments": [{"segment": _key(key), **_state(state)} for key, state in self.segments],
+            "days": self.days,
+            "state": self.state,
+            "segments": [{"segment": key, **vars(state)} for key, state in self.segments],
         }
-        return (json.dumps(with_checksum(document), allow_nan=False, indent=1) + "\n").encode()
+        return f"{json.dumps(with_checksum(jsonable(document)), allow_nan=False, indent=1)}\n".encode()
 
     @classmethod
     def from_json(cls, document: dict[str, Any], place: str) -> History:
@@ -190,23 +191,8 @@ def _order(item: tuple[Key, DriftState]) -> list[tuple[bool, str]]:
     return [(value is None, str(value)) for value in item[0]]
 
 
-def _key(key: Sequence[Any]) -> list[Any]:
-    return [
-        value if value is None or isinstance(value, (bool, int, str)) else str(value)
-        for value in (item.item() if hasattr(item, "item") else item for item in key)
-    ]
-
-
-def _said(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _heard(name: str, value: Any) -> Any:
     return value if name == "day" or value is None or isinstance(value, int) else float(value)
-
-
-def _state(state: DriftState) -> dict[str, Any]:
-    return {"days": state.days, "logs": [_said(log) for log in state.logs]}
 
 
 def _read_state(found: dict[str, Any]) -> DriftState:
