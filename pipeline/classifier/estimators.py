@@ -150,7 +150,7 @@ def check_recipe(recipe: Recipe, training: str) -> None:
     if not any(hasattr(classifier, name) for name in _SCORES):
         raise ConfigError(
             f"estimator.class: expected a classifier with predict_proba or decision_function, found {recipe.path}"
-            f"{_with_params(recipe)}, which has neither and so gives no scores"
+            f"{f' with {recipe.params}' if recipe.params else ''}, which has neither and so gives no scores"
         )
     if not is_classifier(classifier):
         raise ConfigError(f"estimator.class: expected a classifier, found {recipe.path}, which is none")
@@ -159,10 +159,6 @@ def check_recipe(recipe: Recipe, training: str) -> None:
             f"generate.training=partial_fit: {recipe.path} cannot be trained piece by piece: set in_memory, or choose "
             "an estimator with partial_fit, such as sklearn.linear_model.SGDClassifier"
         )
-
-
-def _with_params(recipe: Recipe) -> str:
-    return f" with {recipe.params}" if recipe.params else ""
 
 
 def check_columns(recipe: Recipe, features: Sequence[Feature], with_nulls: Sequence[str]) -> None:

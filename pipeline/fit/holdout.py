@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.files.folders import Folder
+from pipeline.files.records import jsonable
 from pipeline.fit.fitting import Content, Fitting
 from pipeline.log.logs import Log
 from pipeline.log.windows import day_of
@@ -126,15 +126,10 @@ class HeldOut:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        loss = (
-            self.loss
-            if self.loss is None or math.isfinite(self.loss)
-            else str(self.loss).replace("inf", "Infinity")
-        )
         return {
             "rows": self.rows.weight,
             "rows_positive": self.rows.positives,
-            "log_loss": loss,
+            "log_loss": jsonable(self.loss),
             "observed_to_expected": self.rows.positives / self.expected if self.expected else None,
             "auc": None if self.bars is None else self.bars.auc,
             "auc_error": None if self.bars is None else self.bars.auc_error,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,10 @@ class PieceFacts(NamedTuple):
             _joined([part.time for part in parts]),
             tuple(others)[:_EXAMPLES],
             {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
-            {name: _added([part.columns[name] for part in parts]) for name in parts[0].columns},
+            {
+                name: reduce(ColumnFacts.plus, (part.columns[name] for part in parts))
+                for name in parts[0].columns
+            },
             labels,
         )
 
@@ -150,13 +154,6 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
 
 def _joined(parts: list[Any]) -> Any:
     return None if parts[0] is None else np.concatenate(parts)
-
-
-def _added(facts: list[ColumnFacts]) -> ColumnFacts:
-    total = facts[0]
-    for part in facts[1:]:
-        total = total.plus(part)
-    return total
 
 
 def _label_problems(
