@@ -27,7 +27,7 @@ from logcal.errors import InputRejectedError
 from logcal.reading import SEGMENTS_FILE
 from logcal.table import Table
 from pipeline.evaluate.evaluation import Sizes
-from pipeline.evaluate.segment_evaluation import Measuring, add_sides, finish_sides
+from pipeline.evaluate.segment_evaluation import add_sides, finish_sides
 from pipeline.evaluate.significance import beyond_chance
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.fit.calibration import Recipe, make_calibrator
@@ -427,12 +427,11 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
         plans.append(replace(plan, bucket_bytes=bucket_bytes))
     predictor = Predictor(str(tmp_path / "lookup.parquet"), columns)
 
-    def add(graph, plan):
-        return SortedRows(log, plan, Source(log).add(graph, plan).total)
-
-    what, graph, executor = Measuring(add, predictor, Sizes()), Graph(), Shuffled()
-    sides = executor.compute(graph, graph.task("sides", list, add_sides(graph, what, tuple(plans))))
-    measured = finish_sides(what, lookup, sides, executor)
+    graph, executor = Graph(), Shuffled()
+    sorted_rows = SortedRows(log, plans[0], Source(log).add(graph, plans[0]).total)
+    added = add_sides(graph, sorted_rows, plans[1], predictor, Sizes())
+    sides = executor.compute(graph, graph.task("sides", list, added))
+    measured = finish_sides(Sizes(), lookup, sides, executor)
     rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules, method, params), columns)
     written = measured.table().to_pylist()
     keys = sorted({row[0] for row in rows}, key=segment_values.order)

@@ -12,7 +12,7 @@ from logcal.errors import InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluation_of, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
-from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, finish_sides
+from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, add_sides, finish_sides
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
@@ -132,7 +132,7 @@ class Measurement:
             table, evaluation, run = self._plain(found, executor)
             segments = None
         else:
-            segments = finish_sides(self._by_segment, self.segmented, found, executor)
+            segments = finish_sides(self._sizes, self.segmented, found, executor)
             table, evaluation = segments.before.rows.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -157,7 +157,9 @@ class Measurement:
         plans = self._plans(plan)
         if self.segmented is None:
             return graph.task("measured", list, self._add_plain(graph, *plans))
-        return graph.task("measured", list, add_sides(graph, self._by_segment, plans))
+        rows, predictor = self._add_sorted(graph, plans[0], self.columns), Predictor(self.path, self.columns)
+        sides = add_sides(graph, rows, plans[1], predictor, self._sizes, self._known)
+        return graph.task("measured", list, sides)
 
     def _plain(self, found: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
         """Measure a table without segments."""
@@ -189,13 +191,6 @@ class Measurement:
             with graph.named("-again"):
                 found.append(add_merge(graph, self._add_sorted(graph, again)))
         return found
-
-    @property
-    def _by_segment(self) -> Measuring:
-        """Measure a table with segments."""
-        add = partial(self._add_sorted, columns=self.columns)
-        predictor = Predictor(self.path, self.columns)
-        return Measuring(add, predictor, self._sizes, self._known)
 
     def _compare(
         self,

@@ -6,7 +6,7 @@ error *beyond chance*: their calibration error less the part that chance can exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -66,26 +66,6 @@ class Side:
         return self.values[:, FIELDS.index(name)]
 
 
-class Measuring(NamedTuple):
-    """Plan of the measurement of segments.
-
-    Attributes
-    ----------
-    add : adds what sorts the rows to a graph, by a plan; their segment columns are the table's
-    predictor : of the table
-    known : of a log that has been summed up: what its rows were
-    """
-
-    add: Callable[[Graph, SortPlan], SortedRows]
-    predictor: Predictor
-    sizes: Sizes
-    known: Known | None = None
-
-    def weighted(self, rows: SortedRows) -> bool:
-        """True if rows have weights, or had them."""
-        return rows.weighted if self.known is None else self.known.weighted
-
-
 class _AddedSide(NamedTuple):
     """References to a side's rows, and to its segments' results."""
 
@@ -93,27 +73,37 @@ class _AddedSide(NamedTuple):
     results: Any
 
 
-def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -> list[Any]:
-    """Add to a graph what sorts all rows and measures each segment: of the scores, and again of the probabilities.
+def add_sides(
+    graph: Graph,
+    rows: SortedRows,
+    again: SortPlan,
+    predictor: Predictor,
+    sizes: Sizes,
+    known: Known | None = None,
+) -> list[Any]:
+    """Add to a graph what measures each segment: of the scores, and, sorted again, of the probabilities.
 
-    plans : how to sort the scores, and the calibrated probabilities (in a scratch folder of its own); both with `write`
+    Parameters
+    ----------
+    rows : sorted by score; their segment columns are the table's, and their plan has `write`
+    again : how to sort the calibrated probabilities, in a scratch folder of its own
+    predictor : of the table
+    known : of a log that has been summed up: what its rows were
 
     Returns
     -------
     references; see `finish_sides`
     """
-    plan, again = plans
-    rows = what.add(graph, plan)
-    weighted, names = what.weighted(rows), what.predictor.columns
-    added = SegmentRows.add(graph, rows, names, what.known)
-    task = segment_task_of(what.sizes, weighted, tests=False)
+    weighted, names = rows.weighted if known is None else known.weighted, predictor.columns
+    added = SegmentRows.add(graph, rows, names, known)
+    task = segment_task_of(sizes, weighted, tests=False)
     works, before = _add_side(graph, rows, added, task)
     with graph.named("-again"):
         # Of each segment's points, which are at hand, and not of the log's rows once more.
-        total, numbered = add_order(graph, works, added.rows, what.predictor, again, weighted=weighted)
+        total, numbered = add_order(graph, works, added.rows, predictor, again, weighted=weighted)
         rows = SortedRows(rows.log, again, total)
         added = SegmentRows.add_numbered(graph, rows, names, numbered)
-        task = segment_task_of(what.sizes, weighted, tests=True)
+        task = segment_task_of(sizes, weighted, tests=True)
         _, after = _add_side(graph, rows, added, task)
     return [before, after]
 
@@ -263,23 +253,23 @@ def _text(value: Any) -> str | None:
 
 
 def finish_sides(
-    what: Measuring, lookup: SegmentedLookup, found: Sequence[_AddedSide], executor: Executor
+    sizes: Sizes, lookup: SegmentedLookup, found: Sequence[_AddedSide], executor: Executor
 ) -> SegmentedEvaluation:
     """Carry out the passes over large segments, and over all rows.
 
     lookup : the segmented table. found : what `add_sides` gave
     """
     before, after = (
-        _side(one, segment_task_of(what.sizes, one.rows.weighted, tests=tests), executor)
+        _side(one, segment_task_of(sizes, one.rows.weighted, tests=tests), executor)
         for one, tests in zip(found, (False, True), strict=True)
     )
     measured = (
         run_passes(
-            side_passes(what.sizes, side.rows.table, tests=tests),
+            side_passes(sizes, side.rows.table, tests=tests),
             partial(side.rows.table.run, executor=executor, stage="measure"),
         )
         for side, tests in ((before, False), (after, True))
     )
     whole = evaluation_of(before.rows.table.used, *measured)
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
-    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, what.sizes.bins)
+    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, sizes.bins)
