@@ -275,7 +275,7 @@ def show() -> None:
         show_default=True,
         help="The log's table, or the path of a .parquet file.",
     ),
-    click.option("--score", default="score", metavar="NAME", show_default=True, help="Its score column."),
+    click.option("--score", metavar="NAME", help="Its score column (default: that of the fit)."),
     _VERSION,
 )
 def sql() -> None:

@@ -228,10 +228,12 @@ def history(store: str, table: str) -> Outcome:
 
 
 def sql(
-    store: str, table: str, name: str | None, dialect: str, inline: bool, log: str, score: str
+    store: str, table: str, name: str | None, dialect: str, inline: bool, log: str, score: str | None
 ) -> Outcome:
-    """The query that applies a version elsewhere."""
+    """The query that applies a version elsewhere; score is None for the column that it was fitted to."""
     version = TableStore(store, table).version(name)
+    if score is None:
+        score = str(version.manifest["config"]["log"].get("score", "score"))
     path = version.lookup_path
     found = read_table(path)
     path = path if "://" in path else str(Path(path).absolute())

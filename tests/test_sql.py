@@ -39,7 +39,9 @@ def place(make_place, tmp_path_factory):
     off = np.array([name == "at" for name in segments["country"].to_pylist()]) & (random.random(6000) < 0.3)
     columns["label"] = np.where(off, 0, label).astype(np.asarray(label).dtype)
     place.write_log({**columns, **segments})
-    place.write_log({**columns, "score": 8 * np.asarray(columns["score"]) - 4}, name="margins")
+    place.write_log(
+        {"margin": 8 * np.asarray(columns["score"]) - 4, "label": columns["label"]}, name="margins"
+    )
     by_segment = "log.segment=[country, model_id]"
     alone = (by_segment, "segments.shrinkage=none", "segments.min_rows=300")
     for table, *settings in (
@@ -48,7 +50,7 @@ def place(make_place, tmp_path_factory):
         ("seg", *alone),
         ("moved", by_segment),
         ("platt", *alone, "calibrator.method=platt", "calibrator.params={max_error: 0.001}"),
-        ("margins", "log.score_transform=sigmoid"),
+        ("margins", "log.score_transform=sigmoid", "log.score=margin"),
     ):
         log = place.root / ("margins" if table == "margins" else "log")
         place.job("fit", *settings, log__path=log, store__table=table).expect(0)
@@ -179,6 +181,9 @@ def test_the_command_prints_the_query_of_the_current_version(place):
     assert f"versions/{place.current}/lookup.parquet" in said
     first = place.versions[0]
     assert first in place.run("tables", "sql", *store, "--dialect", "spark", first).expect(0).stdout
+    # The score's column is the one that was fitted to.
+    of_margins = (*store[:-1], "margins", "--dialect", "duckdb")
+    assert 't."margin"' in place.run("tables", "sql", *of_margins).expect(0).stdout
     place.run("tables", "sql", *store, "--dialect", "postgres").expect(2, "reads no Parquet by its path")
     place.run("tables", "sql", *store, "--dialect", "oracle").expect(2, "expected one of duckdb, clickhouse")
     inline = place.run(
