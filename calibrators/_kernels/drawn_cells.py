@@ -7,6 +7,7 @@ Of many points the k with the largest weight / u are drawn, u a number in (0, 1]
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.pava import first_not_below
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -73,6 +74,25 @@ def likely_in_class(score, bits, least, room, salt):
                 found[size, 0], found[size, 1] = w / u, s
             size += 1
     return found[: min(size, room)], size
+
+
+@kernel
+def distinct_in_either(one, other):
+    """Count the different scores of two ascending arrays together."""
+    i, n = 0, one.size
+    found = min(n, 1) + min(other.size, 1)
+    for k in range(1, n):
+        found += one[k] != one[k - 1]
+    for k in range(1, other.size):
+        found += other[k] != other[k - 1]
+    for j in range(other.size):
+        s = other[j]
+        if j > 0 and s == other[j - 1]:
+            continue
+        i = first_not_below(one, i, n, s)
+        if i < n and one[i] == s:
+            found -= 1
+    return found
 
 
 @kernel

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from calibrators._kernels import drawn_cells as kernel
 from calibrators._kernels import sums
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
-from calibrators.arithmetic.pooling import pool_classes
 
 DRAWN = 8192
 """Points at most, for either label."""
@@ -134,7 +133,7 @@ def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
     first, last = first[some], last[some]
     own = (counts[0] + counts[1])[some], counts[1][some]
     state = _Drawn(first, last, _priorities(first, last, drawn), *own, (np.ones(first.size, np.int64),) * 2)
-    return state, pool_classes(negatives, positives)[1]
+    return state, int(kernel.distinct_in_either(negatives, positives))
 
 
 def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
