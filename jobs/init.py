@@ -56,8 +56,8 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     if daily:
         values |= _daily(target)
         notes["evaluate.require"] = (
-            "none; limits such as {log_ratio: 0.1}, for the log of observed over expected positives, make evaluate "
-            "end with 4 where they are passed"
+            "none; a limit such as {calibration_in_the_large: 0.05}, for mean probability minus share of positives, "
+            "makes evaluate end with 4 beyond it"
         )
         notes["evaluate.against"] = "measures the previous version of the table too"
         if given.get("log.labels.wait") is not None:

@@ -213,7 +213,7 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
         difference = against["difference"]
         some = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
-            return f"{line}, {some}the same as the previous version's (both fitted without them, to the same rows)"
+            return f"{line}; fitted without them, the table equals the previous version: nothing to compare"
         away = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += f", {some}{away} the previous version's (standard error {against['error']:.2g})"
     return line
