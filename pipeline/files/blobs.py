@@ -35,8 +35,11 @@ def write_blob(path: str, parts: Iterable[memoryview]) -> None:
     parts : each is done with when the next one is asked for
     """
     with writing(path) as file:
+        raw = getattr(file, "raw", file)  # parts are large: a buffer would cut them
         for part in parts:
-            file.write(part)
+            rest = part.cast("B") if part.nbytes else part
+            while rest.nbytes:
+                rest = rest[raw.write(rest) :]
 
 
 @contextmanager
