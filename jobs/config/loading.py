@@ -119,6 +119,9 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
             base[key] = value
 
 
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
 class _Reader:
     """Makes values of YAML nodes, which alone know lines and spelling, and collects what is wrong with them."""
 
@@ -150,7 +153,9 @@ class _Reader:
                 raise ConstructorError(None, None, "a map that contains itself", node.start_mark)
             return self._map(node, path, above | {id(node)})
         try:
-            return self.loader.construct_object(node, deep=True)
+            value = self.loader.construct_object(node, deep=True)
+            # A number, as in YAML 1.2; PyYAML asks for a point and a sign: 1.0e-7.
+            return float(value) if plain and _EXPONENT.fullmatch(str(value)) else value
         except ValueError as error:  # Such as the date 2024-13-45.
             said = f"{_dotted(path)} ({self._place(node)}): {error}"
             self.problems.append(f"{said}; if this is text, put it in quotes")
@@ -495,13 +500,10 @@ def _hint(
         return f"; {quotes}"
     if "number" in expected and isinstance(value, str):
         try:
-            number = float(value)
+            float(value)
         except ValueError:
             return ""
-        if written is None:
-            return "; leave out the quotes"
-        plain = f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else f"{number:.15g}"
-        return f"; YAML reads {value} as text: write {plain}"
+        return "; leave out the quotes" if written is None else ""
     return ""
 
 
