@@ -60,14 +60,9 @@ def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
                 f"compare.methods: expected methods for any log, found {name}, which is for logs that `logcal "
                 "generate` made: leave it out"
             )
-        try:
-            made[name] = make_calibrator(name, config.compare.params.get(name, {}), config.log.sampling_rate)
-        except ConfigError as error:
-            key = f"compare.params.{name}"
-            said = (
-                str(error).replace("calibrator.method", "compare.methods").replace("calibrator.params", key)
-            )
-            raise ConfigError(said) from None
+        keys = ("compare.methods", f"compare.params.{name}")
+        given, rate = config.compare.params.get(name, {}), config.log.sampling_rate
+        made[name] = make_calibrator(name, given, rate, keys=keys)
     return made
 
 

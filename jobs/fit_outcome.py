@@ -7,7 +7,7 @@ from typing import Any
 from jobs.gate.requirements import held_out_line
 from jobs.outcome import Outcome
 from logcal.errors import counted
-from pipeline.table.published import Version
+from pipeline.table.published import Version, same_table
 from pipeline.table.segment_maps import SOURCES
 
 
@@ -42,8 +42,15 @@ def _segments_line(segments: dict[str, Any]) -> str:
 
 
 _SHOWN = (
-    "table", "previous_version", "method", "monotone", "lookup_rows", "fingerprint", "run_id", "gate",
-)  # fmt: skip
+    "table",
+    "previous_version",
+    "method",
+    "monotone",
+    "lookup_rows",
+    "fingerprint",
+    "run_id",
+    "gate",
+)
 """Keys of the manifest in the outcome."""
 
 
@@ -79,7 +86,7 @@ def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
         f"positive{waiting}, {facts['distinct_scores']:,} distinct scores"
     )
     previous = summary["previous_version"] or ""
-    if previous.partition("-")[2] == version.name.partition("-")[2]:
+    if same_table(previous, version.name):
         said.append(f"the same table as version {previous}")
     if held_out := held_out_line(manifest.get("gate") or {}):
         said.append(held_out)

@@ -22,9 +22,16 @@ from pipeline.sort.segment_predictions import in_words
 from pipeline.table.published import Version, software, strange_days
 
 FITTED = (
-    "every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair", "chosen",
-    "isotonic_share", "leaning", "cross_validated_log_loss",
-)  # fmt: skip
+    "every_boundary_considered",
+    "models_averaged",
+    "slope",
+    "intercept",
+    "largest_monotone_repair",
+    "chosen",
+    "isotonic_share",
+    "leaning",
+    "cross_validated_log_loss",
+)
 """Facts of the fit that the report shows where there are any; `leaning` is the name of `isotonic_share` before."""
 
 

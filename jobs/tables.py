@@ -27,6 +27,7 @@ from pipeline.table.published import (
     Status,
     Version,
     days_fitted,
+    same_table,
     status_of,
     strange_days,
 )
@@ -270,7 +271,7 @@ def _moved(table: str, before: str | None, version: Version) -> Outcome:
     summary = {"table": table, "previous_version": before, "version": version.name}
     former = f"; it was {before}" if before else ""
     lines = [f"{table}: the live version is {version.name}{former}"]
-    if before and before != version.name and before.partition("-")[2] == version.name.partition("-")[2]:
+    if before and before != version.name and same_table(before, version.name):
         lines.append("both versions have the same table: probabilities stay as they were")
     return Outcome(summary=summary, lines=lines)
 

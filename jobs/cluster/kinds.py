@@ -26,9 +26,17 @@ _LONGEST_PAUSE = 300.0
 _SLURM = ("squeue", "--noheader", "--me", "--states=all", "--format=%i %T %r")
 
 _ENDED = (
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
     "TIMEOUT",
-)  # fmt: skip
+)
 
 
 class ClusterJobs:

@@ -112,46 +112,53 @@ def _in_blocks(calibrator: Calibrator) -> bool:
     return isinstance(calibrator, Isotonic) and calibrator.supports_partial_pooling
 
 
-def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: float = 1.0) -> Calibrator:
+def make_calibrator(
+    method: str,
+    parameters: dict[str, Any],
+    sampling_rate: float = 1.0,
+    *,
+    keys: tuple[str, str] = ("calibrator.method", "calibrator.params"),
+) -> Calibrator:
     """The calibrator of a method, its parameters checked by name and range.
 
-    sampling_rate : see `Calibrator.sampling_rate`
+    sampling_rate : see `Calibrator.sampling_rate`. keys : of the configuration, for messages
 
     Raises
     ------
     ConfigError
         An unknown method or parameter, with the nearest known one; a parameter out of range.
     """
+    of_method, of_parameters = keys
     if method == "acp":
         raise ConfigError(
-            "calibrator.method: acp needs an interval for each prediction, so it cannot become a lookup table: "
+            f"{of_method}: acp needs an interval for each prediction, so it cannot become a lookup table: "
             "use calibrators.ACP from Python, or choose another method"
         )
     if method not in METHODS:
         raise ConfigError(
-            f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{nearest(method, METHODS)}"
+            f"{of_method}: expected one of {', '.join(METHODS)}, found {method!r}{nearest(method, METHODS)}"
         )
     cls = _class_of(method)
     known = list(inspect.signature(cls).parameters)
     unknown = [p for p in parameters if p not in known]
     if unknown:
         raise ConfigError(
-            f"calibrator.params.{unknown[0]}: {method} has no such parameter{nearest(unknown[0], known)}; "
-            f"it has {', '.join(known) or 'none'}{_others_with(unknown[0])}"
+            f"{of_parameters}.{unknown[0]}: {method} has no such parameter{nearest(unknown[0], known)}; "
+            f"it has {', '.join(known) or 'none'}{_others_with(unknown[0], of_method)}"
         )
     calibrator: Calibrator = cls(**parameters)
     try:
         calibrator.check_parameters()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"calibrator.params: {error}") from None
+        raise ConfigError(f"{of_parameters}: {error}") from None
     calibrator.sampling_rate = sampling_rate
     return calibrator
 
 
-def _others_with(parameter: str) -> str:
+def _others_with(parameter: str, of_method: str) -> str:
     """A hint for users who set a parameter without a method."""
     having = [name for name in METHODS if parameter in inspect.signature(_class_of(name)).parameters]
-    return f"; set calibrator.method to one that has it: {', '.join(having)}" if having else ""
+    return f"; set {of_method} to one that has it: {', '.join(having)}" if having else ""
 
 
 def _class_of(method: str) -> type[Calibrator]:

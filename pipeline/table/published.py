@@ -271,6 +271,11 @@ class Version:
         return self.manifest.get("publish") == CANDIDATE
 
 
+def same_table(one: str, other: str) -> bool:
+    """Tell whether versions of these names have the same table: a name ends with its fingerprint's first digits."""
+    return one.partition("-")[2] == other.partition("-")[2]
+
+
 def segments_of(version: Version) -> tuple[str, ...]:
     """The names of a version's segment columns; empty without segments."""
     return tuple((version.manifest.get("segments") or {}).get("columns", ()))
