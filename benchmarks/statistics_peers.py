@@ -109,11 +109,11 @@ def _spread(p, y):
 def _our_parts(p, y):
     from calibrators.arithmetic.passes import run_in_memory
     from calibrators.measures.decomposition import decompose
-    from calibrators.measures.engine import Wanted
+    from calibrators.measures.engine import MeasureOptions
     from calibrators.measures.predictions import check_predictions, measured_passes
 
     points, _ = check_predictions(p, None, y)
-    found, column = run_in_memory(measured_passes(Wanted(blocks=True)), points)
+    found, column = run_in_memory(measured_passes(MeasureOptions(blocks=True)), points)
     return _parts(decompose(column.blocks, np.empty((0, 2)), found))
 
 

@@ -23,14 +23,14 @@ import calibrators.measures.predictions as measures
 from calibrators import Points, collapse
 from calibrators.arithmetic import ordering
 from calibrators.measures.assessment import ReliabilityBin
-from calibrators.measures.certainty import ErrorBars, area_under_roc, certain_passes, error_bar_passes
+from calibrators.measures.certainty import ErrorBars, area_under_roc, certainty_passes, error_bar_passes
 from calibrators.measures.comparison import comparison_passes
 from calibrators.measures.decomposition import (
     chance_error,
     debiased_squared_error,
     mean_deviation,
 )
-from calibrators.measures.engine import Wanted, column_passes
+from calibrators.measures.engine import MeasureOptions, column_passes
 from calibrators.measures.predictions import run_passes
 from calibrators.measures.reliability_curve import consistency_band
 from calibrators.measures.spread import Spread, agreement, distances, lines, smooth_ece
@@ -214,7 +214,7 @@ def test_maps_that_leave_probabilities_are_refused():
 
 def parts_of(points, cuts=(), predict=None):
     points = Points(*ordering.sum_ties(*points))
-    _, bars, certainty = run_passes(certain_passes(predict), over(points, *cuts))
+    _, bars, certainty = run_passes(certainty_passes(predict), over(points, *cuts))
     return bars, certainty.decomposition
 
 
@@ -371,7 +371,7 @@ def test_measures_of_arrays_are_those_of_passes():
 
 def spread_of(p, label, weight=None, cuts=()):
     points = collapse(p, label, weight)
-    return Spread.of(run_passes(column_passes(Wanted(cells=True)), over(points, *cuts)).cells)
+    return Spread.of(run_passes(column_passes(MeasureOptions(cells=True)), over(points, *cuts)).cells)
 
 
 def cox(spread, rate=1.0):

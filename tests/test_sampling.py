@@ -14,7 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, collapse
 from calibrators.arithmetic.sampling import odds_divided, sampling_weights
-from calibrators.measures.certainty import certain_passes, error_bar_passes
+from calibrators.measures.certainty import certainty_passes, error_bar_passes
 from calibrators.measures.predictions import assess, run_passes
 from calibrators.methods.auto import Auto
 from pipeline.execution import InlineExecutor
@@ -88,7 +88,7 @@ def test_measures_of_all_rows_from_those_that_were_kept():
     s, z = sample(4000, digits=2)
     points, rate = collapse(s, z), 0.25
     run = over(points)
-    found, bars, certainty = run_passes(certain_passes(None, rate=rate), run)
+    found, bars, certainty = run_passes(certainty_passes(None, rate=rate), run)
     weight = np.where(z, 1.0, 1 / rate)
     assert found.measures == assess(s, weight, z).measures
     # Observed over expected and Cox's line are of all rows as well: of the same weights.

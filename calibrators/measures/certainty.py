@@ -16,7 +16,7 @@ from calibrators.arithmetic.passes import Array, Pass, run_in_memory, side_by_si
 from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
-from calibrators.measures.engine import Merged, Predict, Sums, Wanted, column_passes
+from calibrators.measures.engine import MeasureOptions, Merged, Predict, Sums, column_passes
 from calibrators.measures.predictions import areas_under_roc, check_predictions, measured_passes, one_label
 from calibrators.measures.spread import Agreement, Spread, agreement
 
@@ -91,7 +91,7 @@ def error_bar_passes(predict: Predict | None = None) -> Generator[Pass, Any, Err
     ValueError
         From the pass, if predict decreases.
     """
-    column = yield from column_passes(Wanted(predict))
+    column = yield from column_passes(MeasureOptions(predict))
     return error_bars_of(column.sums)
 
 
@@ -279,7 +279,7 @@ def certainty(
     0.25
     """
     points, _ = check_predictions(probability, weight, positives)
-    return run_in_memory(certain_passes(None), points)[2]
+    return run_in_memory(certainty_passes(None), points)[2]
 
 
 def compare(
@@ -313,7 +313,7 @@ def compare(
     return comparison_of([pair_sums(p, q, w, k)[0]])
 
 
-def certain_passes(
+def certainty_passes(
     predict: Predict | None,
     bins: int = 10,
     histogram_bins: int = 50,
@@ -329,12 +329,12 @@ def certain_passes(
     tests : whether to take the tests of single predictions
     """
     if rate == 1.0:
-        wanted = Wanted(predict, blocks=True, cells=True)
+        wanted = MeasureOptions(predict, blocks=True, cells=True)
         assessed, column = yield from measured_passes(wanted, bins, histogram_bins, rows, parts)
         return assessed, error_bars_of(column.sums, tests=tests), Certainty.of(column, assessed)
     # Measures are of all rows, tests of those that there are.
-    all_rows = measured_passes(Wanted(predict, rate=rate), bins, histogram_bins, rows)
-    sampled = column_passes(Wanted(predict, odds=rate, cells=True))
+    all_rows = measured_passes(MeasureOptions(predict, rate=rate), bins, histogram_bins, rows)
+    sampled = column_passes(MeasureOptions(predict, odds=rate, cells=True))
     (assessed, column), sampled_column = yield from side_by_side(all_rows, sampled)
     return (
         assessed,

@@ -49,7 +49,7 @@ _CELLS = 512
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MeasureOptions:
     """Choice of the measures to take of predictions.
 
     Attributes
@@ -200,7 +200,7 @@ def _tied(
 # Accumulating.
 
 
-def _sums(joined: _Joined, wanted: Wanted, targets: Array, limits: Array) -> Sums:
+def _sums(joined: _Joined, wanted: MeasureOptions, targets: Array, limits: Array) -> Sums:
     """The sums of columns. limits : the targets, less what a part has before, and what rounding may miss."""
     p, w, k, starts, squares, _ = joined
     columns, edges = starts.size - 1, np.array(wanted.edges)
@@ -265,12 +265,12 @@ def targets_of(weight: Array, whole: npt.NDArray[np.bool_], groups: int) -> Arra
     return np.where(whole[:, None], counted, weight[:, None] * i / groups)
 
 
-def _weighed(wanted: Wanted, points: Points) -> Points:
+def _weighed(wanted: MeasureOptions, points: Points) -> Points:
     p, w, k = points
     return points if wanted.rate == 1.0 else Points(p, k + (w - k) / wanted.rate, k)
 
 
-def accumulate_columns(points: Points, starts: Integers, wanted: Wanted, groups: int) -> Sums:
+def accumulate_columns(points: Points, starts: Integers, wanted: MeasureOptions, groups: int) -> Sums:
     """The sums of columns of predictions, one after the other.
 
     points : of all columns, each ascending. starts : int64 array: where each column begins, and the end; none is empty
@@ -372,7 +372,7 @@ def predictions_of(predict: Predict | None, score: Array) -> Array:
     return p
 
 
-def part_state(wanted: Wanted, limits: Limits | None, points: Points) -> PartState:
+def part_state(wanted: MeasureOptions, limits: Limits | None, points: Points) -> PartState:
     """The state of a part; its points ascend, and may be tied."""
     p = predictions_of(wanted.predict, points.score)
     joined = _join(_weighed(wanted, Points(p, *points[1:])), np.array([0, p.size]))
@@ -437,7 +437,7 @@ class Merged(NamedTuple):
     cells: Cells | None
 
 
-def merge(wanted: Wanted, groups: int, states: Sequence[PartState]) -> Merged:
+def merge(wanted: MeasureOptions, groups: int, states: Sequence[PartState]) -> Merged:
     """A column from its parts, in ascending order of their predictions.
 
     Raises
@@ -492,7 +492,7 @@ def _elements(states: Sequence[PartState]) -> list[End | Sums]:
     return found
 
 
-def _aligned(elements: list[End | Sums], ends: list[End], wanted: Wanted, limits: int) -> list[Sums]:
+def _aligned(elements: list[End | Sums], ends: list[End], wanted: MeasureOptions, limits: int) -> list[Sums]:
     """The elements as sums of one column each: ends are columns of one point, which reaches any limit itself."""
     points = np.array([one.point for one in ends])
     p, w, k, squares = np.ascontiguousarray(points.T)
@@ -581,7 +581,7 @@ def _join_drawn(states: Sequence[PartState], ends: list[End]) -> Array:
 
 
 def column_passes(
-    wanted: Wanted, groups: int = 1, parts: Sequence[tuple[float, Array]] = ()
+    wanted: MeasureOptions, groups: int = 1, parts: Sequence[tuple[float, Array]] = ()
 ) -> Generator[Pass, Any, Merged]:
     """Yield the passes over a score table that one column takes, receive their results, return it.
 

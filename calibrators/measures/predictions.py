@@ -32,10 +32,10 @@ from calibrators.measures.assessment import (
 )
 from calibrators.measures.engine import (
     Groups,
+    MeasureOptions,
     Merged,
     Predict,
     Sums,
-    Wanted,
     bins_of,
     column_passes,
     groups_of,
@@ -219,12 +219,12 @@ def assessment_passes(
     Two passes, or one with `parts`. The second needs the few parts in which an equal-frequency group ends (or, for
     scores that are not probabilities, all parts for the histogram over their range). State: some hundred sums a part.
     """
-    passes = measured_passes(Wanted(predict, rate=rate), bins, histogram_bins, rows, parts)
+    passes = measured_passes(MeasureOptions(predict, rate=rate), bins, histogram_bins, rows, parts)
     return (yield from passes)[0]
 
 
 def measured_passes(
-    wanted: Wanted,
+    wanted: MeasureOptions,
     bins: int = 10,
     histogram_bins: int = 50,
     rows: int | None = None,
@@ -239,7 +239,7 @@ def measured_passes(
         fine = _histogram([0.0, *_inner(histogram_bins), 1.0], column.sums)
         return _assessed(column.sums, bins, fine, rows), column
     edges = _edges_over(float(column.sums.low[0]), float(column.sums.high[0]), histogram_bins)
-    again = Wanted(wanted.predict, tuple(edges[1:-1].tolist()), wanted.rate)
+    again = MeasureOptions(wanted.predict, tuple(edges[1:-1].tolist()), wanted.rate)
     found = yield Pass(partial(part_state, again, None), partial(merge, again, 1))
     return _assessed(column.sums, bins, _histogram(edges.tolist(), found.sums), rows), column
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators.arithmetic.passes import Pass
-from calibrators.measures.certainty import Certainty, ErrorBars, certain_passes
+from calibrators.measures.certainty import Certainty, ErrorBars, certainty_passes
 from calibrators.measures.comparison import Comparison
 from calibrators.measures.decomposition import chance_error
 from calibrators.measures.predictions import (
@@ -120,7 +120,9 @@ def side_passes(
 ) -> Generator[Pass, Any, Side]:
     """Yield the passes for one column of predictions: the scores, or what `predict` makes of them."""
     known = (table.used, table.weights)
-    return certain_passes(predict, sizes.bins, _HISTOGRAM_BINS, *known, rate=sizes.sampling_rate, tests=tests)
+    return certainty_passes(
+        predict, sizes.bins, _HISTOGRAM_BINS, *known, rate=sizes.sampling_rate, tests=tests
+    )
 
 
 def evaluation_of(rows: int | None, before: Side, after: Side) -> Evaluation:

@@ -16,8 +16,8 @@ from calibrators.measures.certainty import error_bars_of_columns
 from calibrators.measures.decomposition import chances_of_columns, mean_losses
 from calibrators.measures.engine import (
     Cells,
+    MeasureOptions,
     Sums,
-    Wanted,
     accumulate_columns,
     cells_of_columns,
     column_passes,
@@ -54,9 +54,9 @@ def segment_task_of(sizes: Sizes, weighted: bool, *, tests: bool) -> SegmentTask
     bins, sampling_rate = sizes
     # Weights are not counts of rows, neither a log's own nor those of sampled rows.
     finish = partial(_numbers, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
-    wanted = [Wanted(edges=bin_edges(bins), rate=sampling_rate)]
+    wanted = [MeasureOptions(edges=bin_edges(bins), rate=sampling_rate)]
     if sampling_rate != 1.0:
-        wanted.append(Wanted(odds=sampling_rate))
+        wanted.append(MeasureOptions(odds=sampling_rate))
     passes = partial(_passes, wanted, bins, tests)
     return SegmentTask(
         partial(_measure_small, wanted, bins, finish), next(passes()), partial(_measure_large, passes, finish)
@@ -67,7 +67,7 @@ Finish = Callable[[Sums, Sums, Callable[[Any], tuple[Any, Integers, Any]]], Arra
 """Sums of all rows and of those that there are, and of some segments their isotonic blocks and cells, to numbers."""
 
 
-def _measure_small(wanted: list[Wanted], bins: int, finish: Finish, segments: Slices) -> Array:
+def _measure_small(wanted: list[MeasureOptions], bins: int, finish: Finish, segments: Slices) -> Array:
     points = Points(*segments.columns)
     out = [np.empty((0, len(FIELDS)))]
     first, count = 0, segments.starts.size - 1
@@ -93,7 +93,7 @@ def _blocks_and_cells(points: Points, starts: Integers, some: Any) -> tuple[Bloc
     return *pooled_columns(points, np.append(0, np.cumsum(sizes[some]))), cells
 
 
-def _passes(wanted: list[Wanted], bins: int, tests: bool) -> Any:
+def _passes(wanted: list[MeasureOptions], bins: int, tests: bool) -> Any:
     """Passes over a segment in several parts."""
     last = replace(wanted[-1], blocks=tests and wanted[-1].odds == 1.0, cells=tests)
     return side_by_side(*(column_passes(one, bins) for one in (*wanted[:-1], last)))
