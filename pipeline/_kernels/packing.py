@@ -1,12 +1,10 @@
-"""Columns of doubles in few bits: blocks of whole numbers, each block with the bits that its largest number needs.
+"""Lossless bit packing of columns of doubles, and dictionary encoding for Parquet.
 
-A block begins with two words: the number to count from, and the lowest bits that none of its numbers uses. Ascending
-doubles are written as steps between their bit patterns as integers; others as the distance from the smallest magnitude
-(frame of reference), with a sign bit if both signs occur (Lemire and Boytsov 2015, "Decoding billions of integers per
-second through vectorization"). Nothing is rounded. Two million sorted scores take 4 to 5 bytes each, weights with all
-their bits some 7; counts, and doubles that were floats before, take less.
-
-For Parquet: a dictionary of a column's values, given up early where it does not pay, and codes side by side.
+A column is cut into blocks of integers; each block uses the bit width of its largest integer. Ascending doubles are
+stored as differences of their bit patterns (delta encoding); others as differences from the block's smallest magnitude
+(frame of reference), with a sign bit if any number is negative (Lemire and Boytsov 2015, "Decoding billions of integers
+per second through vectorization"). Each block begins with a header of two words. Sorted scores (two million in a run)
+take 4 to 5 bytes each; weights with all 53 significant bits, about 7; counts and doubles converted from floats, less.
 """
 
 import numpy as np
@@ -23,43 +21,44 @@ _LAST = np.uint64(63)
 _BYTE = np.uint64(0xFF)
 
 HEADER = 2
-"""Words of a block before its numbers: what to count from; and bits of a number, bits left out, whether numbers have
-signs, how many there are (8, 6, 2 and 16 bits), and the place of the first in its column (32 bits)."""
+"""Words of a block's header. The first is the reference. The second holds the bit width, the number of trailing zero
+bits left out, whether numbers have sign bits, the count of numbers (8, 6, 2 and 16 bits), and the position of the first
+number in its column (32 bits)."""
 
 PADDING = 2
-"""Words behind the last that `unpack` may look at."""
+"""Words beyond the last block that `unpack` may read."""
 
 
-def place(words: npt.NDArray[np.uint64]) -> int:
-    """The place in its column of the first number of the block that begins here."""
+def first_position(words: npt.NDArray[np.uint64]) -> int:
+    """Return the position in its column of a block's first number; `words` begins with the block's header."""
     return int(words[1] >> np.uint64(32))
 
 
 @kernel
 def pack(raw, stride, ascending, words, ends):
-    """Write doubles in blocks of `stride`.
+    """Pack doubles into blocks of `stride` numbers.
 
     Parameters
     ----------
-    raw : uint64 array, shape (n,): the bits of doubles. ascending : whether they are finite and ascend, and are written
-        as steps
-    words : uint64 array with room for n + (HEADER + 1) * blocks words
-    ends : int64 array, shape (blocks + 1,), is filled: where each block begins, and the end.
+    raw : uint64 array, shape (n,): bit patterns of doubles
+    ascending : whether the doubles are finite and ascending; they are then delta encoded
+    words : uint64 array for the result, with room for n + (HEADER + 1) * blocks words
+    ends : int64 array, shape (blocks + 1,): filled with the start of each block in `words`, and the end
     """
     numbers = np.empty(stride, np.uint64)
-    at = 0
+    w = 0
     ends[0] = 0
     for b in range(ends.size - 1):
         first = b * stride
         n = min(stride, raw.size - first)
-        signed = either = _ZERO
+        signed = union = _ZERO
         if ascending:
-            reference = before = ordinal(raw[first])
+            reference = previous = ordinal(raw[first])
             for i in range(n):
                 x = ordinal(raw[first + i])
-                numbers[i] = x - before
-                either |= x - before
-                before = x
+                numbers[i] = x - previous
+                union |= x - previous
+                previous = x
         else:
             reference = ~_TOP
             for i in range(first, first + n):
@@ -67,25 +66,25 @@ def pack(raw, stride, ascending, words, ends):
                 signed |= raw[i] >> _LAST
             for i in range(n):
                 u = raw[first + i]
-                either |= (u & ~_TOP) - reference
+                union |= (u & ~_TOP) - reference
                 numbers[i] = (u & ~_TOP) - reference
-        # The lowest bits that all lack, and how many the others are.
+        # Count the trailing bits that are zero in all numbers, and the bits above them.
         left_out = width = _ZERO
-        if either:
-            while not (either >> left_out) & _ONE:
+        if union:
+            while not (union >> left_out) & _ONE:
                 left_out += _ONE
-            while width < _WORD and either >> left_out >> width:
+            while width < _WORD and union >> left_out >> width:
                 width += _ONE
         width += signed
-        words[at] = reference
-        words[at + 1] = (
+        words[w] = reference
+        words[w + 1] = (
             width
             | (left_out << np.uint64(8))
             | (signed << np.uint64(14))
             | (np.uint64(n) << np.uint64(16))
             | (np.uint64(first) << np.uint64(32))
         )
-        at += HEADER
+        w += HEADER
         word = used = _ZERO
         for i in range(n):
             x = numbers[i] >> left_out
@@ -94,44 +93,40 @@ def pack(raw, stride, ascending, words, ends):
             word |= x << used
             used += width
             if used >= _WORD:
-                words[at] = word
-                at += 1
+                words[w] = word
+                w += 1
                 used -= _WORD
                 word = x >> (width - used) if used else _ZERO
         if used:
-            words[at] = word
-            at += 1
-        ends[b + 1] = at
+            words[w] = word
+            w += 1
+        ends[b + 1] = w
 
 
 @kernel
 def unpack(words, stop, ascending, out):
-    """Read the doubles of blocks.
+    """Unpack blocks of doubles and return how many there are.
 
     Parameters
     ----------
-    words : uint64 array, shape (stop + PADDING,) or longer: blocks that `pack` wrote, up to `stop`
-    ascending : as there
-    out : uint64 array, shape (n,) with room for all of the blocks' numbers: is filled with the bits of doubles
-
-    Returns
-    -------
-    how many there are
+    words : uint64 array, shape (stop + PADDING,) or longer: blocks written by `pack`, up to `stop`
+    ascending : see `pack`
+    out : uint64 array with room for all numbers: filled with bit patterns of doubles
     """
-    at = m = 0
-    while at < stop:
-        reference = words[at]
-        header = words[at + 1]
+    w = m = 0
+    while w < stop:
+        reference = words[w]
+        header = words[w + 1]
         width = header & _BYTE
         left_out = (header >> np.uint64(8)) & np.uint64(63)
         sign = (header >> np.uint64(14)) & _ONE
         n = np.int64((header >> np.uint64(16)) & np.uint64(0xFFFF))
-        at += HEADER
+        w += HEADER
         mask = (_ONE << width) - _ONE if width < _WORD else ~_ZERO
         bit = _ZERO
         for i in range(m, m + n):
-            # What begins at a bit, with bits of what follows above it.
-            j = at + np.int64(bit >> np.uint64(6))
+            # Read the word that begins at this bit; the mask removes the bits of later numbers.
+            j = w + np.int64(bit >> np.uint64(6))
             offset = bit & _LAST
             x = ((words[j] >> offset) | ((words[j + 1] << _ONE) << (_LAST - offset))) & mask
             bit += width
@@ -140,7 +135,7 @@ def unpack(words, stop, ascending, out):
                 out[i] = bits_of(reference)
             else:
                 out[i] = (reference + ((x >> sign) << left_out)) | ((x & sign) << _LAST)
-        at += np.int64((bit + _LAST) >> np.uint64(6))
+        w += np.int64((bit + _LAST) >> np.uint64(6))
         m += n
     return m
 
@@ -153,20 +148,20 @@ _EMPTY = -1
 
 @kernel
 def encode(bits, slots, shift, dictionary, used, limit, codes):
-    """Replace values by their places in a dictionary that grows in order of appearance.
+    """Replace values by their indices in a dictionary that grows in order of appearance.
 
     Parameters
     ----------
-    bits : uint64 array, shape (n,): the values' bits.
-    slots : int32 array, shape (2**k,), at least twice `limit`: open-addressing hash table, -1 where empty.
-    shift : 64 - k.
-    dictionary : uint64 array, shape (limit,) or more; dictionary[:used] is filled.
-    codes : unsigned integer array, shape (n,): filled.
+    bits : uint64 array, shape (n,): the values' bit patterns
+    slots : int32 array, shape (2**k,), at least twice `limit`: open-addressing hash table, -1 where empty
+    shift : 64 - k
+    dictionary : uint64 array, shape (limit,) or more; dictionary[:used] is filled
+    codes : unsigned integer array, shape (n,): filled
 
     Returns
     -------
     int
-        The new length of the dictionary, or -1 when it would pass `limit`: then codes are incomplete.
+        The new length of the dictionary, or -1 if it would exceed `limit`; codes are then incomplete.
     """
     mask = np.uint64(slots.size - 1)
     for i in range(bits.size):
@@ -191,21 +186,21 @@ def encode(bits, slots, shift, dictionary, used, limit, codes):
 
 @kernel
 def pack_codes(codes, width, out):
-    """Pack codes of `width` <= 16 bits side by side, the lowest bits first.
+    """Pack codes of `width` <= 16 bits, lowest bits first.
 
-    codes : uint16 array, shape (n,).
-    out : uint32 array, shape (ceil(n * width / 32),): filled.
+    codes : uint16 array, shape (n,)
+    out : uint32 array, shape (ceil(n * width / 32),): filled
     """
-    held = np.uint64(0)
+    pending = np.uint64(0)
     count = 0
     j = 0
     for i in range(codes.size):
-        held |= np.uint64(codes[i]) << np.uint64(count)
+        pending |= np.uint64(codes[i]) << np.uint64(count)
         count += width
         if count >= 32:
-            out[j] = np.uint32(held & np.uint64(0xFFFFFFFF))
-            held >>= np.uint64(32)
+            out[j] = np.uint32(pending & np.uint64(0xFFFFFFFF))
+            pending >>= np.uint64(32)
             count -= 32
             j += 1
     if count > 0:
-        out[j] = np.uint32(held)
+        out[j] = np.uint32(pending)

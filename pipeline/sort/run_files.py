@@ -292,7 +292,7 @@ class RunFile(Blob):
             n = packing.unpack(words, size, column == 0, numbers)
             if column == 0 and n:
                 a, b = np.searchsorted(numbers[:n].view(np.float64), [low, high]).tolist()
-                first, stop = packing.place(words) + a, start + b - a
+                first, stop = packing.first_position(words) + a, start + b - a
             out[start:stop, column] = numbers[a : a + stop - start]
         return first, stop
 
