@@ -25,10 +25,10 @@ if _processes is not None and _processes.parent_process() is not None:
 else:
     PRELOADED.append(__name__)
 
-# OpenBLAS, once in numpy and once in scipy, starts a thread a core as it is loaded, which wait at full speed. No job
-# multiplies matrices, and classifiers are held to one thread in any case.
+# numpy and scipy each load an OpenBLAS, which starts one busy-waiting thread per core. No job multiplies matrices, and
+# classifiers are trained on one thread.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Pydantic reads the facts of every package that is installed, to see whether any is a plugin of its.
+# Otherwise Pydantic reads the metadata of all installed packages to look for plugins.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _HELP = """Calibrate binary classifiers from their Parquet prediction logs.
@@ -54,29 +54,29 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 
 
 class _Logcal(click.Group):
-    """Report usage errors like job errors: in one line, and as JSON if asked for."""
+    """Reports usage errors like job errors: in one line, and with --json as JSON."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands in the order in which they were added."""
         return list(self.commands)
 
-    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *parameters: Any, **options: Any) -> NoReturn:
         """Run the command and end the process."""
-        given = sys.argv[1:] if args is None else list(args)
+        arguments = sys.argv[1:] if args is None else list(args)
         try:
-            code = super().main(given, *more, **{**extra, "standalone_mode": False})
+            code = super().main(arguments, *parameters, **{**options, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            _refuse(error, as_json="--json" in given)
+            _exit_with_usage_error(error, as_json="--json" in arguments)
         except click.Abort:
             sys.stderr.write(f"{self.name}: interrupted; nothing was published\n")
             sys.exit(130)
         sys.exit(code)
 
 
-def _refuse(error: click.ClickException, as_json: bool) -> NoReturn:
+def _exit_with_usage_error(error: click.ClickException, as_json: bool) -> NoReturn:
     from jobs.run import show
 
     context = getattr(error, "ctx", None)
@@ -89,7 +89,7 @@ def _refuse(error: click.ClickException, as_json: bool) -> NoReturn:
 
 
 def run() -> NoReturn:
-    """Be the command's process."""
+    """Run the command line and end the process."""
     try:
         main(prog_name="logcal")
     finally:
@@ -106,22 +106,22 @@ def run() -> NoReturn:
 )
 @click.version_option(package_name="logcal")
 def main() -> None:
-    """Set up what all commands need."""
+    """Set up logging for all commands."""
     log_to_stderr()
 
 
 def _complete_setting(name: str) -> Callable[..., Any]:
-    """Complete --set of a job: its keys, and the values of keys that have few."""
+    """Return a function that completes --set of a job: keys, and values of keys with a fixed set of values."""
 
-    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    def complete(context: click.Context, parameter: click.Parameter, prefix: str) -> list[str]:
         from jobs.config.loading import known_keys
         from jobs.registry import JOBS
 
-        key, equals, value = begun.partition("=")
+        key, equals, value = prefix.partition("=")
         choices = known_keys(JOBS[name].config_class())
         if equals:
             return [f"{key}={choice}" for choice in choices.get(key, ()) if choice.startswith(value)]
-        return [f"{known}=" for known in choices if known.startswith(key)]
+        return [f"{choice}=" for choice in choices if choice.startswith(key)]
 
     return complete
 
@@ -133,13 +133,13 @@ def _add_job(job: Job) -> None:
         dry_run: bool,
         graph: str | None,
         as_json: bool,
-        **more: Any,
+        **options: Any,
     ) -> None:
         from jobs.run import run_job
 
-        given = {shortcut.key: more[shortcut.option.lstrip("-")] for shortcut in job.shortcuts}
-        short = [f"{key}={value}" for key, value in given.items() if value]
-        _leave(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
+        values = {shortcut.key: options[shortcut.option.lstrip("-")] for shortcut in job.shortcuts}
+        short = [f"{key}={value}" for key, value in values.items() if value]
+        _exit(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
 
     setting = click.option("--set", "settings", **_SET, shell_complete=_complete_setting(job.name))
     for option in (_JSON, _GRAPH, _DRY_RUN, setting, _CONFIG):
@@ -150,15 +150,15 @@ def _add_job(job: Job) -> None:
     main.command(job.name, help=_help(job), short_help=job.help)(command)
 
 
-def _leave(code: int) -> NoReturn:
-    # Otherwise the interpreter looks through all that the libraries made, for some tenths of a second.
+def _exit(code: int) -> NoReturn:
+    # Otherwise the last garbage collection visits all objects of the libraries, which takes some tenths of a second.
     gc.freeze()
     sys.exit(code)
 
 
 def _help(job: Job) -> str:
     start = f"  logcal {job.name} "
-    # Two columns less than the screen: click indents by two.
+    # Two columns narrower than the screen, since click indents by two.
     example = textwrap.fill(
         job.example.replace("--set ", "--set\0"),
         78,
@@ -183,37 +183,38 @@ for _job in JOBS.values():
 def _command(
     group: click.Group, module: str, *options: Any, name: str = "", changes: bool = False
 ) -> Callable[[Any], None]:
-    """Make a command of a declaration: the function of its name in a module does it, and its outcome is shown.
+    """Return a decorator that adds a command; the function of the same name in a module does the work.
 
-    name : of the command, if not the function's. changes : whether it changes a table, which is recorded
+    name : command's name; '': the function's name
+    changes : whether the command changes a table; such commands leave a run record
     """
 
     def add(declared: Any) -> None:
-        called = name or declared.__name__.strip("_")
-        path = f"{'logcal' if group is main else f'logcal {group.name}'} {called}"
+        command_name = name or declared.__name__.strip("_")
+        path = f"{'logcal' if group is main else f'logcal {group.name}'} {command_name}"
 
-        def command(as_json: bool, **given: Any) -> None:
+        def command(as_json: bool, **arguments: Any) -> None:
             from jobs.records import Attempt
             from jobs.run import guarded, show
 
-            attempt = Attempt(f"{group.name}-{called}")
+            attempt = Attempt(f"{group.name}-{command_name}")
 
             def run() -> None:
                 if _TABLE_FILES in options:
-                    _find_table(given, required=_TABLE in options)
+                    _resolve_table(arguments, required=_TABLE in options)
                 if changes:
-                    attempt.of_table(given["store"], given["table"])
-                attempt.outcome = getattr(importlib.import_module(module), declared.__name__)(**given)
+                    attempt.of_table(arguments["store"], arguments["table"])
+                attempt.outcome = getattr(importlib.import_module(module), declared.__name__)(**arguments)
                 show(attempt.outcome.summary, attempt.outcome.lines, as_json)
 
             code = guarded(path, run, as_json, attempt)
             attempt.end(code)
-            _leave(code)
+            _exit(code)
 
-        made: Any = command
+        decorated: Any = command
         for option in (_JSON, *reversed(options)):
-            made = option(made)
-        group.command(called, help=declared.__doc__)(made)
+            decorated = option(decorated)
+        group.command(command_name, help=declared.__doc__)(decorated)
 
     return add
 
@@ -228,13 +229,13 @@ def _days() -> None:
     """List, exclude and include the days of a table's log."""
 
 
-def _find_table(given: dict[str, Any], required: bool) -> None:
-    """Put the store and the table that a configuration names among a command's arguments."""
-    files, store, table = given.pop("files"), given["store"], given["table"]
+def _resolve_table(arguments: dict[str, Any], required: bool) -> None:
+    """Fill in a command's store and table from its configuration files, where they are not given."""
+    files, store, table = arguments.pop("files"), arguments["store"], arguments["table"]
     if files or store is None or (required and table is None):
         from jobs.tables import named
 
-        given["store"], given["table"] = named(files, store, table, required=required)
+        arguments["store"], arguments["table"] = named(files, store, table, required=required)
 
 
 _STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")
@@ -246,7 +247,7 @@ _ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; wi
 _VERSION = click.argument("name", metavar="[VERSION]", required=False)
 _REASON = click.option("--reason", required=True, metavar="TEXT", help="The reason, kept with the decision.")
 _KEEP = click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="Newest versions to keep."
 )
 _OF_TABLE = (_STORE, _TABLE, _TABLE_FILES)
 _DAY = (*_OF_TABLE, click.argument("day"))
@@ -261,7 +262,7 @@ def list_versions() -> None:
 
 @_on_table(*_OF_TABLE, _VERSION)
 def show() -> None:
-    """Show VERSION, or the current one. Says what it was fitted to, and how."""
+    """Show VERSION, or the current one. Shows its log, its method and its settings."""
 
 
 @_on_table(
@@ -279,7 +280,7 @@ def show() -> None:
     _VERSION,
 )
 def sql() -> None:
-    """Print the SQL that applies VERSION, or the current one. The query adds the probability to a log's rows."""
+    """Print SQL that applies VERSION, or the current one. The query adds the probability to a log's rows."""
 
 
 @_on_table(*_OF_TABLE)
@@ -333,19 +334,19 @@ def judge() -> None:
     """Undo exclude or include of DAY. The next fit judges the day itself."""
 
 
-# The commands of the first minutes.
+# Commands that set up, check and explain the installation.
 
 
-def _names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+def _complete_name(context: click.Context, parameter: click.Parameter, prefix: str) -> list[str]:
     from jobs.config.rendering import conf_files
 
-    return [name for name in (file.removesuffix(".yaml") for file in conf_files()) if name.startswith(begun)]
+    return [name for name in (file.removesuffix(".yaml") for file in conf_files()) if name.startswith(prefix)]
 
 
 @_command(
     main,
     "jobs.config.rendering",
-    click.argument("name", required=False, shell_complete=_names),
+    click.argument("name", required=False, shell_complete=_complete_name),
     name="config",
 )
 def show_configuration() -> None:
@@ -388,7 +389,7 @@ def examine() -> None:
       logcal doctor
       logcal doctor --config fit.yaml --config slurm.yaml
 
-    Looks at versions, compiled code, memory, scratch space, cluster, store and log.
+    Checks versions, compiled code, memory, scratch space, cluster, store and log.
     Takes any job's configuration and lists all obstacles at once.
     """  # noqa: D301
 
@@ -420,9 +421,9 @@ def _completion(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     context = click.get_current_context().find_root()
-    found = get_completion_class(shell)
-    assert found is not None
-    script = found(context.command, {}, "logcal", "_LOGCAL_COMPLETE").source()
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    script = completion_class(context.command, {}, "logcal", "_LOGCAL_COMPLETE").source()
     if shell == "bash":
         # A key is followed by its value, not by a space.
         script = script.replace(

@@ -1,4 +1,4 @@
-"""Jobs for Python programs, run or as Dask graphs: what `logcal.run` and `logcal.graph` do."""
+"""Implementation of `logcal.run` and `logcal.graph`: jobs for Python programs, run or as Dask graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.outcome import Outcome
 from jobs.records import Attempt
 from jobs.registry import JOBS
 from jobs.rows import check_scratch
-from jobs.run import carry_out, told
+from jobs.run import carry_out, exit_code_and_message
 from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["graph", "run"]
 
 _UNPUBLISHED = "unpublished"
-"""Stand-in for the store's keys, which are not used."""
+"""Placeholder for the store's keys, which a graph does not use."""
 
 
 def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
-    """A job as a `dask.delayed.Delayed`: see `logcal.graph`."""
+    """Return a job as a `dask.delayed.Delayed`: see `logcal.graph`."""
     if job != "fit":
         raise ConfigError(f"expected the job fit, found {job!r}: the result of other jobs is what they write")
     values = _values(config)
@@ -58,31 +58,31 @@ def _values(config: Mapping[str, Any] | str | Path) -> Values:
 def _fit(config: FitConfig) -> Delayed:
     fitting = open_fitting(config)
     check_scratch(config, fitting.source.log, fitting.scratch_bytes())
-    held = ExitStack()
-    scratch = held.enter_context(scratch_folder(config.scratch))
-    # Others compute the graph, in this process or elsewhere, when they like, and as often as they like.
-    atexit.register(held.close)
+    cleanup = ExitStack()
+    scratch = cleanup.enter_context(scratch_folder(config.scratch))
+    # The program may compute the graph later and repeatedly, so scratch space stays until this process ends.
+    atexit.register(cleanup.close)
     fitting = replace(fitting, plan=replace(fitting.plan, scratch=scratch))
-    built = Graph()
-    return built.delayed(built.task("table", _table, fitting.add(built), fitting))
+    tasks = Graph()
+    return tasks.delayed(tasks.task("table", _table, fitting.add(tasks), fitting))
 
 
-def _table(found: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
-    """The fitted table, of what the other tasks gave; scratch space is given back."""
-    content = fitting.finish(found, InlineExecutor())
-    made = read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))
-    place = Folder.at(fitting.plan.scratch)
-    for name in place.names():
+def _table(fitted: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
+    """Finish the fit from the results of the other tasks; return the table and empty scratch space."""
+    content = fitting.finish(fitted, InlineExecutor())
+    table = read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))
+    scratch = Folder.at(fitting.plan.scratch)
+    for name in scratch.names():
         if name.startswith("day-"):  # the tasks of another computation write to it
-            for file in (place / name).names():
-                (place / name).remove(file)
+            for file in (scratch / name).names():
+                (scratch / name).remove(file)
         elif name != LOCKS:
-            place.remove(name)
-    return made
+            scratch.remove(name)
+    return table
 
 
 def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> Outcome:
-    """Run a job as its command does, record included: see `logcal.run`."""
+    """Run a job as its command does, and write its run record: see `logcal.run`."""
     if job not in JOBS:
         raise ConfigError(f"job: expected one of {', '.join(JOBS)}, found {job!r}")
     loaded = load_values(JOBS[job].config_class(), _values(config))
@@ -90,7 +90,7 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     try:
         return carry_out(JOBS[job], loaded, attempt, client)
     except (Exception, KeyboardInterrupt) as error:
-        code, attempt.message = told(error)
+        code, attempt.message = exit_code_and_message(error)
         fault = as_fault(error)
         if fault is None or fault is error:
             raise

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM, raised as KeyboardInterrupt: where it does no harm if that comes soon, otherwise anywhere.
+"""Ctrl-C and SIGTERM, raised as KeyboardInterrupt at the next safe point, or anywhere if none comes soon.
 
-An exception that a signal handler raises may come out inside a destructor or a callback, which swallows it.
+An exception that a signal handler raises may occur inside a destructor or a callback, which swallows it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 SOON = 0.3
-"""Seconds in which `check` should be called; then the interrupt is raised wherever the main thread is."""
+"""Seconds to wait for the next call of `check`; then the interrupt is raised wherever the main thread is."""
 
 SIGNALLED = 128
-"""A run that a signal ended exits with this plus the signal's number, as shells have it: 130 or 143."""
+"""Added to the signal's number in the exit code of an interrupted run, as in shells: 130 or 143."""
 
 _LONGEST = 10.0
-"""Seconds after which it is raised even where a lock is being taken: that may wait for what never comes."""
+"""Seconds after which the interrupt is raised even while a lock is being taken, which may never succeed."""
 
-_LOOK = 0.05
-"""Seconds between looks at whether the command has ended."""
+_CHECK_INTERVAL = 0.05
+"""Seconds between checks whether the command has ended."""
 
 _LOCKING = {"threading", "queue", "logging", "concurrent.futures.thread", "concurrent.futures._base"}
 _WAITING = {"wait", "_wait_for_tstate_lock", "as_completed", "result"}
@@ -32,15 +32,15 @@ _WAITING = {"wait", "_wait_for_tstate_lock", "as_completed", "result"}
 class _State:
     catching = False
     received: int | None = None
-    at = 0.0
+    received_at = 0.0
     raised = False
 
 
 @contextmanager
 def catching() -> Iterator[None]:
-    """Catch signals meanwhile. What is raised is raised once: nothing interrupts the cleaning up."""
+    """Raise KeyboardInterrupt for signals in this context, once, so that clean-up is not interrupted."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's, whose program this is
+        yield  # only the main thread can handle signals
         return
     _State.catching, _State.received, _State.raised = True, None, False
     previous = {number: signal.signal(number, _receive) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -53,19 +53,19 @@ def catching() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal has come: to be called often, and not while cleaning up."""
+    """Raise KeyboardInterrupt if a signal has been received. Call it often, but not while cleaning up."""
     if _State.catching and _State.received is not None:
         _State.raised = True
         raise KeyboardInterrupt
 
 
 def ignore() -> None:
-    """Let signals end nothing from here on: what the run was to publish is published."""
+    """Ignore signals from now on, since the run has published its result."""
     _State.raised = True
 
 
 def ended() -> None:
-    """Let signals end nothing any more: the process is ending, and its exit code says what became of the run."""
+    """Ignore signals while the process ends, so that they do not change its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -78,10 +78,14 @@ def exit_code() -> int:
 def _receive(number: int, frame: FrameType | None) -> None:
     first = _State.received is None
     if first:
-        _State.received, _State.at = number, time.monotonic()
-    elif _State.raised or time.monotonic() - _State.at < SOON:
+        _State.received, _State.received_at = number, time.monotonic()
+    elif _State.raised or time.monotonic() - _State.received_at < SOON:
         return
-    if first or _importing(frame) or (_taking_lock(frame) and time.monotonic() - _State.at < _LONGEST):
+    if (
+        first
+        or _importing(frame)
+        or (_taking_lock(frame) and time.monotonic() - _State.received_at < _LONGEST)
+    ):
         reminder = threading.Timer(SOON, _remind, [number])
         reminder.daemon = True
         reminder.start()
@@ -91,7 +95,7 @@ def _receive(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Tell whether an import is under way: interrupted, it may keep a lock that other threads wait for."""
+    """True during an import: interrupted, it may keep a lock that other threads wait for."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -100,9 +104,9 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _taking_lock(frame: FrameType | None) -> bool:
-    """Tell whether the frame takes or releases a lock: interrupted, it may keep one that other threads wait for.
+    """True if the frame takes or releases a lock: interrupted, it may keep one that other threads wait for.
 
-    Waiting for something is another matter: what waits is made to be interrupted.
+    Functions that wait can be interrupted safely.
     """
     return (
         frame is not None
@@ -112,23 +116,23 @@ def _taking_lock(frame: FrameType | None) -> bool:
 
 
 def _remind(number: int) -> None:
-    # To the main thread itself, so that it wakes up; and to no one else's handler.
+    # Sent to the main thread, so that it wakes up, and only while this module's handler is installed.
     if signal.getsignal(number) is _receive:
         signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 @contextmanager
 def while_command_lives() -> Iterator[None]:
-    """Meanwhile end this process soon after the command that started it.
+    """End this process, in this context, soon after the command that started it has ended.
 
-    A command may end before it wants workers. A process that goes on importing for them holds the command's output
-    open, and who reads that through a pipe waits for both.
+    A command may end before it needs workers. A fork server that is still importing keeps the command's output open,
+    and a reader of its pipe would wait for both.
     """
     command = os.getppid()
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(_LOOK):
+        while not done.wait(_CHECK_INTERVAL):
             if os.getppid() != command:
                 os._exit(0)
 
@@ -138,9 +142,9 @@ def while_command_lives() -> Iterator[None]:
         yield
     finally:
         done.set()
-        watching.join()  # workers are forked from this process next, which is no time for threads
+        watching.join()  # workers are forked from this process next, and forking with threads is not safe
 
 
 def ignore_interrupts() -> None:
-    """Let Ctrl-C, which a terminal sends to every process, be the command's alone: it stops its workers itself."""
+    """Ignore Ctrl-C in a worker: a terminal sends it to every process, and the command stops its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Shared parts of jobs: a plan before they start, an outcome after."""
+"""Common classes of jobs: plan, outcome, and the protocol of a job that can start."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from pipeline.execution import Executor
 
 REPORT, RUN = "report.html", "run.json"
-"""Names of a job's page, and of the numbers in it."""
+"""File names of a job's page, and of its numbers as JSON."""
 
 SCRATCH = "scratch ("
-"""Start of a line about scratch space."""
+"""Start of a plan's line about scratch space."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Plan:
 
     Attributes
     ----------
-    stages, reads, writes : in order, a line each
-    facts : for machines
+    stages, reads, writes : text lines, in order
+    facts : JSON values, for --json and run records
     """
 
     job: str
@@ -31,12 +31,12 @@ class Plan:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def places(self) -> list[str]:
-        """Outputs that stay."""
+    def outputs(self) -> list[str]:
+        """Outputs of the job, without scratch space."""
         return [line for line in self.writes if not line.startswith(SCRATCH)]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the plan as text lines for the terminal."""
         shown = [f"{self.job} would do this (no rows were read):"]
         for title, items in (("stages", self.stages), ("reads", self.reads), ("writes", self.writes)):
             shown += [f"  {title}:", *(f"    {item}" for item in items)]
@@ -49,8 +49,8 @@ class Outcome:
 
     Attributes
     ----------
-    summary : for --json; JSON values
-    lines : for people
+    summary : JSON values, for --json and run records
+    lines : text lines for the terminal
     """
 
     summary: dict[str, Any]
@@ -61,12 +61,12 @@ class Startable(Protocol):
     """A job that has been checked and can start: what a job module's `prepare(config)` returns."""
 
     threads: bool = True
-    """True if threads of one process serve its tasks as well as processes of their own would: sorting, merging, fitting
-    and measuring are compiled code."""
+    """True if threads suit the tasks as well as processes: sorting, merging, fitting and measuring run compiled code
+    without the GIL."""
 
     @property
     def plan(self) -> Plan:
         """Plan of the job."""
 
     def execute(self, executor: Executor) -> Outcome:
-        """Do it."""
+        """Run the job's tasks and publish its results."""

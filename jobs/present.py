@@ -1,4 +1,4 @@
-"""Words of an evaluation: for the terminal, as JSON, and as the facts of its report."""
+"""An evaluation as text for the terminal, as JSON, and as the facts of its report."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FITTED = (
     "leaning",
     "cross_validated_log_loss",
 )
-"""Facts of the fit that the report shows where there are any; `leaning` is the name of `isotonic_share` before."""
+"""Optional facts of the fit that the report shows; `leaning` is the former name of `isotonic_share`."""
 
 
 def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, Any]:
-    """Facts of a table for a report."""
+    """Return a table's facts for a report."""
     return {
         "table": table,
         "version": version.name,
@@ -54,7 +54,7 @@ def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, 
 
 
 def row_facts(table: ScoreTable, left_out: Collection[str] = ()) -> dict[str, Any]:
-    """Facts of the rows that a job used, and of those that it could not use, for a report."""
+    """Return the counts of used and of unusable rows for a report."""
     return {
         **{k: v for k, v in table.facts().items() if k not in {"quarantined_by_reason", *left_out}},
         **table.label_facts().get("labels", {}),
@@ -63,21 +63,21 @@ def row_facts(table: ScoreTable, left_out: Collection[str] = ()) -> dict[str, An
 
 
 def run_facts(identity: str, started: float) -> dict[str, Any]:
-    """Facts of a run that ends, for a report. started : by `time.perf_counter`."""
+    """Return the facts of a run that ends now, for a report. started : `time.perf_counter` at its start."""
     finished, seconds = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter() - started
     return {"id": identity, "finished": finished, "seconds": round(seconds, 2), **software()}
 
 
-def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
-    """The numbers, for JSON."""
+def summary_of(measured: Measured, overlap: InSample) -> dict[str, Any]:
+    """Return an evaluation's numbers as JSON values."""
     evaluation = measured.evaluation
     before, after = evaluation.before.measures, evaluation.after.measures
-    found = evaluation.as_dict()
+    facts = evaluation.as_dict()
     summary = {
-        "verdict": found["verdict"],
-        "beyond_chance": found["after"]["judgement"]["beyond_chance"],
-        "in_sample": bool(seen),
-        "in_sample_share": seen.share,
+        "verdict": facts["verdict"],
+        "beyond_chance": facts["after"]["judgement"]["beyond_chance"],
+        "in_sample": bool(overlap),
+        "in_sample_share": overlap.share,
         "headline": headline(evaluation),
         "before": before.as_dict(),
         "after": after.as_dict(),
@@ -92,18 +92,18 @@ def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
 
 
 def comparison_facts(measured: Measured) -> dict[str, Any]:
-    """Facts of the comparison with something else."""
+    """Return the facts of the comparison with another version, or with the scores."""
     facts: dict[str, Any] = measured.evaluation.as_dict()["comparison"]
     if measured.compared is not None:
         facts["segments_worse"] = measured.compared.worse()
     return facts
 
 
-def lines_of(measured: Measured, seen: InSample, version: Version) -> list[str]:
-    """Lines for the terminal."""
+def lines_of(measured: Measured, overlap: InSample, version: Version) -> list[str]:
+    """Return an evaluation as text lines for the terminal."""
     evaluation = measured.evaluation
     lines = [
-        *([seen.sentence(version.name)] if seen else []),
+        *([overlap.sentence(version.name)] if overlap else []),
         evaluation.as_dict()["verdict"],
         *comparison_lines(measured, f"version {version.name}"),
         headline(evaluation),
@@ -117,7 +117,7 @@ def lines_of(measured: Measured, seen: InSample, version: Version) -> list[str]:
 
 
 def comparison_lines(measured: Measured, name: str) -> list[str]:
-    """The comparison with something else, and the segments that lose by it. name : of the table that was measured."""
+    """Describe the comparison, and the segments that the measured table makes worse. name : measured table's name."""
     evaluation = measured.evaluation
     if evaluation.comparison is None:
         return []
@@ -131,7 +131,7 @@ def comparison_lines(measured: Measured, name: str) -> list[str]:
 
 
 def measures_table(evaluation: Evaluation) -> list[str]:
-    """The measures side by side, as lines of text."""
+    """Format the measures before and after calibration side by side, as text lines."""
     rows = changes(evaluation)
     width = max(len(change.label) for change in rows)
     lines = [f"{'':{width}}  {'before':>8}  {'after':>8}"]
@@ -142,7 +142,7 @@ def measures_table(evaluation: Evaluation) -> list[str]:
 
 
 def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Lines about segments."""
+    """Describe the segments, and the worst ones with errors beyond chance."""
     unseen = f", {facts['unseen_rows']:,} rows of unseen ones" if facts["unseen_rows"] else ""
     beyond = f"{facts['beyond_chance_before']:,} before, {facts['beyond_chance_after']:,} after"
     lines = [f"{facts['count']:,} segments of {', '.join(facts['columns'])}{unseen}"]
@@ -158,7 +158,7 @@ def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def as_parquet(table: pa.Table) -> bytes:
-    """A table as the bytes of a file."""
+    """Serialize a table as the bytes of a Parquet file."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()

@@ -25,12 +25,12 @@ INTERVAL = 30.0
 """Seconds between log lines of a stage."""
 
 _ENOUGH = 8
-"""Tasks that an estimate needs."""
+"""Tasks that an estimate of the remaining time needs."""
 
 
 @contextmanager
 def reporting() -> Iterator[Report]:
-    """A report for executors: bars if stderr is a terminal, otherwise log lines. It also ends an interrupted run."""
+    """Yield a progress report for executors: bars on a terminal, otherwise log lines. It also raises interrupts."""
     if not sys.stderr.isatty():
         yield _checking(LogLines())
         return
@@ -59,9 +59,12 @@ def _checking(report: Report) -> Report:
 
 @dataclass
 class _Stage:
-    """Progress of a stage: when it began, and the tasks that were done at its latest report.
+    """Progress of a stage; times are in seconds of `time.monotonic`.
 
-    last : seconds at which the latest task ended. quarter : the tasks done, and seconds, when a quarter of all were.
+    began : start of the stage
+    last : end of the latest task
+    done : finished tasks
+    quarter : finished tasks, and the time, when a quarter of all tasks had finished
     """
 
     began: float
@@ -76,49 +79,49 @@ class _Stage:
             self.quarter = done, now
 
     def seconds_left(self, total: int, now: float) -> float | None:
-        """Estimate from the tasks after the first quarter, since the first ones may compile code.
+        """Estimate the remaining time from the tasks after the first quarter, since the first ones may compile code.
 
-        None while these are fewer than `_ENOUGH`, and when the last tasks take longer than the others did.
+        None with fewer than `_ENOUGH` such tasks, and when the last tasks take longer than the others did.
         """
         if self.quarter is None or self.done - self.quarter[0] < _ENOUGH:
             return None
-        left = (self.last - self.quarter[1]) / (self.done - self.quarter[0]) * (total - self.done)
-        return left if left >= now - self.last else None
+        estimate = (self.last - self.quarter[1]) / (self.done - self.quarter[0]) * (total - self.done)
+        return estimate if estimate >= now - self.last else None
 
 
 class LogLines:
-    """A line when a stage starts and ends, and every `INTERVAL` seconds."""
+    """Logs a line when a stage starts, when it ends, and every `INTERVAL` seconds."""
 
     def __init__(self) -> None:
         self.stages: dict[str, _Stage] = {}
-        self.said: dict[str, float] = {}
+        self.logged: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int, workers: int | None = None) -> None:
         """See `pipeline.execution.Report`."""
         now = time.monotonic()
         if stage not in self.stages:
-            self.stages[stage], self.said[stage] = _Stage(now, now), now
-            log.info("%s: %s%s", stage, counted(total, "task"), _living(workers))
-        known = self.stages[stage]
-        known.update(done, total, now)
-        seconds = now - known.began
+            self.stages[stage], self.logged[stage] = _Stage(now, now), now
+            log.info("%s: %s%s", stage, counted(total, "task"), _worker_count(workers))
+        progress = self.stages[stage]
+        progress.update(done, total, now)
+        seconds = now - progress.began
         if done == total:
             del self.stages[stage]
             log.info("%s: done, %.1f s", stage, seconds)
-        elif now - self.said[stage] >= INTERVAL:
-            self.said[stage] = now
-            left = known.seconds_left(total, now)
-            estimate = "" if left is None else f", about {left:.0f} s left"
+        elif now - self.logged[stage] >= INTERVAL:
+            self.logged[stage] = now
+            seconds_left = progress.seconds_left(total, now)
+            estimate = "" if seconds_left is None else f", about {seconds_left:.0f} s left"
             how_far = f"{done:,} of {counted(total, 'task')}, {seconds:.0f} s"
-            log.info("%s: %s%s%s", stage, how_far, estimate, _living(workers))
+            log.info("%s: %s%s%s", stage, how_far, estimate, _worker_count(workers))
 
 
-def _living(workers: int | None) -> str:
+def _worker_count(workers: int | None) -> str:
     return "" if workers is None else f", {counted(workers, 'worker')}"
 
 
 class Bars:
-    """One bar per stage."""
+    """Shows one progress bar per stage."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -128,16 +131,16 @@ class Bars:
         """See `pipeline.execution.Report`."""
         if stage not in self.current:
             self.current[stage] = self.progress.add_task(stage, total=total, workers="")
-        self.progress.update(self.current[stage], completed=done, workers=_living(workers)[2:])
+        self.progress.update(self.current[stage], completed=done, workers=_worker_count(workers)[2:])
         if done == total:
             del self.current[stage]
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what stderr is at the time: while bars are shown, to what puts lines above them."""
+    """Writes to the current `sys.stderr`, which prints lines above the bars while these are shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Not `setStream`, which flushes the former one: it may be closed by now.
+        # Not `setStream`: it flushes the former stream, which may be closed.
         self.stream = sys.stderr
         super().emit(record)
 
@@ -154,7 +157,7 @@ def log_to_stderr() -> None:
 
 @contextmanager
 def quiet(upto: int) -> Iterator[None]:
-    """Log nothing up to a level meanwhile."""
+    """Log nothing up to a level in this context."""
     level = log.level
     log.setLevel(upto + 1)
     try:
@@ -171,11 +174,11 @@ def announce_compiling() -> None:
     from numba.core import event
 
     class Listener(event.Listener):
-        said = False
+        announced = False
 
         def on_start(self, event: event.Event) -> None:
-            if not self.said:
-                self.said = True
+            if not self.announced:
+                self.announced = True
                 log.info("compiling for this machine: once after an installation")
 
         def on_end(self, event: event.Event) -> None:

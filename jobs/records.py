@@ -1,4 +1,4 @@
-"""Traces of every attempt of a job: a record, metrics for Prometheus, events for OpenLineage."""
+"""Records of every attempt of a job: a run record, metrics for Prometheus, events for OpenLineage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("logcal")
 
 RUNS = "runs"
-"""The folder of records beside a table's versions."""
+"""Name of the folder of run records, beside a table's versions."""
 
 DONE, NOTHING, FAILED = "done", "nothing to do", "failed"
 _NOTHING_TO_DO = 99
@@ -54,11 +54,11 @@ class Attempt:
 
     @property
     def settings(self) -> RecordConfig | None:
-        """Traces to leave; None for jobs that leave nothing."""
+        """Configuration of the records; None for jobs without records."""
         return getattr(self.config, "record", None)
 
-    def misread(self, values: Mapping[str, Any]) -> None:
-        """The configuration is not good: of what was read, take what says where to leave a record."""
+    def keep_record_keys(self, values: Mapping[str, Any]) -> None:
+        """Keep the keys of an invalid configuration that say where to write the record."""
         from jobs.config.jobs import RecordConfig
 
         try:
@@ -67,34 +67,34 @@ class Attempt:
             record = RecordConfig()
         self.config = SimpleNamespace(record=record)
         for section, keys in (("store", ("path", "table")), ("output", ("path",)), ("report", ("path",))):
-            given = values.get(section)
-            found = {key: given.get(key) for key in keys} if isinstance(given, dict) else {}
-            if found and all(isinstance(value, str) for value in found.values()):
-                setattr(self.config, section, SimpleNamespace(**found))
+            section_values = values.get(section)
+            texts = {key: section_values.get(key) for key in keys} if isinstance(section_values, dict) else {}
+            if texts and all(isinstance(value, str) for value in texts.values()):
+                setattr(self.config, section, SimpleNamespace(**texts))
 
     def of_table(self, store: str, table: str) -> None:
-        """A published table is changed by hand."""
+        """Record a command that changes a published table."""
         from jobs.config.jobs import RecordConfig
 
         self.config = SimpleNamespace(record=RecordConfig(), store=SimpleNamespace(path=store, table=table))
 
     def begin(self, config: JobConfig) -> None:
-        """The configuration is good."""
+        """Take the valid configuration, and send the START event."""
         self.config = config
         if self.settings is not None:
-            self._trying("openlineage", lambda where: self._emit(where, None), self.settings.openlineage)
+            self._write("openlineage", lambda target: self._emit(target, None), self.settings.openlineage)
 
     def end(self, code: int) -> None:
-        """Leave everything behind; what fails is a warning, and so is a signal: the exit code stands."""
+        """Write all records. Errors and signals are only logged: the exit code stays the same."""
         try:
             with interrupts.catching():
-                self._leave(code)
+                self._write_all(code)
         except KeyboardInterrupt:
-            log.warning("interrupted: what is left behind of this attempt may not be complete")
-        except Exception as error:  # noqa: BLE001 - such as for want of memory
+            log.warning("interrupted: the records of this attempt may be incomplete")
+        except Exception as error:  # noqa: BLE001 - such as a lack of memory
             log.warning("record.path: no record can be made of this attempt (%s)", type(error).__name__)
 
-    def _leave(self, code: int) -> None:
+    def _write_all(self, code: int) -> None:
         settings = self.settings
         if settings is None or getattr(getattr(self.config, "follow", None), "status", False):
             return
@@ -103,58 +103,58 @@ class Attempt:
 
         record = self.record(code)
         folder = settings.path or self._folder(code)
-        self._trying("path", lambda where: write_record(where, record), None if folder == "none" else folder)
-        self._trying("prometheus", lambda where: update(Path(where), record), settings.prometheus)
-        self._trying("openlineage", lambda where: self._emit(where, record), settings.openlineage)
+        self._write("path", lambda target: write_record(target, record), None if folder == "none" else folder)
+        self._write("prometheus", lambda target: update(Path(target), record), settings.prometheus)
+        self._write("openlineage", lambda target: self._emit(target, record), settings.openlineage)
 
-    def _emit(self, where: str, record: dict[str, Any] | None) -> None:
+    def _emit(self, target: str, record: dict[str, Any] | None) -> None:
         from jobs.exports import emit
 
         at = self.start if record is None else datetime.now(UTC)
-        emit(where, self.job, self.id, at, self._table(), record)
+        emit(target, self.job, self.id, at, self._table(), record)
 
-    def _trying(self, key: str, action: Callable[[str], object], where: str | None) -> None:
-        """Write something where the configuration says, if it says so."""
+    def _write(self, key: str, action: Callable[[str], object], target: str | None) -> None:
+        """Write one kind of record to its target, if it has one; log errors."""
         try:
-            if where is not None:
-                action(where)
+            if target is not None:
+                action(target)
         except Exception as error:  # noqa: BLE001 - the job itself is done
-            said = f"record.{key}: cannot write to {where} ({type(error).__name__}: {error})"
-            log.warning("%s", without_secrets(said))
+            message = f"record.{key}: cannot write to {target} ({type(error).__name__}: {error})"
+            log.warning("%s", without_secrets(message))
 
     def _table(self) -> dict[str, Any]:
         store = getattr(self.config, "store", None)
         return {} if store is None else {"store": store.path, "table": store.table}
 
     def _folder(self, code: int) -> str | None:
-        """Default folder of the record: no store or table is made for it, which would only be mistyped."""
-        where = self._table()
-        if not where:
+        """Default folder of the record; None rather than create a store or table whose name may be mistyped."""
+        table = self._table()
+        if not table:
             written = getattr(self.config, "output", None) or getattr(self.config, "report", None)
             from jobs.rows import page_folder
 
             path = page_folder(getattr(written, "path", None), self.job)
             return None if path is None or code == _CONFIG else f"{path.rstrip('/')}.logcal"
-        place = f"{where['store'].rstrip('/')}/{where['table']}"
-        # A fit makes them anyway.
-        there = "://" in place or Path(place).is_dir() or (self.job == "fit" and code != _CONFIG)
-        return f"{place}/{RUNS}" if there else None
+        folder = f"{table['store'].rstrip('/')}/{table['table']}"
+        # A fit creates them anyway.
+        exists = "://" in folder or Path(folder).is_dir() or (self.job == "fit" and code != _CONFIG)
+        return f"{folder}/{RUNS}" if exists else None
 
     def record(self, code: int) -> dict[str, Any]:
-        """The attempt as JSON values."""
+        """Return the attempt as JSON values."""
         from pipeline.files.records import jsonable
         from pipeline.table.published import software
 
         assert self.config is not None
         facts = {} if self.plan is None else self.plan.facts
         summary = {} if self.outcome is None else self.outcome.summary
-        known = facts | summary
+        results = facts | summary
         section = getattr(self.config, "log", None) or getattr(self.config, "data", None)
         after = summary.get("after")
-        found: dict[str, Any] = {
+        record: dict[str, Any] = {
             "job": self.job,
             "attempt": self.id,
-            "run_id": known.get("run_id"),
+            "run_id": results.get("run_id"),
             "start": self.start.isoformat(timespec="milliseconds"),
             "end": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "seconds": round(time.monotonic() - self.clock, 3),
@@ -163,21 +163,21 @@ class Attempt:
             "message": self.message,
             **self._table(),
             "version": self.refused
-            or known.get("version")
-            or (None if code == _CHECK else known.get("current_version")),
+            or results.get("version")
+            or (None if code == _CHECK else results.get("current_version")),
             "inputs": {
                 "path": list(getattr(section, "path", ())),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
             },
-            "outputs": [] if self.plan is None or code else self.plan.places,
-            "rows": {key: known[key] for key in _ROWS if isinstance(known.get(key), int)},
-            # Of an evaluation, after calibration.
+            "outputs": [] if self.plan is None or code else self.plan.outputs,
+            "rows": {key: results[key] for key in _ROWS if isinstance(results.get(key), int)},
+            # An evaluation's measures after calibration.
             "measures": {k: v for k, v in after.items() if k != "reasons"} if isinstance(after, dict) else {},
             "result": summary,
             "host": {"name": socket.gethostname(), "user": _user(), "pid": os.getpid()},
             "software": software(),
         }
-        checked: dict[str, Any] = redacted(jsonable(found))
+        checked: dict[str, Any] = redacted(jsonable(record))
         return checked
 
 

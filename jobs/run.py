@@ -1,4 +1,4 @@
-"""Running a job: configuration, preparation, cluster, outcome; errors become exit codes."""
+"""Run a job: configuration, preparation, cluster, outcome; errors become exit codes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_job(
 
     Results go to stdout, everything else to stderr. With `as_json` stdout is one JSON line, also for errors.
 
-    graph : with `dry_run`, the file that the job's graph is drawn to
+    graph : with `dry_run`, file to draw the job's graph to
     """
     attempt = Attempt(job.name)
 
@@ -55,10 +55,10 @@ def run_job(
             raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
         config = _load(job, files, settings, None if dry_run else attempt)
         if dry_run:
-            would_run = job.load_module().prepare(config)
-            plan = would_run.plan
+            prepared = job.load_module().prepare(config)
+            plan = prepared.plan
             if graph is not None:
-                _draw(would_run, graph)
+                _draw(prepared, graph)
             show(asdict(plan), plan.lines(), as_json)
         else:
             outcome = carry_out(job, config, attempt)
@@ -70,7 +70,7 @@ def run_job(
 
 
 def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Attempt | None) -> JobConfig:
-    """The job's configuration, in a process that is made ready for it. attempt : to be recorded, if there is one."""
+    """Load the job's configuration and prepare the process for it. attempt : recorded attempt; None in a dry run."""
     with _no_garbage():
         from jobs.cluster.starting import process_memory
         from jobs.config.loading import load_values, read_values
@@ -79,26 +79,26 @@ def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Atte
     process_memory.check_address_space()
     process_memory.begin()
     values = read_values(files, settings)
-    given = copy.deepcopy(values.values)
+    read_keys = copy.deepcopy(values.values)
     try:
         config = load_values(job.config_class(), values)
     except ConfigError:
         if attempt is not None:
-            attempt.misread(given)
+            attempt.keep_record_keys(read_keys)
         raise
-    _reach(config)
+    _set_up_environment(config)
     if attempt is not None:
         announce_compiling()
     return config
 
 
 def _draw(prepared: Any, path: str) -> None:
-    """Draw the graph of a job that has been prepared.
+    """Draw the graph of a prepared job.
 
     Raises
     ------
     ConfigError
-        Another kind of file; a job that has none; a place that cannot be written to.
+        The file has another suffix or cannot be written, or the job has no graph.
     """
     from pipeline.execution.graph import KINDS, drawing
 
@@ -116,8 +116,8 @@ def _draw(prepared: Any, path: str) -> None:
         raise ConfigError(f"--graph: cannot write {path} ({error.strerror}): choose another place") from None
 
 
-def _reach(config: JobConfig) -> None:
-    """Storage and clusters as a configuration has them."""
+def _set_up_environment(config: JobConfig) -> None:
+    """Apply the storage options, register URLs whose secrets messages must hide, and import the cluster class."""
     from jobs.cluster.kinds import check_class
 
     use(config.storage.options)
@@ -129,9 +129,9 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
     """Prepare a job and execute it, on the configuration's cluster or on that of a client."""
     from jobs.cluster.starting import given_executor, starting_executor
 
-    _reach(config)
+    _set_up_environment(config)
     attempt.begin(config)
-    # A cluster that is wanted in any case starts while the job is being prepared.
+    # A cluster that is needed in any case starts while the job is being prepared.
     if client is None:
         starting = starting_executor(config.cluster, job.workers_import)
     else:
@@ -169,7 +169,7 @@ def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
     Raises
     ------
     TemporaryError
-        It cannot be written there, though somebody reads it.
+        Writing fails although stdout is open.
     """
     text = json.dumps(summary, allow_nan=False, default=str) if as_json else "\n".join(lines)
     if sys.stdout is None:
@@ -188,12 +188,12 @@ def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
 
 
 def _silence_stdout() -> None:
-    """Send the rest of the buffer nowhere at the end."""
+    """Redirect stdout to the null device, so that flushing its buffer at the end does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attempt | None = None) -> int:
-    """Carry out an action; turn what it raises into a message, which the attempt keeps, and an exit code."""
+    """Run an action; report an exception as a message, which the attempt keeps, and return the exit code."""
     try:
         with interrupts.catching():
             action()
@@ -201,7 +201,7 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
         # The reader of stdout has gone: the job itself is done.
         _silence_stdout()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last resort
-        code, message = told(error)
+        code, message = exit_code_and_message(error)
         if attempt is not None:
             attempt.message = message
             attempt.refused = error.version if isinstance(error, CheckFailedError) else None
@@ -215,8 +215,8 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
     return 0
 
 
-def told(error: BaseException) -> tuple[int, str]:
-    """The exit code of what ended a run, and a message: an error for the user, the environment's fault, or a bug."""
+def exit_code_and_message(error: BaseException) -> tuple[int, str]:
+    """Return exit code and message of an exception: an error of the user, a fault of the environment, or a bug."""
     if isinstance(error, KeyboardInterrupt):
         return interrupts.exit_code(), str(error) or "interrupted; nothing was published"
     fault = as_fault(error)

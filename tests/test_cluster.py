@@ -27,7 +27,7 @@ from distributed.security import Security
 
 from calibrators.arithmetic.processors import processors
 from jobs.cluster.starting import starting_executor
-from jobs.cluster.watching import other_versions
+from jobs.cluster.watching import version_problem
 from jobs.config.cluster import ClusterConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
@@ -91,8 +91,8 @@ class OtherSource:
 
 
 def test_workers_with_another_source_of_the_same_version():
-    assert other_versions(OtherSource(), ["tcp://a", "tcp://c"]) is None
-    wrong = other_versions(OtherSource(), ["tcp://a", "tcp://b"])
+    assert version_problem(OtherSource(), ["tcp://a", "tcp://c"]) is None
+    wrong = version_problem(OtherSource(), ["tcp://a", "tcp://b"])
     assert "expected logcal's source" in wrong
     assert "found logcal's source another on 1 of 2, such as tcp://b" in wrong
 

@@ -1,4 +1,4 @@
-"""The kinds of clusters: made on this machine, made by a class, or reached where they run; jobs of a manager."""
+"""Clusters: worker processes of this machine, cluster classes, running clusters, and the jobs of a cluster manager."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from logcal.errors import ConfigError, TemporaryError
 from logcal.storage import parse_json
 
 PAUSE = 5.0
-"""Seconds between questions to the cluster manager, which has others to answer."""
+"""Seconds between queries to the cluster manager, which serves other users too."""
 
 _LONGEST_PAUSE = 300.0
-"""Jobs that end again and again before their workers come are not submitted for ever at the same pace."""
+"""Longest pause, in seconds; the pause doubles while jobs end before their workers have started."""
 
 _SLURM = ("squeue", "--noheader", "--me", "--states=all", "--format=%i %T %r")
 
@@ -40,76 +40,78 @@ _ENDED = (
 
 
 class ClusterJobs:
-    """Resubmits jobs whose workers have not come; Dask assumes that every submitted job becomes a worker.
+    """Resubmits jobs whose workers have not started; Dask assumes that every submitted job becomes a worker.
 
-    A job that was not taken is submitted again, with every cluster class. Whether one that was taken has ended only
-    its manager knows: Slurm is asked for it; other managers are not.
+    A job that the manager rejected is submitted again, with every cluster class. Only the manager knows whether an
+    accepted job has ended: Slurm is queried; other managers are not.
 
     Parameters
     ----------
-    cluster : of a class, adaptive, so that what it forgets it starts anew
+    cluster : adaptive cluster of a class; it starts the workers again that this class makes it forget
 
     Attributes
     ----------
-    said : what the manager last said of a job whose worker has not come; empty where nothing
+    message : the manager's latest state of a job whose worker has not started; '': none
     """
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
-        self.said = ""
-        self.came: set[str] = set()
-        self.known: set[str] = set()
+        self.message = ""
+        self.arrived: set[str] = set()
+        self.slurm_jobs: set[str] = set()
         self.pause = PAUSE
         self.next = time.monotonic() + PAUSE
         self.answer: Answer[None] | None = None
 
     def __call__(self) -> None:
-        """Look, without waiting for what the manager says."""
+        """Check the jobs in the background, without waiting for the manager's answer."""
         if self.answer is None or self.answer.done():
-            import asyncio  # of a cluster of jobs alone
+            import asyncio  # only needed here
 
-            self.answer = asyncio.run_coroutine_threadsafe(self._look(), self.cluster.loop.asyncio_loop)
+            self.answer = asyncio.run_coroutine_threadsafe(self._check_jobs(), self.cluster.loop.asyncio_loop)
 
-    async def _look(self) -> None:
+    async def _check_jobs(self) -> None:
         jobs = dict(getattr(self.cluster, "workers", {}))
         for name, job in jobs.items():
             if getattr(getattr(job, "status", None), "name", "running") in ("created", "failed", "closed"):
                 self._forget(name)
         waiting = self._waiting(jobs)
         if not waiting:
-            self.said, self.pause = "", PAUSE
+            self.message, self.pause = "", PAUSE
         if not waiting or time.monotonic() < self.next:
             return
         states = await _slurm_states()
         self.next = time.monotonic() + self.pause
         if states is None:
             return
-        # One that it never had may be another Slurm's, where several share a submission host.
-        self.known |= states.keys()
-        known = {name: job.job_id for name, job in waiting.items() if job.job_id in self.known}
-        ended = [name for name, own in known.items() if states.get(own, "COMPLETED").split()[0] in _ENDED]
+        # A job that this Slurm never listed may belong to another Slurm with the same submission host.
+        self.slurm_jobs |= states.keys()
+        submitted = {name: job.job_id for name, job in waiting.items() if job.job_id in self.slurm_jobs}
+        ended = [
+            name for name, job_id in submitted.items() if states.get(job_id, "COMPLETED").split()[0] in _ENDED
+        ]
         first = next((job.job_id for job in waiting.values() if job.job_id in states), None)
-        self.said = f"Slurm has job {first} as {states[first]}" if first else ""
+        self.message = f"Slurm has job {first} as {states[first]}" if first else ""
         if ended:
-            self.said = self.said or f"Slurm no longer has job {waiting[ended[0]].job_id}"
+            self.message = self.message or f"Slurm no longer has job {waiting[ended[0]].job_id}"
             self.pause = min(2 * self.pause, _LONGEST_PAUSE)
         for name in ended:
             self._forget(name)
 
     def _waiting(self, jobs: dict[Any, Any]) -> dict[Any, Any]:
-        """Slurm's jobs whose workers have never come, by the names of the workers."""
-        here = [str(worker["name"]) for worker in self.cluster.scheduler_info["workers"].values()]
-        found = {}
+        """Slurm's jobs whose workers have never started, by worker name."""
+        workers = [str(worker["name"]) for worker in self.cluster.scheduler_info["workers"].values()]
+        waiting = {}
         for name, job in jobs.items():
             submitted = str(getattr(job, "submit_command", ""))
             if not getattr(job, "job_id", None) or not submitted.startswith("sbatch"):
                 continue
-            # Where a job has several workers, they are called after it.
-            if any(worker == str(name) or worker.startswith(f"{name}-") for worker in here):
-                self.came.add(job.job_id)
-            elif job.job_id not in self.came:
-                found[name] = job
-        return found
+            # A job's only worker has its name; several have it as a prefix.
+            if any(worker == str(name) or worker.startswith(f"{name}-") for worker in workers):
+                self.arrived.add(job.job_id)
+            elif job.job_id not in self.arrived:
+                waiting[name] = job
+        return waiting
 
     def _forget(self, name: Any) -> None:
         from distributed.core import Status
@@ -120,7 +122,7 @@ class ClusterJobs:
 
 
 async def _slurm_states() -> dict[str, str] | None:
-    """State and reason of each of the user's jobs that Slurm knows, by number; None if it does not answer."""
+    """Query Slurm for the state and reason of each of the user's jobs, by job id; None if it does not answer."""
     import asyncio
 
     try:
@@ -134,32 +136,32 @@ async def _slurm_states() -> dict[str, str] | None:
     return {line[0]: " ".join(line[1:]) for line in lines if len(line) > 1}
 
 
-_KEPT_MESSAGES = 100
+_LOG_LENGTH = 100
 _STARTS = 3
 """Attempts to start worker processes on this machine."""
 
 
 def local_cluster(config: ClusterConfig, method: str) -> Any:
-    """Worker processes on this machine; method : how they are started, see `multiprocessing`."""
+    """Start worker processes on this machine. method : start method of `multiprocessing`."""
     import dask
     import distributed.utils
 
-    # The fork server imports what workers need; otherwise distributed would import pandas here to tell it so.
+    # The fork server imports what workers need; otherwise distributed would import pandas here to list it.
     distributed.utils._forkserver_preload_set = True
     dask.config.set(
         {
             "distributed.worker.multiprocessing-method": method,
             "distributed.nanny.pre-spawn-environ": worker_process.ENVIRONMENT,
             "distributed.scheduler.work-stealing": False,
-            # The last messages and transitions are kept for Dask's developers: a thousand of each are megabytes.
-            "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
+            # Logs of messages and transitions for Dask's developers: the default length takes megabytes.
+            "distributed.admin.low-level-log-length": _LOG_LENGTH,
         }
     )
     for attempt in range(_STARTS):
         try:
-            return _started(config, local_workers(config))
+            return _start_cluster(config, local_workers(config))
         except (RuntimeError, OSError, TimeoutError) as error:
-            # A worker that was killed while it started.
+            # A worker was killed while it started.
             if attempt == _STARTS - 1:
                 raise TemporaryError(
                     f"the {local_workers(config)} worker processes on this machine do not start ({error}): try "
@@ -168,7 +170,7 @@ def local_cluster(config: ClusterConfig, method: str) -> Any:
     raise AssertionError
 
 
-def _started(config: ClusterConfig, workers: int) -> Any:
+def _start_cluster(config: ClusterConfig, workers: int) -> Any:
     from distributed import LocalCluster
 
     cluster = LocalCluster(
@@ -177,9 +179,9 @@ def _started(config: ClusterConfig, workers: int) -> Any:
         memory_limit=config.memory_bytes,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
-        # Other users of this machine could run code as this one. Dask has no comms on Unix sockets.
+        # Without TLS, other users of this machine could run code as this user; Dask does not support Unix sockets.
         security=True,
-        # What a task raises, again and again where it is repeated, is raised here once.
+        # An error of a task is raised here once; Dask would log it at every attempt.
         silence_logs=logging.CRITICAL,
     )
     _forget_spans(cluster.scheduler)
@@ -188,17 +190,17 @@ def _started(config: ClusterConfig, workers: int) -> Any:
 
 
 def _forget_spans(scheduler: Any) -> None:
-    """Keep nothing of graphs that have ended.
+    """Disable the scheduler's spans, which would grow with every graph.
 
-    A scheduler keeps a span of each for its dashboard, with its groups of tasks and, on the workers, their metrics, for
-    as long as it lives: some kilobytes for each graph, and a stream has a graph for each batch.
+    For its dashboard a scheduler keeps some kilobytes of task groups and metrics for each graph as long as it lives,
+    and a stream has a graph for each batch.
     """
     spans = scheduler.extensions["spans"]
     spans.observe_tasks = spans.heartbeat = lambda *_, **__: {}
 
 
 def local_workers(config: ClusterConfig) -> int:
-    """Choose the number of workers: as asked for; otherwise one a core, as far as the machine's memory goes."""
+    """Number of workers: the configured one; otherwise one per core, as far as the machine's memory allows."""
     if config.workers is not None:
         return config.workers
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -206,12 +208,13 @@ def local_workers(config: ClusterConfig) -> int:
 
 
 class Refusals(logging.Handler):
-    """Answers of a cluster manager that was asked for workers; Dask puts them into its log alone.
+    """Collects a cluster manager's refusals to start workers, which Dask only logs.
 
     Attributes
     ----------
-    count : how often in all. last : what it said then; empty while it has said nothing.
-    permanent : whether it refused what it was asked, rather than failed at it.
+    count : number of refusals
+    last : message of the latest one; '': none
+    permanent : whether the latest one was a rejected request, which would be rejected again
     """
 
     def __init__(self) -> None:
@@ -221,26 +224,26 @@ class Refusals(logging.Handler):
         self.permanent = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take the words out of an error."""
+        """Count an error and extract its message."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return
         self.count += 1
         text = str(error)
         self.permanent = "non-zero exit code" in text or isinstance(error, FileNotFoundError)
-        # dask-jobqueue quotes the command's script, and what it said last.
-        said = text.rpartition("stderr:")[2].strip() or text
-        self.last = " ".join(said.split())[:500]
+        # dask-jobqueue's message quotes the script, then the manager's stderr.
+        message = text.rpartition("stderr:")[2].strip() or text
+        self.last = " ".join(message.split())[:500]
 
     def listen(self) -> None:
-        """From now on, until `close`."""
+        """Handle the records of Dask's adaptive scaling until `close`."""
         adaptive = logging.getLogger(_ADAPTIVE)
         adaptive.setLevel(logging.WARNING)
         adaptive.propagate = False
         adaptive.addHandler(self)
 
     def close(self) -> None:
-        """No more."""
+        """Stop listening."""
         logging.getLogger(_ADAPTIVE).removeHandler(self)
         super().close()
 
@@ -249,12 +252,12 @@ _ADAPTIVE = "distributed.deploy.adaptive"
 
 
 def check_class(config: ClusterConfig) -> Any:
-    """The cluster class that a configuration names; None where it names a kind.
+    """Import the cluster class that a configuration names; None if it names another kind.
 
     Raises
     ------
     ConfigError
-        It cannot be imported, or is none.
+        The class cannot be imported, or is no cluster class.
     """
     if not config.by_class:
         return None
@@ -275,7 +278,7 @@ def check_class(config: ClusterConfig) -> Any:
 
 
 def cluster_of_class(config: ClusterConfig) -> Any:
-    """A cluster of the class that the configuration names, with as many workers as it wants."""
+    """Start a cluster of the configured class with the configured number of workers."""
     cls = check_class(config)
     try:
         cluster = cls(**config.arguments)
@@ -290,7 +293,7 @@ def cluster_of_class(config: ClusterConfig) -> Any:
 
 
 def client_of(cluster: Any, config: ClusterConfig) -> Any:
-    """A client of a cluster that was made here."""
+    """Connect a client to a cluster that this command started."""
     from distributed import Client
 
     try:
@@ -302,7 +305,7 @@ def client_of(cluster: Any, config: ClusterConfig) -> Any:
 
 
 def connect(config: ClusterConfig) -> Any:
-    """A client of a cluster that is running."""
+    """Connect a client to a running cluster."""
     from distributed import Client
 
     address = str(config.address) if config.kind == ADDRESS else _address_in(config.scheduler_file or "")
@@ -329,36 +332,36 @@ def _address_in(path: str) -> str:
     try:
         address = parse_json(Path(path).read_text())["address"]
     except OSError as error:
-        found = f"none at {path} ({error.strerror})"
+        problem = f"none at {path} ({error.strerror})"
     except (ValueError, KeyError, TypeError):
-        found = f"another file at {path}"
+        problem = f"another file at {path}"
     else:
         return str(address)
     raise ConfigError(
-        f"cluster.scheduler_file: expected the file of a running scheduler, found {found}: start "
+        f"cluster.scheduler_file: expected the file of a running scheduler, found {problem}: start "
         f"`dask scheduler --scheduler-file {path}` first"
     )
 
 
 def _security(address: str, config: ClusterConfig) -> Any:
-    """Certificates for an address, of the configuration or of Dask's own; None where there are none.
+    """Certificates for an address, from the configuration or from Dask's own; None if there are none.
 
     Raises
     ------
     ConfigError
-        A tls address without certificates; a file that is not there.
+        A tls address has no certificates; a file cannot be read.
     """
     from distributed.security import Security
 
     security = config.security
     if not security.given:
-        own = Security()
-        if address.startswith("tls://") and not (own.tls_ca_file and own.tls_client_cert):
+        dask_security = Security()
+        if address.startswith("tls://") and not (dask_security.tls_ca_file and dask_security.tls_client_cert):
             raise ConfigError(
                 f"cluster.security: expected certificates for {address}, found none: set cluster.security.ca_file, "
                 "cert_file and key_file, or Dask's own configuration (distributed.comm.tls)"
             )
-        return own if own.tls_ca_file else None
+        return dask_security if dask_security.tls_ca_file else None
     for key in ("ca_file", "cert_file", "key_file"):
         path = Path(str(getattr(security, key))).expanduser()
         if not os.access(path, os.R_OK):

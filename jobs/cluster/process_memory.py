@@ -1,8 +1,8 @@
-"""Memory of a process that runs tasks: memory that one task frees is kept for the next.
+"""Allocator settings of a process that runs tasks: memory that one task frees is kept for the next.
 
-Buffers of some MB come and go with every task. The system's allocators return them at once, and the next task gets
-pages that the kernel must clear first, one thread after the other: a tenth of a fit's processor time, and a third of a
-sort of weighted rows.
+Every task allocates and frees buffers of some MB. By default the allocators return them to the system, and the kernel
+clears new pages for the next task, one thread at a time: this takes a tenth of a fit's processor time, and a third of
+the time of sorting weighted rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def begin() -> None:
-    """Let this process keep what it frees.
+    """Make the C allocator of this process keep freed memory.
 
-    To be called before its first thread starts: how many heaps there may be is settled then, and one that a thread has
-    to itself cannot hold large buffers.
+    Call it before the first thread starts: the number of heaps is fixed then, and a thread's own heap cannot hold large
+    buffers.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or not hasattr(libc, "mallopt"):
@@ -34,28 +34,29 @@ def begin() -> None:
 
 
 def keep() -> None:
-    """Let Arrow keep what it frees, too, from here on."""
+    """Make Arrow use the C allocator, so that it keeps freed memory too."""
     import pyarrow as pa
 
     pa.set_memory_pool(pa.system_memory_pool())
 
 
 FEWEST_BYTES, _AT_START = 1 << 30, 1 << 26
-"""Fewest bytes of addresses: OpenBLAS waits for ever for buffers that it cannot map, deaf to signals."""
+"""Minimum address space in bytes, and what a process maps at its start. With less OpenBLAS waits forever for buffers
+that it cannot map, and ignores signals."""
 
 
 def check_address_space() -> None:
-    """Check that the libraries can be loaded at all.
+    """Check that the process may map enough memory to load the libraries.
 
     Raises
     ------
     TemporaryError
-        The process may not map enough memory (ulimit -v).
+        The limit is too low (ulimit -v).
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return
-    # A process that was forked may have mapped all of it already: Python's threads then never say that they started.
+    # A forked process may have mapped all of it already; then starting a thread in Python never returns.
     mapped = max(0, _mapped_bytes() - _AT_START)
     if limit - mapped < FEWEST_BYTES:
         raise TemporaryError(

@@ -1,4 +1,4 @@
-"""Start of the executor: in this process, on its threads, on processes of this machine, or on a Dask cluster."""
+"""Start of an executor: in this process, on its threads, on processes of this machine, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ __all__ = ["StartExecutor", "given_executor", "starting_executor"]
 log = logging.getLogger("logcal")
 
 _SLICE = 0.5
-"""Seconds between looks at whether a cluster is still wanted."""
+"""Seconds between checks whether the start was cancelled."""
 
 _LATE = 2.0
-"""Seconds beyond the timeout after which a start that says nothing is given up, and a manager's answer at the end."""
+"""Seconds beyond the timeout to wait for a start, and at the end for a cluster manager's answer."""
 
 _REFUSALS = 3
-"""After so many a cluster manager is not asked again: the first may have been a mishap."""
+"""Number of refusals by a cluster manager that end the start; a single one may be temporary."""
 
 _STOP = 30.0
-"""Seconds to wait, when a run ends early, for a cluster that is still being made: until then it cannot be stopped."""
+"""Seconds to wait, when a run ends early, for a cluster that is still starting, which cannot be stopped before."""
 
 
 class StartExecutor(Protocol):
-    """Waits for a cluster and returns its executor."""
+    """Function that waits for a cluster and returns its executor."""
 
     def __call__(self, *, threads: bool = False) -> Executor:
-        """`threads` : whether threads serve the work as well as processes; with kind auto they are used then."""
+        """`threads` : whether threads suit the job's tasks as well as processes; kind auto uses them then."""
 
 
 @contextmanager
 def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterator[StartExecutor]:
-    """Begin to start a cluster; yield what waits for it and returns its executor.
+    """Begin to start a cluster; yield a function that waits for it and returns its executor.
 
-    So that a job can be prepared meanwhile. With kind auto processes are started only for work that threads would not
-    serve. Whatever was started is stopped at the end.
+    The job is prepared while the cluster starts. With kind auto, worker processes start only for jobs whose tasks
+    threads do not suit. The cluster is stopped at the end.
 
-    workers_import : see `jobs.registry.Job`; processes of this machine begin to import it now
+    workers_import : see `jobs.registry.Job`; worker processes of this machine begin to import it at once
 
     Raises
     ------
@@ -64,11 +64,11 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
     with ExitStack() as stack:
 
         def start() -> _Starting:
-            starting = _Starting(config)
-            stack.callback(starting.stop)
-            return starting
+            cluster = _Starting(config)
+            stack.callback(cluster.stop)
+            return cluster
 
-        begun = None if config.kind in (AUTO, INLINE, THREADS) else start()
+        starting = None if config.kind in (AUTO, INLINE, THREADS) else start()
 
         def executor(*, threads: bool = False) -> Executor:
             if config.kind == INLINE:
@@ -76,8 +76,7 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
             if config.kind == THREADS or (config.kind == AUTO and threads):
                 process_memory.keep()
                 return ThreadExecutor(kinds.local_workers(config), stack.enter_context(reporting()))
-            up = begun or start()
-            client, watch = up.result()
+            client, watch = (starting or start()).result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
             return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
 
@@ -86,14 +85,14 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
 
 @contextmanager
 def given_executor(client: Any, config: ClusterConfig) -> Iterator[StartExecutor]:
-    """The same of a client that a program has: its cluster is neither started nor stopped here.
+    """Yield a function that returns an executor of a program's client, whose cluster is neither started nor stopped.
 
     Raises
     ------
     ConfigError
-        Its workers do not suit.
+        The workers are unsuitable.
     TemporaryError
-        It has none.
+        There are no workers.
     """
     with ExitStack() as stack:
 
@@ -104,28 +103,28 @@ def given_executor(client: Any, config: ClusterConfig) -> Iterator[StartExecutor
                 client.wait_for_workers(1, timeout=config.timeout)
             except (DaskTimeoutError, TimeoutError):
                 raise no_worker(config, "") from None
-            watch = _watched(client, config.model_copy(update={"kind": ADDRESS}))
+            watch = _watch(client, config.model_copy(update={"kind": ADDRESS}))
             return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
 
         yield executor
 
 
-def _watched(client: Any, config: ClusterConfig, **more: Any) -> ClusterWatch:
-    """Watch a cluster, whose workers suit so far. more : see `ClusterWatch`."""
+def _watch(client: Any, config: ClusterConfig, **options: Any) -> ClusterWatch:
+    """Check a cluster's workers; return what watches them. options : see `ClusterWatch`."""
     workers = client.run_on_scheduler(look, sizes={}).workers
     check_workers(client, workers, config)
-    return ClusterWatch(client, config, set(workers), **more)
+    return ClusterWatch(client, config, set(workers), **options)
 
 
 def _without_bokeh(config: ClusterConfig) -> str:
-    here = config.on_this_machine or config.by_class
-    return " (its pages need bokeh)" if here and importlib.util.find_spec("bokeh") is None else ""
+    started = config.on_this_machine or config.by_class
+    return " (its pages need bokeh)" if started and importlib.util.find_spec("bokeh") is None else ""
 
 
 class _Starting:
-    """A cluster, or a connection to one, on its way up in a thread of its own.
+    """Cluster, or connection to one, that starts in a background thread.
 
-    The thread is a daemon: an interrupted run need not wait for a scheduler that does not answer.
+    The thread is a daemon: an interrupted run does not wait for a scheduler that does not answer.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -133,31 +132,31 @@ class _Starting:
         self.client: Any = None
         self.cluster: Any = None
         self.jobs: kinds.ClusterJobs | None = None
-        self.unwanted = threading.Event()
+        self.cancelled = threading.Event()
         self.deadline = time.monotonic() + config.timeout
         self.refusals = kinds.Refusals()
         self._method = worker_process.begin() if config.on_this_machine else "spawn"
         self._future = soon(self._start)
 
     def result(self) -> tuple[Any, ClusterWatch]:
-        """A client with at least one worker, and what looks after its workers."""
-        # A port that is open but silent has no timeout of its own.
-        late = self.deadline - time.monotonic() + _LATE
-        if not wait_for_futures([self._future], late).done:
-            where = self.config.address or self.config.scheduler_file or self.config.kind
+        """Wait for the start; return a client with at least one worker, and the watch of its workers."""
+        # A connection to a port that is open but silent does not time out by itself.
+        timeout = self.deadline - time.monotonic() + _LATE
+        if not wait_for_futures([self._future], timeout).done:
+            cluster = self.config.address or self.config.scheduler_file or self.config.kind
             raise TemporaryError(
-                f"the cluster {where} did not start or answer within {self.config.timeout:g} s (cluster.timeout)"
+                f"the cluster {cluster} did not start or answer within {self.config.timeout:g} s (cluster.timeout)"
             )
         return self._future.result()
 
     def stop(self) -> None:
-        """Stop what was started."""
-        self.unwanted.set()
+        """Stop the cluster, or close the connection."""
+        self.cancelled.set()
         if self.config.on_this_machine or self.config.by_class:
             wait_for_futures([self._future], _STOP)
         self.refusals.close()
         if self.jobs is not None and self.jobs.answer is not None:
-            # It may have asked the manager by a process of its own, which the loop must see end.
+            # The query may run in a child process, whose end the event loop must see.
             wait_for_futures([self.jobs.answer], _LATE)
         if self.client is not None:
             self.client.close()
@@ -169,7 +168,7 @@ class _Starting:
 
         _quiet()
         self.refusals.listen()
-        if self.unwanted.is_set():
+        if self.cancelled.is_set():
             raise TemporaryError("the run ended before the cluster started")
         config = self.config
         if config.on_this_machine:
@@ -180,9 +179,9 @@ class _Starting:
             self.jobs = kinds.ClusterJobs(self.cluster)
         self.client = kinds.connect(config) if self.cluster is None else kinds.client_of(self.cluster, config)
         self._await_worker()
-        # Those of this machine have nannies.
+        # Workers of this machine have nannies, which start them again.
         jobs = self.jobs if config.by_class else None
-        return self.client, _watched(self.client, config, words=self._words, jobs=jobs)
+        return self.client, _watch(self.client, config, manager_message=self._manager_message, jobs=jobs)
 
     def _await_worker(self) -> None:
         from distributed import TimeoutError as DaskTimeoutError
@@ -192,24 +191,24 @@ class _Starting:
                 self.client.wait_for_workers(1, timeout=_SLICE)
                 return
             except (DaskTimeoutError, TimeoutError):
-                words = self._words()
+                message = self._manager_message()
                 if self.refusals.permanent and self.refusals.count >= _REFUSALS:
                     raise ConfigError(
-                        f"cluster.arguments: {self.config.kind} was refused workers: {words}"
+                        f"cluster.arguments: {self.config.kind} was refused workers: {message}"
                     ) from None
-                if self.unwanted.is_set() or time.monotonic() > self.deadline:
-                    raise no_worker(self.config, words) from None
+                if self.cancelled.is_set() or time.monotonic() > self.deadline:
+                    raise no_worker(self.config, message) from None
 
-    def _words(self) -> str:
-        """Return the cluster manager's last words, if any; what it did not start is started again."""
+    def _manager_message(self) -> str:
+        """Return the cluster manager's latest message, '' without one; resubmit jobs that have not started."""
         if self.jobs is not None:
             self.jobs()
         if self.refusals.last:
             return f"{self.config.kind} said: {self.refusals.last}"
-        return "" if self.jobs is None else self.jobs.said
+        return "" if self.jobs is None else self.jobs.message
 
 
 def _quiet() -> None:
-    """Leave out what Dask logs: restarts of workers, and with tracebacks what is raised here as one error."""
+    """Silence Dask's logs: restarts of workers, and tracebacks of errors that are raised here."""
     for name in ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio", "bokeh"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Watching a cluster while tasks run: workers come and go, and some are unsuitable."""
+"""Supervision of a cluster while tasks run: late, unsuitable, paused and lost workers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pipeline.execution.cluster import Seen, WorkerSeen, resubmit, soon
 log = logging.getLogger("logcal")
 
 PAUSED = 5.0
-"""Seconds after which what waits on a paused worker is given to others."""
+"""Seconds after which tasks that wait on a paused worker are given to others."""
 
 _MOST_WARNINGS = 5
 
 
-def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str | None:
-    """Describe the memory of workers that have too little."""
+def memory_problem(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str | None:
+    """Describe a worker that has too little memory; None if all have enough."""
     for worker in workers.values():
         if worker.memory and worker.memory / worker.threads < config.memory_bytes:
             return (
@@ -37,110 +37,115 @@ def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str |
     return None
 
 
-def other_versions(client: Any, workers: list[str]) -> str | None:
-    """Describe workers' software that differs; such workers would silently drop tasks that they cannot read."""
+def version_problem(client: Any, workers: list[str]) -> str | None:
+    """Describe how workers' software differs; None if it does not.
+
+    Such workers would silently drop tasks that they cannot read.
+    """
     checks: dict[str, tuple[Callable[[], str], int]] = {
         name: (partial(metadata.version, name), 9) for name in ("logcal", "dask", "distributed")
     }
-    # One version may have two sources, as a checkout has that moves on.
+    # A version of a checkout may have several sources.
     checks["logcal's source"] = source_digest, 1
-    # Compiled code and pickles of one minor version are not another's.
+    # Compiled code and pickles differ between minor versions.
     checks["Python"] = platform.python_version, 2
     for name, (function, parts) in checks.items():
-        ours, found = function(), client.run(function, workers=workers, on_error="return")
-        others = {
+        expected, versions = function(), client.run(function, workers=workers, on_error="return")
+        different = {
             worker: version
-            for worker, version in found.items()
-            if not isinstance(version, str) or version.split(".")[:parts] != ours.split(".")[:parts]
+            for worker, version in versions.items()
+            if not isinstance(version, str) or version.split(".")[:parts] != expected.split(".")[:parts]
         }
-        if others:
-            worker, version = next(iter(others.items()))
-            what = f"{name} {version}" if isinstance(version, str) else f"no {name} ({version!r})"
+        if different:
+            worker, version = next(iter(different.items()))
+            found = f"{name} {version}" if isinstance(version, str) else f"no {name} ({version!r})"
             return (
-                f"cluster.kind: expected {name} {ours} on all workers, found {what} on {len(others)} of {len(found)}, "
-                f"such as {worker}: install the same version there"
+                f"cluster.kind: expected {name} {expected} on all workers, found {found} on {len(different)} "
+                f"of {len(versions)}, such as {worker}: install the same version there"
             )
     return None
 
 
 @dataclass
 class ClusterWatch:
-    """Looks at what the scheduler knows, some times a second.
+    """Looks after a cluster's workers; called several times a second with the scheduler's state.
 
     Parameters
     ----------
-    client, config : of the cluster
-    checked : addresses of workers that suit
-    words : what the cluster manager said last; empty where nothing
-    jobs : looks after jobs whose workers have not come; None where there are none
+    client : the cluster's client
+    config : the cluster's configuration
+    checked : addresses of suitable workers
+    manager_message : returns the cluster manager's latest message, '' without one
+    jobs : resubmits jobs whose workers have not started; None if the cluster has no jobs
     """
 
     client: Any
     config: ClusterConfig
     checked: set[str]
-    words: Callable[[], str] = str
+    manager_message: Callable[[], str] = str
     jobs: Callable[[], None] | None = None
     warned: int = field(default=0, init=False)
-    misfit: str = field(default="", init=False)
-    lived: float = field(default_factory=time.monotonic, init=False)
+    last_problem: str = field(default="", init=False)
+    last_alive: float = field(default_factory=time.monotonic, init=False)
     paused: dict[str, float] = field(default_factory=dict, init=False)
-    asked: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
+    version_checks: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, state: Seen) -> None:
         """Look after the workers.
 
         Raises
         ------
         TemporaryError
-            None has lived for `cluster.timeout`.
+            No worker has run for `cluster.timeout`.
         """
-        self._judge(seen.workers)
-        self._relieve(seen.workers)
+        self._check_new_workers(state.workers)
+        self._resubmit_from_paused(state.workers)
         if self.jobs is not None:
             self.jobs()
         now = time.monotonic()
-        suits = {a: w for a, w in seen.workers.items() if a in self.checked or a in self.asked}
-        if any(worker.status == "running" or worker.executing for worker in suits.values()):
-            self.lived = now
-        elif now - self.lived > self.config.timeout:
-            raise no_worker(self.config, self._reason(seen.workers))
+        suitable = {a: w for a, w in state.workers.items() if a in self.checked or a in self.version_checks}
+        if any(worker.status == "running" or worker.executing for worker in suitable.values()):
+            self.last_alive = now
+        elif now - self.last_alive > self.config.timeout:
+            raise no_worker(self.config, self._reason(state.workers))
 
     def _reason(self, workers: Mapping[str, WorkerSeen]) -> str:
         paused = sum(worker.status == "paused" for worker in workers.values())
         if paused:
             return f"all {paused} workers are paused, for want of memory: give each more (cluster.memory)"
-        return self.words() or self.misfit
+        return self.manager_message() or self.last_problem
 
-    def _judge(self, workers: Mapping[str, WorkerSeen]) -> None:
+    def _check_new_workers(self, workers: Mapping[str, WorkerSeen]) -> None:
         """Check late workers like the first ones; dismiss unsuitable ones."""
         for address, worker in workers.items():
-            if address in self.checked or address in self.asked or worker.status not in ("running", "paused"):
+            checked = address in self.checked or address in self.version_checks
+            if checked or worker.status not in ("running", "paused"):
                 continue
-            wrong = too_small({address: worker}, self.config)
-            if wrong is None:
-                self.asked[address] = soon(partial(other_versions, self.client, [address]))
+            problem = memory_problem({address: worker}, self.config)
+            if problem is None:
+                self.version_checks[address] = soon(partial(version_problem, self.client, [address]))
             else:
-                self._retire(address, wrong)
-        for address, answer in list(self.asked.items()):
+                self._retire(address, problem)
+        for address, answer in list(self.version_checks.items()):
             if not answer.done():
                 continue
-            del self.asked[address]
-            # One that does not answer has gone again.
-            wrong = None if answer.exception() is not None else answer.result()
-            if wrong is None:
+            del self.version_checks[address]
+            # A worker that does not answer has already left.
+            problem = None if answer.exception() is not None else answer.result()
+            if problem is None:
                 self.checked.add(address)
             else:
-                self._retire(address, wrong)
+                self._retire(address, problem)
 
-    def _retire(self, address: str, wrong: str) -> None:
-        self.misfit = wrong
+    def _retire(self, address: str, problem: str) -> None:
+        self.last_problem = problem
         if self.warned < _MOST_WARNINGS:
             self.warned += 1
-            log.warning("a worker came that is not used: %s", wrong)
+            log.warning("a worker came that is not used: %s", problem)
         soon(lambda: self.client.retire_workers([address], close_workers=True, remove=True))
 
-    def _relieve(self, workers: Mapping[str, WorkerSeen]) -> None:
-        """Give what waits on paused workers to others; what runs there goes on."""
+    def _resubmit_from_paused(self, workers: Mapping[str, WorkerSeen]) -> None:
+        """Give tasks that wait on paused workers to others; tasks that run there continue."""
         now = time.monotonic()
         paused = {address: worker for address, worker in workers.items() if worker.status == "paused"}
         self.paused = {address: self.paused.get(address, now) for address in paused}
@@ -152,19 +157,19 @@ class ClusterWatch:
 
 
 def no_worker(config: ClusterConfig, reason: str) -> TemporaryError:
-    """For want of workers."""
-    more = reason or "see the cluster's own logs"
-    return TemporaryError(f"no worker came within {config.timeout:g} s (cluster.timeout): {more}")
+    """Return the error of a cluster that has no workers."""
+    hint = reason or "see the cluster's own logs"
+    return TemporaryError(f"no worker came within {config.timeout:g} s (cluster.timeout): {hint}")
 
 
 def check_workers(client: Any, workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> None:
-    """Check those that are there at the start.
+    """Check the workers that a cluster has at the start.
 
     Raises
     ------
     ConfigError
-        Too little memory; other versions of logcal, Dask or Python.
+        A worker has too little memory, or another version of logcal, Dask or Python.
     """
-    wrong = None if config.on_this_machine else other_versions(client, list(workers))
-    if wrong := wrong or too_small(workers, config):
-        raise ConfigError(wrong)
+    problem = None if config.on_this_machine else version_problem(client, list(workers))
+    if problem := problem or memory_problem(workers, config):
+        raise ConfigError(problem)

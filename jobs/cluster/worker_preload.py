@@ -1,4 +1,4 @@
-"""Imports of the process that workers are forked from."""
+"""Imports of the fork server: the process that workers are forked from."""
 
 from jobs.cluster import process_memory
 from jobs.interrupts import ignore_interrupts, while_command_lives
@@ -16,5 +16,5 @@ with while_command_lives():
 
     log_to_stderr()
     announce_compiling()
-    # numba loads what its compiled functions need.
+    # A first call makes numba load what compiled functions need.
     prefix_sums(np.ones(1), np.empty(0))

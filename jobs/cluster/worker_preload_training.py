@@ -1,6 +1,6 @@
-"""Imports of workers that train classifiers, once for all of them, while the command prepares its job.
+"""Imports of workers that train classifiers, in the fork server, while the command prepares its job.
 
-Each of them would take seconds for it otherwise, and for a logistic regression a twentieth of one.
+Otherwise every worker would spend seconds on them; training a logistic regression takes a twentieth of a second.
 """
 
 from jobs.interrupts import while_command_lives

@@ -1,6 +1,6 @@
-"""Processes that run tasks on this machine: forked from one process that has imported what tasks need.
+"""Worker processes of this machine, forked from a fork server that has imported what tasks need.
 
-A process that starts from nothing imports for a second what each of its siblings imports as well.
+A worker that is not forked spends a second on these imports.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import sys
 log = logging.getLogger("logcal")
 
 PRELOADED = ["logcal.insist", "jobs.cluster.worker_preload"]
-"""First imports of that process; modules that the command's main module imports add themselves."""
+"""First imports of the fork server; the command's main module adds itself."""
 
 _LARGE = str(1 << 30)
 ENVIRONMENT = {
     # A worker runs one task at a time, on one thread.
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")},
-    # Buffers of some MB come and go with every task: keep them, rather than ask the system for zeroed pages anew.
+    # Keep freed buffers for the next task: see `process_memory`.
     "MALLOC_TRIM_THRESHOLD_": _LARGE,
     "MALLOC_MMAP_THRESHOLD_": _LARGE,
 }
 
 
 def begin(*modules: str) -> str:
-    """Begin to start the process that workers are forked from; return the start method for `multiprocessing`.
+    """Begin to start the fork server; return the start method for `multiprocessing`.
 
-    'forkserver' on Linux; 'spawn' elsewhere, where forking is not safe once system libraries are loaded, and where
-    the server's socket cannot be made, such as below a temporary folder with a long name.
+    The method is 'forkserver' on Linux. It is 'spawn' elsewhere, where forking is not safe once system libraries are
+    loaded, and if the server's socket cannot be made, such as below a temporary folder with a long name.
 
-    modules : imported there besides what all tasks need, unless the process has begun to start before
+    modules : imports besides what all tasks need; without effect if the server has started before
     """
     if sys.platform != "linux":
         return "spawn"
@@ -40,11 +40,11 @@ def begin(*modules: str) -> str:
 
     os.environ.update(ENVIRONMENT)
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *modules])
-    # Starting the tracker, which the server would do otherwise, unblocks signals.
+    # Started first: otherwise the server starts the tracker, which unblocks signals.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        # Started with Ctrl-C blocked, as it can only ignore it once Python runs.
+        # The server starts with Ctrl-C blocked, since it can only ignore it once Python runs.
         forkserver.ensure_running()
     except OSError as error:
         log.debug("workers are spawned: %s", error)
