@@ -22,7 +22,7 @@ from pipeline.evaluate.report import (
     render_report,
     segment_name,
 )
-from pipeline.evaluate.significance import failed as unmet
+from pipeline.evaluate.significance import failed as failed_requirements
 from pipeline.evaluate.significance import required_values
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
@@ -39,17 +39,17 @@ from pipeline.table.published import Version, check_segment_types, run_id, segme
 
 def prepare(config: EvaluateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    store, version, lookup, segmented = limits.watched_table(config)
+    store, version, lookup, segmented = limits.load_measured_table(config)
     columns = () if segmented is None else segments_of(version)
     against = limits.find_against(config, store, version)
-    others = () if against is None else against.predictor.columns
-    kept = kept_table(config.log.path)
-    if kept is None:
-        log = _open(config, columns, others)
+    other_columns = () if against is None else against.predictor.columns
+    score_table = kept_table(config.log.path)
+    if score_table is None:
+        log = _open(config, columns, other_columns)
         check_segment_types(version, log)
     else:
-        _check_kept(kept, lookup.facts.score_transform, columns, others, config.window.column)
-        log = kept.files()
+        _check_kept(score_table, lookup.facts.score_transform, columns, other_columns, config.window.column)
+        log = score_table.files()
     window = window_of(config.window, log, config.evaluate.last, labelled=True)
     if window is not None:
         log = window.log
@@ -58,7 +58,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
         version.lookup_path,
         lookup,
         segmented,
-        kept,
+        score_table,
         window,
         config.evaluate.bins,
         config.log.sampling_rate,
@@ -76,55 +76,59 @@ def prepare(config: EvaluateConfig) -> Prepared:
     )
     output.check_apart(log.places())
     limits.check_earlier(output, identity)
-    if kept is None:
-        seen = in_sample(log, version.manifest, window)
+    if score_table is None:
+        overlap = in_sample(log, version.manifest, window)
     else:
-        seen = of_same_rows(kept.manifest["data"], version.manifest)
-    if seen and not config.evaluate.allow_in_sample:
+        overlap = of_same_rows(score_table.manifest["data"], version.manifest)
+    if overlap and not config.evaluate.allow_in_sample:
         limits.check_measured(output, None if window is None else window_days(window), version)
-        limits.check_in_sample(seen, version)
+        limits.check_in_sample(overlap, version)
     output.check(identity)
     sorting = Sorting.of(config, log, identity, measurement.needed, sorts=measurement.sorts)
-    return Prepared(config, version, measurement, output, sorting, seen)
+    return Prepared(config, version, measurement, output, sorting, overlap)
 
 
-def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, ...]) -> Log:
-    """The log. columns, others : the segment columns of the table, and of what it is compared with."""
-    own = columns_of(config.log, columns, config.window)
-    log = open_log(config.log.path, own)
-    more = tuple(name for name in others if name not in columns)
-    if more:
+def _open(config: EvaluateConfig, columns: tuple[str, ...], other_columns: tuple[str, ...]) -> Log:
+    """Open the log; check that it has the columns that a comparison needs.
+
+    columns : the table's segment columns
+    other_columns : segment columns of the version that it is compared with
+    """
+    log_columns = columns_of(config.log, columns, config.window)
+    log = open_log(config.log.path, log_columns)
+    missing = tuple(name for name in other_columns if name not in columns)
+    if missing:
         try:
-            open_log(config.log.path, Columns(config.log.score, segments=columns + more))
+            open_log(config.log.path, Columns(config.log.score, segments=columns + missing))
         except InputRejectedError as error:
             raise InputRejectedError(
-                f"evaluate.against: expected a log with the columns {', '.join(more)}, which say through which maps "
+                f"evaluate.against: expected a log with the columns {', '.join(missing)}, which say through which maps "
                 f"of {config.evaluate.against} its rows go: {error}"
             ) from None
     return log
 
 
 def _check_kept(
-    kept: KeptTable, transform: str, segments: tuple[str, ...], others: tuple[str, ...], dates: str | None
+    table: KeptTable, transform: str, segments: tuple[str, ...], compared: tuple[str, ...], dates: str | None
 ) -> None:
     if dates is not None:
         raise ConfigError(
-            f"window.column: expected null with a kept score table, whose rows have no days, found {dates!r}: leave it "
-            "out, or evaluate on the log"
+            f"window.column: expected null with a kept score table, whose rows have no days, found {dates!r}: "
+            "leave it out, or evaluate on the log"
         )
-    has = f"found a score table, which has {', '.join(kept.segments) or 'none'}: evaluate on the log"
-    if segments and kept.segments != segments:
+    found = f"found a score table, which has {', '.join(table.segments) or 'none'}: evaluate on the log"
+    if segments and table.segments != segments:
         raise ConfigError(
-            f"log.path: expected a log with the columns {', '.join(segments)}, which the table's segments are of, {has}"
+            f"log.path: expected a log with the table's segment columns {', '.join(segments)}, {found}"
         )
-    if not set(others) <= set(kept.segments):
+    if not set(compared) <= set(table.segments):
         raise ConfigError(
-            f"evaluate.against: expected a log with the columns {', '.join(others)}, which its segments are of, {has}"
+            f"evaluate.against: expected a log with its segment columns {', '.join(compared)}, {found}"
         )
-    if kept.transform != transform:
+    if table.transform != transform:
         raise ConfigError(
             f"log.path: expected a score table of scores with the transform '{transform}', as the table was fitted "
-            f"with, found '{kept.transform}': evaluate on the log"
+            f"with, found '{table.transform}': evaluate on the log"
         )
 
 
@@ -137,7 +141,7 @@ class Prepared(Startable):
     measurement: Measurement
     output: Output
     sorting: Sorting
-    seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
+    overlap: InSample = field(default_factory=lambda: InSample(0, 0.0))
 
     @property
     def plan(self) -> Plan:
@@ -157,7 +161,7 @@ class Prepared(Startable):
         )
 
     def execute(self, executor: Executor) -> Outcome:
-        """Measure, and write the report."""
+        """Measure the table and write the report."""
         started = time.perf_counter()
         with scratch_folder(self.config.scratch) as scratch:
             measured = self.measurement.measure(self.sorting.plan(scratch), executor)
@@ -165,11 +169,11 @@ class Prepared(Startable):
         table, evaluation, segments = measured.table, measured.evaluation, measured.segments
         lookup = self.measurement.lookup
         interval = None if lookup.facts.interval is None else lookup.interval
-        seen = self.seen or of_same_rows(table.facts(), self.version.manifest)
+        overlap = self.overlap or of_same_rows(table.facts(), self.version.manifest)
         if not self.config.evaluate.allow_in_sample:
-            limits.check_in_sample(seen, self.version)
+            limits.check_in_sample(overlap, self.version)
         required = self.config.evaluate.require
-        failed = unmet(required, required_values(evaluation.after, evaluation.bars_after))
+        failed = failed_requirements(required, required_values(evaluation.after, evaluation.bars_after))
         facts = self._facts(table, started)
         page = render_report(
             evaluation,
@@ -180,21 +184,21 @@ class Prepared(Startable):
             segment_maps=self._segment_maps(measured),
             interval=None if interval is None else (str(lookup.facts.interval), interval),
             notes=[
-                *([seen.sentence(self.version.name)] if seen else []),
+                *([overlap.sentence(self.version.name)] if overlap else []),
                 *present.comparison_lines(measured, "this version")[1:],
                 *(f"Not as required: {p}." for p in failed),
             ],
         )
-        found = evaluation.as_dict()
+        result = evaluation.as_dict()
         if evaluation.comparison is not None:
-            found["comparison"] = present.comparison_facts(measured)
+            result["comparison"] = present.comparison_facts(measured)
         document = {
-            "in_sample": bool(seen),
-            "in_sample_share": seen.share,
+            "in_sample": bool(overlap),
+            "in_sample_share": overlap.share,
             "required": required,
             "failed": failed,
             "facts": facts,
-            "evaluation": found,
+            "evaluation": result,
         }
         contents = {
             REPORT: page.encode(),
@@ -204,10 +208,10 @@ class Prepared(Startable):
             document["segments"] = segments.facts
             contents[SEGMENTS_FILE] = present.as_parquet(segments.table(self._same_segments(measured)))
         contents[RUN] = to_json(document).encode()
-        of = {"table": self.config.store.table, "table_version": self.version.name, "failed": failed}
-        self.output.publish(self.sorting.identity, contents, {**of, "window": self._window.get("window")})
+        entry = {"table": self.config.store.table, "table_version": self.version.name, "failed": failed}
+        self.output.publish(self.sorting.identity, contents, {**entry, "window": self._window.get("window")})
         limits.check_required(failed, self.output.root)
-        return self._outcome(measured, seen)
+        return self._outcome(measured, overlap)
 
     @property
     def _window(self) -> dict[str, Any]:
@@ -216,13 +220,13 @@ class Prepared(Startable):
 
     @staticmethod
     def _same_segments(measured: Measured) -> SegmentedComparison | None:
-        """The comparison by segment, where its segments are those that were measured."""
-        found, segments = measured.compared, measured.segments
-        same = found and segments and found.keys == segments.before.rows.level.keys
-        return found if same else None
+        """Return the comparison by segment if it has the measured table's segments, otherwise None."""
+        comparison, segments = measured.compared, measured.segments
+        same = comparison and segments and comparison.keys == segments.before.rows.level.keys
+        return comparison if same else None
 
     def _segment_maps(self, measured: Measured) -> dict[str, tuple[str, CalibrationMap]] | None:
-        """The maps of segments that are off beyond chance, for the report."""
+        """Return the maps of segments with errors beyond chance, for the report."""
         segmented = self.measurement.segmented
         if measured.segments is None or segmented is None:
             return None
@@ -258,7 +262,7 @@ class Prepared(Startable):
             "Run": present.run_facts(self.sorting.identity, started),
         }
 
-    def _outcome(self, measured: Measured, seen: InSample) -> Outcome:
+    def _outcome(self, measured: Measured, overlap: InSample) -> Outcome:
         report = f"{self.output.url}/{REPORT}"
         summary = {
             "table": self.config.store.table,
@@ -267,7 +271,7 @@ class Prepared(Startable):
             "run": f"{self.output.url}/{RUN}",
             "run_id": self.sorting.identity,
             **self._window,
-            **present.summary_of(measured, seen),
+            **present.summary_of(measured, overlap),
         }
-        lines = [*present.lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]
+        lines = [*present.lines_of(measured, overlap, self.version), *label_lines(self.config.log, summary)]
         return Outcome(summary=summary, lines=[*lines, f"report: {report}"])

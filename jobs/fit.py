@@ -1,4 +1,4 @@
-"""The fit job: a log's rows, sorted into a score table; a calibrator fitted to it; its lookup table published."""
+"""The fit job: sort a log into a score table, fit a calibrator to it, publish its lookup table."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _logger = logging.getLogger("logcal")
 def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Finishing:
     """Check everything that can be checked before the first task; reads footers only.
 
-    without : names of files of the log that are passed over, see `open_log`
+    without : names of files of the log to skip, see `open_log`
     """
     fitting = open_fitting(config, without)
     log, window = fitting.source.log, fitting.source.window
@@ -73,41 +73,41 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     decisions = {} if window is None else read_decisions(store.folder)
     if window is not None:
         days = {day_of(day).isoformat() for day in window.days}
-        asked: dict[str, Any] = {
+        optional: dict[str, Any] = {
             "half_life": whole_days(config.window.half_life),
             "min_labelled": config.window.min_labelled,
             "suspect_days": None if config.window.suspect_days == SET_ASIDE else config.window.suspect_days,
-            "days": {day: own.decision for day, own in decisions.items() if day in days},
+            "days": {day: entry.decision for day, entry in decisions.items() if day in days},
         }
-        settings |= {key: value for key, value in asked.items() if value}
+        settings |= {key: value for key, value in optional.items() if value}
     identity = run_id("fit", log, settings)
-    made = left_to_do(store, identity, config)
-    if made is not None:
-        return Finishing(store, made, outcome_of, config.retention.versions)
+    version = left_to_do(store, identity, config)
+    if version is not None:
+        return Finishing(store, version, outcome_of, config.retention.versions)
     if window is not None:
-        kept = _day_tables(config, store, window)
+        day_tables = _day_tables(config, store, window)
         rule = replace(
             fitting.source.rule,
-            live=_live(config, current),
+            live=_live_predictor(config, current),
             decisions=decisions,
             **_earlier_days(current),
         )
-        fitting = replace(fitting, source=replace(fitting.source, kept=kept, rule=rule))
+        fitting = replace(fitting, source=replace(fitting.source, kept=day_tables, rule=rule))
     gate = config.gate.resolved(window=config.window, live=current is not None)
     needed = fitting.scratch_bytes(write=config.score_table.keep or gate.holds_out)
-    if gate.holds_out:  # rows that the current version has not seen are sorted by themselves
+    if gate.holds_out:  # held-out rows that the current version was not fitted to are sorted separately
         needed += scratch_bytes(log, write=True)
     sorting = Sorting.of(config, log, identity, needed, sorts=1 + gate.holds_out)
     return Prepared(config, fitting, sorting, store, gate, None if current is None else current.name, without)
 
 
 def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
-    """The fit that a configuration describes, checked; nothing of its days is kept, and its scratch space not made.
+    """Check a configuration and return its fit, without day tables and scratch space.
 
     Raises
     ------
     ConfigError, InputRejectedError
-        As far as the configuration and the log's footers tell.
+        The configuration or the log's footers do not suit.
     """
     recipe = recipe_of(config)
     _check_segments(config)
@@ -128,10 +128,10 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
 
 
 def _earlier_days(current: Version | None) -> dict[str, Any]:
-    """Days as the fit of the current version found them.
+    """Return facts about the days of the current version's fit, as attributes of `DayRule`.
 
-    shares : of the rows with a label, by the age of the day. remembered : days that were set aside for what no drift
-    explains, with their tables and the reasons
+    shares : share of a day's rows that had a label, by the day's age
+    remembered : days set aside for reasons other than drift, with their tables and the reasons
     """
     window = None if current is None else current.manifest.get("window")
     if window is None:
@@ -144,21 +144,21 @@ def _earlier_days(current: Version | None) -> dict[str, Any]:
         for name, day in days.items()
         if name not in aside and day["rows_read"]
     }
-    final = [name for name, own in aside.items() if own.get("final") and name in days]
+    final = [name for name, entry in aside.items() if entry.get("final") and name in days]
     remembered = {name: (frozenset(days[name]["tables"]), aside[name]["reasons"]) for name in final}
     return {"shares": shares, "remembered": remembered}
 
 
-def _live(config: FitConfig, current: Version | None) -> Predictor | None:
-    """The current version's probabilities, where the log's scores are what it takes and it has no segments."""
+def _live_predictor(config: FitConfig, current: Version | None) -> Predictor | None:
+    """Return the current version as a predictor; None if it has segments or another score transform."""
     if current is None or current.manifest["score_transform"] != config.log.score_transform:
         return None
     return None if segments_of(current) else Predictor(current.lookup_path, (), config.log.sampling_rate)
 
 
 def recipe_of(config: FitConfig) -> Recipe:
-    """Take the instructions for making a table from a configuration."""
-    plain = Recipe(
+    """Return the recipe of a configuration's table."""
+    recipe = Recipe(
         config.calibrator.method,
         config.calibrator.params,
         config.log.score_transform,
@@ -167,15 +167,15 @@ def recipe_of(config: FitConfig) -> Recipe:
         config.log.segment,
         interval=config.calibrator.interval,
     )
-    pooling = plain.supports_partial_pooling and config.segments.shrinkage == "auto"
-    enough = config.segments.positives(pooling)
-    rules = SegmentRules(config.segments.min_rows, enough, pooling)
-    settings = {**config.segments.model_dump(), "min_positives": enough}
-    return replace(plain, rules=rules, settings=settings).settled()
+    pooling = recipe.supports_partial_pooling and config.segments.shrinkage == "auto"
+    min_positives = config.segments.positives(pooling)
+    rules = SegmentRules(config.segments.min_rows, min_positives, pooling)
+    settings = {**config.segments.model_dump(), "min_positives": min_positives}
+    return replace(recipe, rules=rules, settings=settings).settled()
 
 
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
-    """The store's day tables, with room for those that the fit will make."""
+    """Open the store's day tables; check that there is space for those that the fit adds."""
     rows = {**row_settings(config.log), "score_transform": config.log.score_transform}
     if config.log.sampling:
         rows["weights"] = config.log.weights
@@ -197,7 +197,7 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
 
 
 def _check_interval(recipe: Recipe) -> None:
-    """Raise ConfigError for what an interval does not go with."""
+    """Raise ConfigError if the method or the segments do not support the interval."""
     if recipe.interval == NONE:
         return
     if recipe.columns and recipe.rules.partial_pooling:
@@ -221,10 +221,10 @@ def _check_interval(recipe: Recipe) -> None:
 
 def _check_segments(config: FitConfig) -> None:
     reserved = {*RESERVED, *(SCORE_TABLE.names if config.score_table.keep else [])}
-    taken = [name for name in config.log.segment if name in reserved]
-    if taken:
+    conflicts = [name for name in config.log.segment if name in reserved]
+    if conflicts:
         raise ConfigError(
-            f"log.segment: expected names that the lookup table does not use itself, found {', '.join(taken)}: "
+            f"log.segment: expected names that the lookup table does not use itself, found {', '.join(conflicts)}: "
             "rename the column in the log"
         )
 
@@ -235,7 +235,9 @@ class Prepared(Startable):
 
     Attributes
     ----------
-    gate : without `auto`. seen : what CURRENT held at the start. without : see `prepare`.
+    gate : the gate's configuration, with `auto` resolved
+    live_at_start : name of the version that was live when the run began
+    without : see `prepare`
     """
 
     config: FitConfig
@@ -243,25 +245,25 @@ class Prepared(Startable):
     sorting: Sorting
     store: TableStore
     gate: GateConfig
-    seen: str | None = None
+    live_at_start: str | None = None
     without: Collection[str] = ()
 
     @property
     def plan(self) -> Plan:
         """Plan of the fit."""
         config, source, sort = self.config, self.fitting.source, self.fitting.plan
-        log, kept, quarantine = source.log, source.kept, self.sorting.quarantine
-        merged = self.sorting.needed if kept is None else scratch_bytes(log, write=False)
+        log, day_tables, quarantine = source.log, source.kept, self.sorting.quarantine
+        merged = self.sorting.needed if day_tables is None else scratch_bytes(log, write=False)
         runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
-        where, at_most = "write sorted runs to scratch", ""
+        sort_stage, at_most = "write sorted runs to scratch", ""
         window = {} if source.window is None else {"window": source.planned()}
         if source.window is not None:
             at_most, new = "at most ", window["window"]["days_to_sort"]
-            where = f"keep {new} of {len(source.window.days)} days sorted in the store"
+            sort_stage = f"keep {new} of {len(source.window.days)} days sorted in the store"
         return Plan(
             job="fit",
             stages=(
-                f"sort: read {', '.join(log.columns.names)} and {where} ({at_most}{counted(runs, 'task')})",
+                f"sort: read {', '.join(log.columns.names)} and {sort_stage} ({at_most}{counted(runs, 'task')})",
                 f"merge: add up ties and fit {config.calibrator.method} (about {counted(buckets, 'task')})",
                 f"combine: gather the results in one process (at most {size(self.fitting.gathers())})",
                 "publish: write a new version, then point CURRENT to it",
@@ -269,7 +271,7 @@ class Prepared(Startable):
             reads=(source_line(config, log),),
             writes=(
                 f"{self.store.url}/versions/",
-                *((f"{kept.folder}/",) if kept else ()),
+                *((f"{day_tables.folder}/",) if day_tables else ()),
                 *((quarantine.url,) if quarantine else ()),
                 scratch_line(config, self.sorting.needed),
             ),
@@ -293,30 +295,30 @@ class Prepared(Startable):
         """Fit and publish."""
         started, source = time.perf_counter(), self.fitting.source
         plan = self.sorting.plan(transform=self.config.log.score_transform)
-        same = f"{self.sorting.identity} {plan.run_rows} {software()}"
-        with ExitStack() as held:
-            scratch = held.enter_context(scratch_folder(self.config.scratch, same))
+        scratch_key = f"{self.sorting.identity} {plan.run_rows} {software()}"
+        with ExitStack() as stack:
+            scratch = stack.enter_context(scratch_folder(self.config.scratch, scratch_key))
             if source.kept is not None:
-                held.enter_context(source.kept.in_use())
+                stack.enter_context(source.kept.in_use())
             keep = f"{scratch}/kept" if self.config.score_table.keep else None
             fitting = replace(self.fitting, plan=replace(plan, scratch=scratch, write=keep))
             content, days, trial = self._fit(fitting, executor)
             self.sorting.keep_bad(scratch, content.table.bad.total)
-            _free_runs(scratch)
+            _remove_runs(scratch)
             change = requirements.change_of(content, self.store.current(), f"{scratch}/content")
             facts = {} if source.window is None else {"window": window_facts(source, days)}
             manifest = self._manifest(content, time.perf_counter() - started) | facts
             if days.set_aside:
                 _logger.warning("set aside %s; `logcal days include` uses a day", in_words(days.set_aside))
             if days.drift:
-                what = f"suspect days, since two in a row are alike: {in_words(days.drift)}"
-                _logger.warning("used %s; `logcal days exclude` leaves a day out", what)
+                message = f"suspect days, since two in a row are alike: {in_words(days.drift)}"
+                _logger.warning("used %s; `logcal days exclude` leaves a day out", message)
             held_out = None
             if trial is not None:
                 spread = days.spread if self.gate.days else 0.0
-                asked = self.config.gate.holdout != AUTO_HOLDOUT
+                explicit = self.config.gate.holdout != AUTO_HOLDOUT
                 held_out = requirements.judge_held_out(
-                    self.gate, trial.held_out, trial.positives, spread, asked=asked
+                    self.gate, trial.held_out, trial.positives, spread, explicit=explicit
                 )
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
@@ -326,7 +328,7 @@ class Prepared(Startable):
         return outcome
 
     def _fit(self, fitting: Fitting, executor: Executor) -> tuple[Content, Days, Trial | None]:
-        """The table; and where rows are held out, the candidate that was fitted without them."""
+        """Fit the table; with held-out rows, also the trial that was fitted without them."""
         gate = self.gate
         if not gate.holds_out:
             return *fitting.fit(executor), None
@@ -347,7 +349,7 @@ class Prepared(Startable):
         held_out: requirements.Verdict | None,
         change: MapChange | None,
     ) -> Version:
-        """Publish, unless the gate or what is current by now speaks against it."""
+        """Publish the table, unless the gate or a newer live version forbids it."""
         config = self.config
         data, current = content.facts["data"], self.store.current()
         manifest |= requirements.judge(config, data, content.whole, change, current, held_out).manifest()
@@ -358,7 +360,7 @@ class Prepared(Startable):
             keep,
             content.beside,
             candidate=config.store.publish == "candidate",
-            refuse=lambda current: older_data(manifest, current, self.seen, config),
+            refuse=lambda current: older_data(manifest, current, self.live_at_start, config),
         )
         refuse(version.refusals, version)
         prune(self.store, config.retention.versions)
@@ -385,12 +387,12 @@ class Prepared(Startable):
         }
 
 
-def _free_runs(scratch: str) -> None:
-    """Give the space of the runs back before the version is written."""
-    place = Folder.at(scratch)
-    if not place.local:  # in a store it costs little for a moment more
+def _remove_runs(scratch: str) -> None:
+    """Remove the sorted runs from local scratch space before the version is written."""
+    folder = Folder.at(scratch)
+    if not folder.local:  # space in an object store is cheap
         return
-    # Receipts first: a run that takes over what a killed one left believes them.
-    left = place.matching("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)
-    for name in [*place.matching("receipt-*"), *left]:
-        place.remove(name)
+    # Receipts first: a run that continues a killed one trusts them.
+    names = folder.matching("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)
+    for name in [*folder.matching("receipt-*"), *names]:
+        folder.remove(name)

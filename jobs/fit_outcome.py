@@ -1,4 +1,4 @@
-"""Words of a published fit: for the terminal, and as JSON."""
+"""Outcome of a published fit, as text for the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pipeline.table.segment_maps import SOURCES
 
 
 def _choice_line(data: dict[str, Any]) -> str:
-    """Line about the choice of auto, and its gain."""
+    """Describe the choice of method auto, and its gain."""
     isotonic = 100 * data["isotonic_share"]
-    some = isotonic if isotonic == 100 else min(isotonic, 99.9)  # few are not none
-    share = f"auto: isotonic steps for {some:.3g} % of the log's rows, the smooth curve for the rest"
+    percent = isotonic if isotonic == 100 else min(isotonic, 99.9)  # not 100 while some rows use the curve
+    share = f"auto: isotonic steps for {percent:.3g} % of the log's rows, the smooth curve for the rest"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"
@@ -24,14 +24,14 @@ def _choice_line(data: dict[str, Any]) -> str:
 
 
 def _days_line(window: dict[str, Any]) -> str:
-    """Line about a window's days: used, left out by reason, without rows."""
+    """Describe a window's days: used, left out by reason, without rows."""
     days = window.get("days", ())
     counts = {"used": sum(day["rows_used"] > 0 for day in days)}
-    counts |= {reason.replace("_", " "): own["days"] for reason, own in window.get("left_out", {}).items()}
+    counts |= {reason.replace("_", " "): row["days"] for reason, row in window.get("left_out", {}).items()}
     counts["without usable rows"] = len(days) - sum(counts.values())
     counts["without rows"] = len(window["days_missing"])
-    said = [f"{counted(n, 'day')} {what}" for what, n in counts.items() if n]
-    return f"{window['first']} to {window['last']}: {', '.join(said)}; {window['days_sorted']:,} sorted now"
+    parts = [f"{counted(n, 'day')} {state}" for state, n in counts.items() if n]
+    return f"{window['first']} to {window['last']}: {', '.join(parts)}; {window['days_sorted']:,} sorted now"
 
 
 def _segments_line(segments: dict[str, Any]) -> str:
@@ -51,11 +51,11 @@ _SHOWN = (
     "run_id",
     "gate",
 )
-"""Keys of the manifest in the outcome."""
+"""Keys of the manifest that the outcome repeats."""
 
 
 def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
-    """The outcome of a published version, as JSON and as lines. facts : counts of its rows."""
+    """Return the outcome of a published version. facts : its counts of rows."""
     manifest = version.manifest
     segments, window, data = manifest.get("segments"), manifest.get("window"), manifest["data"]
     summary = {
@@ -66,30 +66,30 @@ def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
         **facts,
         **{key: manifest[key] for key in ("labels", "segments") if manifest.get(key) is not None},
     }
-    said = [f"method {summary['method']}, a table of {summary['lookup_rows']:,} rows"]
-    said[0] += ", monotone" if summary["monotone"] else ", not monotone"
+    details = [f"method {summary['method']}, a table of {summary['lookup_rows']:,} rows"]
+    details[0] += ", monotone" if summary["monotone"] else ", not monotone"
     left_out = 0
     if window is not None:
         summary["window"] = {key: value for key, value in window.items() if key != "days"}
-        said.append(_days_line(window))
-        left_out = sum(own["rows"] for own in window.get("left_out", {}).values())
+        details.append(_days_line(window))
+        left_out = sum(entry["rows"] for entry in window.get("left_out", {}).values())
     if "isotonic_share" in data:
-        said.append(_choice_line(data))
+        details.append(_choice_line(data))
     if (move := facts.get("largest_score_move")) is not None:
         grid = manifest["config"]["score_table"]["grid"]
-        said.append(f"scores were rounded to {grid}: the largest move is {move:.3g}")
+        details.append(f"scores were rounded to {grid}: the largest move is {move:.3g}")
     if segments is not None:
-        said.append(_segments_line(segments))
+        details.append(_segments_line(segments))
     waiting = f", {facts['rows_waiting']:,} waiting for their label" if facts.get("rows_waiting") else ""
-    said.append(
+    details.append(
         f"from {facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them "
         f"positive{waiting}, {facts['distinct_scores']:,} distinct scores"
     )
     previous = summary["previous_version"] or ""
     if same_table(previous, version.name):
-        said.append(f"the same table as version {previous}")
+        details.append(f"the same table as version {previous}")
     if held_out := held_out_line(manifest.get("gate") or {}):
-        said.append(held_out)
-    how = "saved as a candidate:" if version.candidate else "published"
-    lines = [f"{how} {summary['table']} version {version.name}", *said, version.lookup_path]
+        details.append(held_out)
+    status = "saved as a candidate:" if version.candidate else "published"
+    lines = [f"{status} {summary['table']} version {version.name}", *details, version.lookup_path]
     return Outcome(summary, [lines[0], *(f"  {line}" for line in lines[1:])])

@@ -1,4 +1,4 @@
-"""The follow job: files that keep arriving are scored as they come, each once, with the table that is current."""
+"""The follow job: score files as they arrive, each once, with the current table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pipeline.table.store import TableStore
 log = logging.getLogger("logcal")
 
 _SLICE = 0.1
-"""Seconds between looks for a signal while waiting."""
+"""Seconds between checks for a signal while waiting."""
 
 
 def prepare(config: FollowConfig) -> Prepared:
@@ -62,19 +62,19 @@ def prepare(config: FollowConfig) -> Prepared:
     own_page_folder(config.report.path, "follow")
     places = Places(filesystem, root, output.filesystem, output.root)
     ledger = Ledger(output.filesystem, output.root)
-    _check_known(ledger, places, config)
+    _check_ledger(ledger, places, config)
     return Prepared(config, places, store, ledger)
 
 
-def _check_known(ledger: Ledger, places: Places, config: FollowConfig) -> None:
-    """An output that holds files belongs to a ledger."""
+def _check_ledger(ledger: Ledger, places: Places, config: FollowConfig) -> None:
+    """Raise ConfigError if the output has files but no ledger."""
     if ledger.stream() is not None or config.follow.rebuild:
         return
-    found = [source.name for source in list_sources(places.target_filesystem, places.target_root)]
-    if found:
+    files = [source.name for source in list_sources(places.target_filesystem, places.target_root)]
+    if files:
         raise ConfigError(
             f"output.path: expected a new or empty folder, or one with its ledger {ledger.root}, found "
-            f"{counted(len(found), 'file')} without it ({examples(found, 3)}): give --rebuild to make "
+            f"{counted(len(files), 'file')} without it ({examples(files, 3)}): give --rebuild to make "
             "the ledger from the log and the output, or choose another folder"
         )
 
@@ -90,7 +90,7 @@ class Prepared:
 
     @property
     def threads(self) -> bool:
-        """Not where a classifier is applied, which is held to one thread by settings of the whole process."""
+        """False if a classifier is applied, since the limit to one thread is a setting of the whole process."""
         return self.config.classifier.path is None
 
     @property
@@ -111,7 +111,7 @@ class Prepared:
         )
 
     def execute(self, executor: Executor) -> Outcome:
-        """Follow until stopped, or once."""
+        """Follow the log until stopped, or score its new files once."""
         config = self.config
         if config.follow.status:
             return self._stream().status()
@@ -128,19 +128,19 @@ class Prepared:
 
     def _follow(self, executor: Executor, lease_owner: LeaseOwner) -> Outcome:
         config = self.config
-        # Before the ledger is begun: the name of another table is soon mistyped.
-        current = self._current() if config.refit.wanted else self._awaited()
+        # Before the ledger is written: the table's name may be mistyped.
+        current = self._current() if config.refit.wanted else self._await_version()
         if config.follow.rebuild and self.ledger.stream() is None:
             known = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{known:,}")
         self.ledger.begin(_identity(config, self.places))
-        self._announce()
+        self._register()
         follower = Follower(
             self.places, self.ledger, _rules(config), self._scoring, self._current, executor, lease_owner
         )
         stream = self._stream()
         stream.add(follower.start())
-        self._say(current)
+        self._log_start(current)
         if config.follow.retry is not None:
             follower.retry(config.follow.retry)
         if current is None and stream.refits.due():
@@ -149,8 +149,8 @@ class Prepared:
             (self._once if config.follow.once else self._until_stopped)(follower, stream)
         except KeyboardInterrupt:
             pending = f"{follower.pending:,} pending: the next run scores them"
-            left = pending if follower.pending else "nothing pending"
-            raise KeyboardInterrupt(f"stopped after {counted(stream.files, 'file')}; {left}") from None
+            progress = pending if follower.pending else "nothing pending"
+            raise KeyboardInterrupt(f"stopped after {counted(stream.files, 'file')}; {progress}") from None
         finally:
             stream.tell(last=True)
         return stream.outcome()
@@ -158,8 +158,8 @@ class Prepared:
     def _stream(self) -> Stream:
         return Stream(self.config, self.places, self.ledger, self.store)
 
-    def _say(self, current: str | None) -> None:
-        """Describe the stream that is watched, its table, and its end."""
+    def _log_start(self, current: str | None) -> None:
+        """Log which stream is followed, with which table, and until when."""
         follow = self.config.follow
         until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
         log.info(
@@ -172,13 +172,13 @@ class Prepared:
             counted(len(self.ledger.files), "file"),
         )
 
-    def _announce(self) -> None:
-        """So that the table's versions are not removed that this stream has begun batches with."""
+    def _register(self) -> None:
+        """Register the stream in the store, so that pruning keeps the versions that its batches use."""
         try:
             announce(self.store.folder, self.ledger)
         except OSError as error:
             if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
-                # What may pass, such as a full disk, is tried again by running again.
+                # A temporary fault, such as a full disk, ends the run; the next run tries again.
                 raise
             log.warning(
                 "%s: no note of this stream can be left (%s): who removes versions of '%s' does not know of it",
@@ -187,17 +187,17 @@ class Prepared:
                 self.store.table,
             )
 
-    def _awaited(self) -> str | None:
-        """Wait for the table's first version and return the current one; with --once there must be one."""
+    def _await_version(self) -> str | None:
+        """Wait for the table's first version and return the current one; with --once there must already be one."""
         if self.config.follow.once:
             return self.store.version(self.config.store.version).name
-        end, told = time.monotonic() + parse_duration(self.config.follow.lifetime), False
+        end, warned = time.monotonic() + parse_duration(self.config.follow.lifetime), False
         while (current := self._current()) is None and time.monotonic() < end:
-            if not told:
+            if not warned:
                 log.warning(
                     "table '%s' has no version yet: files wait for the first", self.config.store.table
                 )
-            told = True
+            warned = True
             _wait(time.monotonic() + max(parse_duration(self.config.follow.poll), 1.0))
         return current
 
@@ -207,11 +207,11 @@ class Prepared:
         while (report := follower.run(change)) is not None:
             stream.add(report)
             stream.tell()
-            found = compare(change.new, self.ledger.files, whole=False)
-            left = tuple(source for source in found.new if source.name not in self.ledger.waiting)
-            if len(left) == len(change.new):
+            listing = compare(change.new, self.ledger.files, whole=False)
+            unscored = tuple(source for source in listing.new if source.name not in self.ledger.waiting)
+            if len(unscored) == len(change.new):
                 break
-            change = change._replace(new=left, gone=())
+            change = change._replace(new=unscored, gone=())
         refits.turn(follower.executor)
         if refits.refused:
             raise CheckFailedError(f"the files were scored, and the refit was refused: {refits.refused[-1]}")
@@ -221,7 +221,7 @@ class Prepared:
                 f"The first: {refused[min(refused)]}"
             )
         if not stream.batches and not refits.outcomes[PUBLISHED]:
-            if self.config.refit.wanted:  # one that was killed, or found the disk full, may have left some
+            if self.config.refit.wanted:  # an interrupted refit may have left old versions
                 prune(self.store, self.config.retention.versions)
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
@@ -266,7 +266,7 @@ def _rules(config: FollowConfig) -> Rules:
 
 
 def _identity(config: FollowConfig, places: Places) -> dict[str, Any]:
-    """Identity of the stream."""
+    """Return the settings that identify a stream; the ledger keeps them."""
     return {
         "log": places.root,
         "score": config.log.score,
@@ -278,6 +278,6 @@ def _identity(config: FollowConfig, places: Places) -> dict[str, Any]:
 
 
 def _wait(until: float) -> None:
-    while (left := until - time.monotonic()) > 0:
+    while (remaining := until - time.monotonic()) > 0:
         interrupts.check()
-        time.sleep(min(left, _SLICE))
+        time.sleep(min(remaining, _SLICE))

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
-from jobs.gate.limits import watched_table
+from jobs.gate.limits import load_measured_table
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
     check_scratch,
@@ -41,23 +41,23 @@ from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable, Version, fitted_until, segments_of
 
 _YOUNG = 0.5
-"""Largest share of a day's rows that may wait by their age alone: the others are tested."""
+"""Largest share of a day's rows that may wait for their labels because of their age; the other rows are tested."""
 
 
 def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only.
 
-    without : names of files of the log that are passed over, see `open_log`
+    without : names of files of the log to skip, see `open_log`
     """
-    store, version, lookup, _ = watched_table(config)
+    store, version, lookup, _ = load_measured_table(config)
     transform = lookup.facts.score_transform
     columns = columns_of(config.log, segments_of(version), config.window)
     log, window = open_dated(config.window, config.log.path, columns, without)
     assert window is not None
-    # Whether dates must be read is asked of each day anew.
+    # `choose_window` decides for each day whether dates must be read.
     log = replace(log, columns=replace(log.columns, date=None))
     name = f"{version.name}.json"
-    place = f"{store.root}/{FOLDER}/{name}"
+    path = f"{store.root}/{FOLDER}/{name}"
     settings = {
         "fingerprint": version.manifest["fingerprint"],
         "tolerance": config.monitor.tolerance,
@@ -65,37 +65,37 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
         "column": window.column,
     }
     document = (store.folder / FOLDER).read_json(name)
-    history = History(version.name, settings) if document is None else History.from_json(document, place)
+    history = History(version.name, settings) if document is None else History.from_json(document, path)
     if history.settings != settings:
-        before, now = (
-            ", ".join(f"{k} = {v}" for k, v in own.items()) for own in (history.settings, settings)
+        before, current = (
+            ", ".join(f"{k} = {v}" for k, v in pairs.items()) for pairs in (history.settings, settings)
         )
         raise ConfigError(
-            f"monitor: expected the settings that {place} began with, {before}, found {now}: evidence under others "
+            f"monitor: expected the settings that {path} began with, {before}, found {current}: evidence under others "
             "does not add; move the file away to begin anew"
         )
     days = _new_days(window, history, version)
-    # The page of days that were looked at before is all that may be left to do.
+    # Without new days, a page of the days tested before may still have to be written.
     page = own_page_folder(config.report.path, "monitor")
     if not days and (page is None or not history.days):
         _end_without_new_days(history, config.monitor.alpha, version)
     needed = check_scratch(config, window.log, scratch_bytes(window.log, write=True))
-    return Prepared(config, log, window, days, store, version, history, place, transform, needed, page)
+    return Prepared(config, log, window, days, store, version, history, path, transform, needed, page)
 
 
 def _new_days(window: Window, history: History, version: Version) -> list[int]:
-    """The days with rows after the last one that was looked at, or that the table was fitted to."""
+    """Return the days with rows after the last day that was tested or that the table was fitted to."""
     fitted = fitted_until(version.manifest)
-    known = [parse_day(day) for day in (history.last, fitted) if day]
-    after = max((day_number(day) for day in known if day is not None), default=-math.inf)
+    tested = [parse_day(day) for day in (history.last, fitted) if day]
+    after = max((day_number(day) for day in tested if day is not None), default=-math.inf)
     return [day for day in window.days if day > after and any(True for _ in window.groups(day))]
 
 
 def _check_alarm(history: History, alpha: float, version: Version) -> None:
-    """Raise CheckFailedError, in a sentence, if an alarm is on."""
-    said = list(_alarms(history, alpha))
-    if said:
-        raise CheckFailedError(f"version {version.name}: {' '.join(said)}")
+    """Raise CheckFailedError if there is an alarm."""
+    alarms = list(_alarms(history, alpha))
+    if alarms:
+        raise CheckFailedError(f"version {version.name}: {' '.join(alarms)}")
 
 
 def _end_without_new_days(history: History, alpha: float, version: Version) -> NoReturn:
@@ -110,19 +110,19 @@ def _alarms(history: History, alpha: float) -> Iterator[str]:
         since, observed, expected = history.drift()
         way = "underestimates" if observed > expected else "overestimates"
         yield f"Since {since} the table {way}: {excess_sentence(observed, expected)}."
-    found = history.alarmed_segments(alpha)
-    if found:
+    segments = history.alarmed_segments(alpha)
+    if segments:
         first = ", ".join(
             f"{'/'.join('null' if v is None else str(v) for v in key)} ({'more' if state.direction > 0 else 'fewer'})"
-            for key, state in found[:5]
+            for key, state in segments[:5]
         )
-        count = f"{len(found):,} of {counted(len(history.segments), 'segment')}"
+        count = f"{len(segments):,} of {counted(len(history.segments), 'segment')}"
         yield f"In {count} the positives differ from the prediction, most clearly in {first}."
 
 
 @dataclass(frozen=True)
 class Prepared(Startable):
-    """A look at some days that can start."""
+    """A test of new days that can start."""
 
     config: MonitorConfig
     log: Log
@@ -131,7 +131,7 @@ class Prepared(Startable):
     store: PublishedTable
     version: Version
     history: History
-    place: str
+    history_path: str
     transform: str
     needed: int
     page: str | None
@@ -149,12 +149,12 @@ class Prepared(Startable):
             "monitor",
             (stage,),
             (source_line(self.config, self.window.log), self.version.lookup_path),
-            (self.place, *page, scratch_line(self.config, self.needed)),
+            (self.history_path, *page, scratch_line(self.config, self.needed)),
             {"days": days, "version": self.version.name},
         )
 
     def graph(self) -> Graph:
-        """Graph of the first day, and of each day after it; with segments each of them is compared, too."""
+        """Graph of the first day, which equals that of each other day; without the comparison of segments."""
         graph = Graph()
         for day in self.days[:1]:
             source = self._source(day)
@@ -168,25 +168,25 @@ class Prepared(Startable):
         return Source(window.log, window)
 
     def execute(self, executor: Executor) -> Outcome:
-        """Look at the days, keep what they said, and give the alarm."""
+        """Test the days, save their evidence, and raise an alarm if there is one."""
         alpha = self.config.monitor.alpha
         history, waiting = self.history, None
         for day in self.days:
             name = day_of(day).isoformat()
             try:
-                found = self._look(day, executor)
+                evidence = self._test_day(day, executor)
             except LabelsWaitingError:
                 waiting = f"{name} has no row with a label yet: not tested"
                 break
             # Late labels are positives more often than not, unless rows wait by their age alone.
-            if found.table.waiting > (_YOUNG * found.table.rows if self.config.log.waits_by_age else 0):
-                waiting = f"{name} has {found.table.waiting:,} rows without a label yet: not tested"
+            if evidence.table.waiting > (_YOUNG * evidence.table.rows if self.config.log.waits_by_age else 0):
+                waiting = f"{name} has {evidence.table.waiting:,} rows without a label yet: not tested"
                 break
-            moved: tuple[float | None, float | None] = (None, None)
-            if found.scores is not None:  # PSI and KS against the scores that the table was fitted to
+            shift: tuple[float | None, float | None] = (None, None)
+            if evidence.scores is not None:  # PSI and KS against the scores that the table was fitted to
                 fitted = np.asarray(read_lookup_table(self.version.lookup_path).map.weight)
-                moved = stability_index(fitted, found.scores)
-            history = history.after(name, found.whole, found.segments, moved, alpha)
+                shift = stability_index(fitted, evidence.scores)
+            history = history.after(name, evidence.whole, evidence.segments, shift, alpha)
         (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
         summary = self._summary(history)
         if self.page is not None:
@@ -194,26 +194,26 @@ class Prepared(Startable):
         if not self.days:
             _end_without_new_days(history, alpha, self.version)
         _check_alarm(history, alpha, self.version)
-        looked = len(history.days) - len(self.history.days)
+        tested = len(history.days) - len(self.history.days)
         lines = [
-            f"no alarm: version {self.version.name}, {counted(len(history.days), 'day')} tested, {looked} in this run",
+            f"no alarm: version {self.version.name}, {counted(len(history.days), 'day')} tested, {tested} in this run",
             f"  evidence of drift (e-value) {e_value(history.state.log_e)}; from {1 / alpha:g} on there is an alarm",
             *([f"  {waiting}"] if waiting else []),
-            f"  {self.place}",
+            f"  {self.history_path}",
         ]
         return Outcome(summary, lines)
 
-    def _look(self, day: int, executor: Executor) -> DayEvidence:
+    def _test_day(self, day: int, executor: Executor) -> DayEvidence:
         config, source = self.config, self._source(day)
         watch = Watch(self.version.lookup_path, config.monitor.tolerance, config.log.sampling_rate)
         assert source.window is not None
-        with scratch_folder(config.scratch) as scratch, ExitStack() as held:
-            # Scores as the table's fit has read them, whether its day tables are there or not.
+        with scratch_folder(config.scratch) as scratch, ExitStack() as stack:
+            # Scores are read as by the table's fit, with or without its day tables.
             plan = replace(plan_of(config, source.log, scratch, self.transform), grid=self._grid)
             # A day may have no outcomes: this job decides what that means for the table.
             plan = replace(plan, rules=replace(plan.rules, matched=False))
             for days in self._day_tables:
-                held.enter_context(days.in_use())
+                stack.enter_context(days.in_use())
                 tables = days.there(source.window)
                 if tables is not None:
                     source = replace(source, tables=tables)
@@ -228,13 +228,13 @@ class Prepared(Startable):
 
     @property
     def _day_tables(self) -> list[DayTables]:
-        """Day tables that fits of the table may have kept: with unusable rows, or without them."""
+        """Day tables that fits of the table may have kept, with or without unusable rows."""
         if self.config.log.weight is not None or not self.store.folder.matching("days"):
             return []
         rows = row_settings(self.config.log)
         rows |= {"score_transform": self.transform, "segments": list(self.log.columns.segments)}
         rows |= {"grid": self._grid, "column": self.window.column}
-        return [DayTables(self.store, {**rows, "keep_bad": kept}) for kept in (False, True)]
+        return [DayTables(self.store, {**rows, "keep_bad": keep_bad}) for keep_bad in (False, True)]
 
     def _summary(self, history: History) -> dict[str, Any]:
         alpha = self.config.monitor.alpha
@@ -251,7 +251,7 @@ class Prepared(Startable):
             "alarm": history.alarmed(alpha),
             "alarms": list(_alarms(history, alpha)),
             "segments_alarmed": segments,
-            "history": self.place,
+            "history": self.history_path,
         }
 
     def _write_page(self, root: Path, history: History, summary: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import ScoreConfig
 from jobs.config.sections import ScoreSection
-from jobs.gate.limits import accept, check_classifier, check_transform, outside_text, unseen_text
+from jobs.gate.limits import check_scored, check_classifier, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
 from jobs.rows import above_days, facts_of, place_of, source_line, window_of
 from logcal.errors import ConfigError, counted
@@ -168,7 +168,7 @@ class Prepared:
             executor,
             run_id=self.identity,
             table=config.store.table,
-            accept=partial(accept, config.score),
+            accept=partial(check_scored, config.score),
         )
         summary = {
             "path": scored.path,

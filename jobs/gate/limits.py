@@ -1,4 +1,4 @@
-"""Limits of a scoring: logs that do not fit the table are refused."""
+"""Checks that a log and a published table suit each other, before scoring, evaluation and monitoring."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("logcal")
 
 WARNED = 0.01
-"""The share of rows outside a table's range, or of unknown segments, from which on it is said."""
+"""Share of rows outside a table's range, or of unknown segments, from which there is a warning."""
 
 
-def check_transform(given: str | None, transform: str) -> None:
-    """Compare log.score_transform with the table's own, which is used.
+def check_transform(configured: str | None, transform: str) -> None:
+    """Check that log.score_transform is not set, or equals the table's, which is used.
 
     Raises
     ------
     ConfigError
         They differ.
     """
-    if given not in (None, transform):
+    if configured not in (None, transform):
         raise ConfigError(
-            f"log.score_transform: the table was fitted with '{transform}', found '{given}': leave it out, the table's "
-            "own is used; or use a table that was fitted to such scores"
+            f"log.score_transform: the table was fitted with '{transform}', found '{configured}': leave it out, since "
+            "the table's own is used, or use a table that was fitted to such scores"
         )
 
 
-def watched_table(
+def load_measured_table(
     config: EvaluateConfig | MonitorConfig,
 ) -> tuple[PublishedTable, Version, LookupTable, SegmentedLookup | None]:
-    """The version that is measured on a log: its table, or of one with segments the map of all rows, and all maps.
+    """Load the version to measure on a log: store, version, table (with segments the map of all rows), segments' maps.
 
     Raises
     ------
     ConfigError, InputRejectedError
-        It is not there or damaged; the configuration has other segments, or another transform.
+        The version is missing or damaged, or the configuration has other segments or another transform.
     """
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version_to_watch(config.store.version)
@@ -65,12 +65,12 @@ def watched_table(
 
 
 def table_segments(log: LogConfig, version: Version) -> tuple[str, ...]:
-    """Return a table's segment columns, which are the log's.
+    """Return a table's segment columns, which are read from the log.
 
     Raises
     ------
     ConfigError
-        log.segment names others.
+        log.segment names other columns.
     """
     columns = segments_of(version)
     if log.segment and log.segment != columns:
@@ -84,12 +84,12 @@ def table_segments(log: LogConfig, version: Version) -> tuple[str, ...]:
 
 
 def check_classifier(classifier: ShippedClassifier, version: Version, *, allow: bool) -> None:
-    """Compare a classifier with the one whose generated log a table was fitted on.
+    """Check that a table was fitted on this classifier's generated log, or on no generated log.
 
     Raises
     ------
     CheckFailedError
-        It is another one's, and that is not allowed.
+        The table was fitted on another classifier's log, and `allow` is false.
     """
     fitted = version.manifest["log"].get("generated_by")
     if fitted not in (None, classifier.run_id) and not allow:
@@ -99,13 +99,15 @@ def check_classifier(classifier: ShippedClassifier, version: Version, *, allow: 
         )
 
 
-def accept(section: ScoreSection, scored: ScoredLog) -> None:
-    """Look at what is to be published; say from `WARNED` on what does not fit. section : with the largest shares.
+def check_scored(section: ScoreSection, scored: ScoredLog) -> None:
+    """Check the shares of rows outside the table's range and of unknown segments; warn from `WARNED` on.
+
+    section : has the largest accepted shares
 
     Raises
     ------
     CheckFailedError
-        More of it than is accepted.
+        A share is larger.
     """
     problems = []
     for key, rows, text in (
@@ -125,12 +127,12 @@ def accept(section: ScoreSection, scored: ScoredLog) -> None:
 
 
 def outside_text(scored: ScoredLog) -> str:
-    """The rows outside the calibration range, in words; empty where there are none."""
+    """Describe the rows outside the calibration range; '' if there are none."""
     return scored.outside.text(scored.counts.rows)
 
 
 def unseen_text(scored: ScoredLog) -> str:
-    """The rows of unknown segments, in words; empty where there are none."""
+    """Describe the rows of unknown segments; '' if there are none."""
     unseen = scored.counts.unseen_rows
     if not unseen:
         return ""
@@ -142,18 +144,18 @@ def _share(count: int, rows: int) -> float:
     return count / rows if rows else 0.0
 
 
-# What an evaluation compares a table with, and what it requires of it.
+# Comparisons and requirements of an evaluation.
 
 PREVIOUS, RAW = "previous", "raw"
 
 
 def find_against(config: EvaluateConfig, store: PublishedTable, version: Version) -> Against | None:
-    """Find the version that evaluate.against names; None for nothing, and for the version before the first.
+    """Find the version that evaluate.against names; None if it is null, or if there is no previous version.
 
     Raises
     ------
     ConfigError
-        It cannot be compared with.
+        The version has another score transform.
     InputRejectedError
         There is no such version.
     """
@@ -171,22 +173,22 @@ def find_against(config: EvaluateConfig, store: PublishedTable, version: Version
             return None
     other = store.version(name)
     store.verify(other)
-    mine, theirs = (read_lookup_facts(v.lookup_path).score_transform for v in (version, other))
-    if mine != theirs:
+    transform, other_transform = (read_lookup_facts(v.lookup_path).score_transform for v in (version, other))
+    if transform != other_transform:
         raise ConfigError(
-            f"evaluate.against: expected a version with the transform '{mine}', as {version.name} has, found "
-            f"{other.name} with '{theirs}'"
+            f"evaluate.against: expected a version with the transform '{transform}', as {version.name} has, found "
+            f"{other.name} with '{other_transform}'"
         )
     return Against(f"version {other.name}", Predictor(other.lookup_path, segments_of(other)))
 
 
 def check_measured(output: Output, days: dict[str, Any] | None, version: Version) -> None:
-    """End where a day's commands run again after its fit.
+    """End an evaluation that is repeated after the fit to its days.
 
     Raises
     ------
     NothingToDoError
-        An earlier version's report of these days is there, or there is no earlier version.
+        An earlier version's report of these days exists, or there is no earlier version.
     """
     if days is None:
         return
@@ -194,35 +196,35 @@ def check_measured(output: Output, days: dict[str, Any] | None, version: Version
         raise NothingToDoError(
             f"version {version.name}, the first, was fitted to these days: the next day is the first to evaluate it on"
         )
-    found = output.manifest() or {}
-    if found.get("window") == days and found.get("table_version") != version.name:
+    earlier = output.manifest() or {}
+    if earlier.get("window") == days and earlier.get("table_version") != version.name:
         raise NothingToDoError(
-            f"version {version.name} was fitted to these days, and the report that {found.get('table_version')} got on "
-            f"them before is in {output.root}: nothing to do"
+            f"version {version.name} was fitted to these days, and the report on {earlier.get('table_version')} of "
+            f"these days is in {output.root}: nothing to do"
         )
 
 
-def check_in_sample(found: InSample, version: Version) -> None:
-    """Refuse rows that the version was fitted to.
+def check_in_sample(overlap: InSample, version: Version) -> None:
+    """Refuse a log with rows that the version was fitted to.
 
     Raises
     ------
     CheckFailedError
-        There are some.
+        The log has such rows.
     """
-    if found:
+    if overlap:
         raise CheckFailedError(
-            f"evaluate.allow_in_sample=false: {found.sentence(version.name)} Evaluate before the fit, or on other rows"
+            f"evaluate.allow_in_sample=false: {overlap.sentence(version.name)} Evaluate before the fit, or other rows"
         )
 
 
 def check_earlier(output: Output, identity: str) -> None:
-    """Say again what a finished run of the same evaluation said, if it was not what is required.
+    """Raise the error of a finished run of the same evaluation again.
 
     Raises
     ------
     CheckFailedError
-        It was not.
+        That run found unmet requirements.
     """
     manifest = output.manifest() or {}
     if manifest.get("run_id") == identity:
@@ -230,12 +232,12 @@ def check_earlier(output: Output, identity: str) -> None:
 
 
 def check_required(problems: list[str], root: str) -> None:
-    """Refuse a table that is not as it is required.
+    """Refuse a table that does not meet evaluate.require.
 
     Raises
     ------
     CheckFailedError
-        Something is not.
+        There are problems.
     """
     if problems:
         raise CheckFailedError(f"evaluate.require: {'; '.join(problems)}. The report is in {root}")

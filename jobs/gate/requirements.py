@@ -1,4 +1,4 @@
-"""The gate: what a new table must pass before it becomes the current one."""
+"""The gate: requirements that a new table must meet before it becomes the current one."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pipeline.table.published import Version, segments_of
 log = logging.getLogger("logcal")
 
 LARGE_CHANGE = 0.5
-"""From which on a change of the probabilities, relative to their mean, is warned of."""
+"""Mean change of the probabilities, relative to their mean, from which there is a warning."""
 
 
 def check_holdout(config: FitConfig) -> None:
-    """Check that rows can be held out.
+    """Check that the window allows the holdout.
 
     Raises
     ------
     ConfigError
-        They cannot.
+        Days are to be held out without a window, or all days of the window.
     """
     gate = config.gate
     if gate.days and config.window.column is None:
@@ -48,17 +48,17 @@ def check_holdout(config: FitConfig) -> None:
 
 
 def can_compare(config: FitConfig, current: Version | None, without: Collection[str] = ()) -> bool:
-    """Tell whether held-out rows can be compared with the live version; warn if not."""
-    others = () if current is None else segments_of(current)
-    more = tuple(name for name in others if name not in config.log.segment)
-    if not more:
+    """True if held-out rows can be compared with the live version; warn if not."""
+    live_columns = () if current is None else segments_of(current)
+    extra = tuple(name for name in live_columns if name not in config.log.segment)
+    if not extra:
         return True
-    own = Columns(config.log.score, segments=config.log.segment + more)
+    columns = Columns(config.log.score, segments=config.log.segment + extra)
     try:
-        open_log(config.log.path, own, without)
+        open_log(config.log.path, columns, without)
     except InputRejectedError as error:
-        which = f"the current version, which has segments of {', '.join(others)}"
-        log.warning("gate: the table cannot be compared with %s: %s", which, error)
+        live = f"the current version, which has segments of {', '.join(live_columns)}"
+        log.warning("gate: the table cannot be compared with %s: %s", live, error)
         return False
     return True
 
@@ -69,8 +69,9 @@ class Verdict:
 
     Attributes
     ----------
-    facts : what was measured, for the manifest.
-    refusals : what speaks against it, `rule` and `message` each. warnings : what a person should look at.
+    facts : measurements, for the manifest
+    refusals : violated rules, as mappings with `rule` and `message`
+    warnings : messages that do not refuse the table
     """
 
     facts: dict[str, Any]
@@ -78,19 +79,19 @@ class Verdict:
     warnings: list[str]
 
     def manifest(self) -> dict[str, Any]:
-        """Facts for the manifest."""
+        """Return the manifest's keys `gate` and `refused`."""
         gate = {**self.facts, "failed": [refusal["rule"] for refusal in self.refusals]}
         return {"gate": {**gate, "warnings": self.warnings}, "refused": self.refusals}
 
 
 RARE = 100
-"""Held-out rows of the rarer label, below which they prove nothing."""
+"""Fewest held-out rows of the rarer label for a verdict."""
 WORSE = 0.002
-"""Share of the log loss of the share of positives by which a table may be worse than the live one."""
+"""Tolerated increase of the log loss over the live version's, relative to the log loss of the share of positives."""
 PERCENT = 4.0
-"""From which on scores are not probabilities that rounding put above 1."""
+"""Score above which scores are not probabilities that rounding made larger than 1."""
 DAYS_VARY = 0.12
-"""Standard deviation between days of the logarithm of observed over expected positives, where it is not known."""
+"""Default standard deviation between days of the logarithm of observed over expected positives."""
 WHAT_TO_DO = {
     "min_rows": "Use more rows, or lower gate.min_rows",
     "min_positives": "Use more rows, or lower gate.min_positives",
@@ -100,12 +101,12 @@ WHAT_TO_DO = {
     "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
     "holdout": "Are their labels complete and right? If so, the next fit, which includes them, is compared anew",
 }
-"""Remedies by the rule that refuses; a refusal for passing data ends with them."""
+"""Remedy by rule; it ends the rule's message."""
 COPIED, COPIES = 1000, 10
-"""Fewest distinct scores, and most copies of each, for rows that are a multiple of their scores to be copies: scores of
-three or four digits, of which there are round numbers, repeat more often."""
+"""Fewest distinct scores, and most rows per score, for a warning that rows are copies. Rounded scores of three or four
+digits repeat more often."""
 OFF = 3.3
-"""Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
+"""Standard errors by which observed and expected positives may differ: a false alarm has probability 0.001."""
 
 
 def judge_held_out(
@@ -114,40 +115,40 @@ def judge_held_out(
     fitted_positives: float,
     spread: float | None = 0.0,
     *,
-    asked: bool = True,
+    explicit: bool = True,
 ) -> Verdict:
-    """Judge a map by rows that it was not fitted to.
+    """Check a map on held-out rows.
 
-    A map that is better than the current one goes live, whatever the number of positives: it is the cure of a drift.
+    A map that is better than the current one passes even with an unexpected number of positives: it follows a drift.
 
     Parameters
     ----------
-    fitted_positives : rows with label 1 that it was fitted to, as weights count them
-    spread : standard deviation between days of the logarithm of observed over expected positives, where the rows are of
-        other days than those that the map was fitted to; None: it is not known
-    asked : whether a person asked for it; otherwise nothing is said of rows that are too few
+    fitted_positives : weight of the rows with label 1 that the map was fitted to
+    spread : standard deviation between days of the logarithm of observed over expected positives, if the held-out rows
+        are of other days than the fitted ones; None: unknown
+    explicit : whether gate.holdout was set by the user; otherwise too few rows give no warning
     """
     if held.rows.rarer < RARE:
         few = (
             f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
             f"{held.rows.rarer:,.10g} of the rarer one"
         )
-        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], [few] if asked else [])
+        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], [few] if explicit else [])
     failed: list[tuple[str, str]] = []
     warnings = []
     spread = DAYS_VARY if spread is None else spread
     bars, against = held.bars, held.against if held.fresh.rarer >= RARE else None
-    if (said := _unexpected(held, fitted_positives, spread)) is not None:
+    if (message := _unexpected(held, fitted_positives, spread)) is not None:
         if against is not None and (against.log_loss.difference or 0.0) < 0:
-            warnings.append(f"{said}; the current version is further off")
+            warnings.append(f"{message}; the current version is further off")
         else:
-            failed.append(("holdout", f"{said}: more than chance explains"))
+            failed.append(("holdout", f"{message}: more than chance explains"))
     if config.ranking and bars is not None and bars.auc is not None and bars.auc_error is not None:
-        said = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
-        failed += [("ranking", said)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
+        message = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
+        failed += [("ranking", message)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
     if held.loss is not None and math.isinf(held.loss):
-        said = "found an infinite log loss on held-out rows, of a label that the table gives probability 0"
-        failed.append(("holdout", said))
+        message = "found an infinite log loss on held-out rows, of a label that the table gives probability 0"
+        failed.append(("holdout", message))
     if against is not None:
         failed += _worse(against, spread)
         if held.worse:
@@ -155,12 +156,12 @@ def judge_held_out(
                 f"in {counted(len(held.worse), 'segment')} the log loss on held-out rows is worse than the current "
                 f"version's beyond chance: {in_words(held.worse)}"
             )
-    elif held.current and asked:
+    elif held.current and explicit:
         warnings.append(
             f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
             f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
         )
-    refusals = [{"rule": rule, "message": said} for rule, said in failed]
+    refusals = [{"rule": rule, "message": message} for rule, message in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": against is not None}, refusals, warnings)
 
 
@@ -172,20 +173,20 @@ def _worse(against: Comparison, spread: float) -> list[tuple[str, str]]:
     error = math.hypot(loss.error, _by_days(against, spread))
     if loss.difference - ABOVE_CHANCE * error <= WORSE * against.uncertainty:
         return []
-    said = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
-    return [("holdout", f"{said} (+{loss.difference:.2g} +- {error:.2g}): worse than the current version")]
+    text = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
+    return [("holdout", f"{text} (+{loss.difference:.2g} +- {error:.2g}): worse than the current version")]
 
 
-def _with_remedy(said: str, rule: str, *, dated: bool) -> str:
+def _with_remedy(message: str, rule: str, *, dated: bool) -> str:
     days = ", or leave out its days with `logcal days exclude`" if dated and rule == "ranking" else ""
-    return f"gate.{rule}: {said}{'' if said[-1] == '?' else '.'} {WHAT_TO_DO[rule]}{days}"
+    return f"gate.{rule}: {message}{'' if message[-1] == '?' else '.'} {WHAT_TO_DO[rule]}{days}"
 
 
 def _by_days(against: Comparison, spread: float) -> float:
-    """Standard error of the difference of the mean log losses that comes from how much days vary.
+    """Return the standard error of the difference of mean log losses due to the variation between days.
 
-    A day whose log-odds of positives are u above the usual moves the loss of a row with the log-odds a and b in the two
-    tables by u p (1 - p) (a - b): in all, by u times the difference of the expected positives, to first order.
+    A day whose log-odds of positives are u above the usual changes the loss of a row with the log-odds a and b in the
+    two tables by u p (1 - p) (a - b): summed, to first order, by u times the difference of the expected positives.
     """
     rate = against.positives / against.weight
     return spread / max(1 - rate, 0.1) * abs(against.expected_new - against.expected_old) / against.weight
@@ -203,7 +204,7 @@ def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | 
 
 
 def held_out_line(gate: dict[str, Any]) -> str | None:
-    """Line of a manifest's gate about held-out rows; None if nothing was measured."""
+    """Describe the held-out rows of a manifest's gate; None if nothing was measured."""
     held = gate.get("holdout") or {}
     if not isinstance(loss := held.get("log_loss"), float):
         return None
@@ -211,56 +212,56 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
     against = held["against_current"]["log_loss"] if held["against_current"] else {}
     if held["compared"] and against.get("difference") is not None:
         difference = against["difference"]
-        some = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
+        subset = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
             return f"{line}; fitted without them, the table equals the previous version: nothing to compare"
-        away = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
-        line += f", {some}{away} the previous version's (standard error {against['error']:.2g})"
+        gap = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
+        line += f", {subset}{gap} the previous version's (standard error {against['error']:.2g})"
     return line
 
 
 def judge(
     config: FitConfig,
     data: dict[str, Any],
-    whole: CalibrationMap | None,
+    overall_map: CalibrationMap | None,
     change: MapChange | None,
     current: Version | None,
     held_out: Verdict | None = None,
 ) -> Verdict:
-    """Judge a table that has been fitted.
+    """Check a fitted table against all rules.
 
     Parameters
     ----------
     data : facts of its score table
-    whole : its map of all rows; None: there is none, since they are too few
-    change : of the probability against the current version's
-    current : that version
-    held_out : what rows say that it was not fitted to
+    overall_map : its map of all rows; None: too few rows for one
+    change : change of the probability against the current version's
+    current : the current version
+    held_out : verdict on held-out rows
     """
     facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
     gate, dated = config.gate, config.window.column is not None
     failed, warnings = _sizes(gate, data, current), []
     failed += _scale(data, current)
-    if whole is not None:
-        auc, error = ranking(whole)
+    if overall_map is not None:
+        auc, error = ranking(overall_map)
         facts |= {"auc": auc, "auc_error": error}
-        failed += _ranking(gate, whole, auc, error)
+        failed += _ranking(gate, overall_map, auc, error)
         warnings += _too_good(data, auc)
     if change is not None:
         facts["change"] = change.as_dict()
-        text = (
+        change_text = (
             f"the probability changes by {change.mean:.3g} on average (means: {change.mean_old:.3g} before, "
             f"{change.mean_new:.3g} now; relative to the larger: {change.relative:.2f})"
         )
         if gate.max_change is not None and change.relative > gate.max_change:
-            failed.append(("max_change", f"expected {gate.max_change:g} at most, found that {text}"))
+            failed.append(("max_change", f"expected {gate.max_change:g} at most, found that {change_text}"))
         elif change.relative >= LARGE_CHANGE:
-            warnings.append(f"{text}, compared with the live version")
+            warnings.append(f"{change_text}, compared with the live version")
     if held_out is not None:
         facts["holdout"] = held_out.facts
-        failed += [(own["rule"], own["message"]) for own in held_out.refusals]
+        failed += [(refusal["rule"], refusal["message"]) for refusal in held_out.refusals]
         warnings += held_out.warnings
-    refusals = [{"rule": rule, "message": _with_remedy(said, rule, dated=dated)} for rule, said in failed]
+    refusals = [{"rule": rule, "message": _with_remedy(text, rule, dated=dated)} for rule, text in failed]
     if gate.on_fail == "warn":
         warnings += [refusal["message"] for refusal in refusals]
         refusals = []
@@ -270,86 +271,86 @@ def judge(
 
 
 def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
-    """Check the number of rows. Rows count as much as in the fit: see `log.weights`."""
+    """Check the number of rows, weighted as in the fit: see `log.weights`."""
     failed = []
     rows, weight, positives = data["rows_used"], data["weight"], data["positives"]
-    counted = "" if weight == rows else f" ({rows:,} rows whose weights count for so many)"
+    weighted = "" if weight == rows else f" ({rows:,} rows whose weights count for so many)"
     if weight < config.min_rows:
-        said = f"expected at least {config.min_rows:,} rows, found {weight:,.10g}{counted}"
-        failed.append(("min_rows", said))
+        text = f"expected at least {config.min_rows:,} rows, found {weight:,.10g}{weighted}"
+        failed.append(("min_rows", text))
     for label, count in ((1, positives), (0, weight - positives)):
         if count < config.min_positives:
-            found = f"expected at least {config.min_positives:,} rows with label {label}, found {count:,.10g}"
-            failed.append(("min_positives", f"{found}{counted}"))
+            text = f"expected at least {config.min_positives:,} rows with label {label}, found {count:,.10g}"
+            failed.append(("min_positives", f"{text}{weighted}"))
     before = {"rows_used": 0, "weight": 0.0} if current is None else current.manifest["data"]
-    kept = 1 - config.max_rows_drop
-    # Where rows were added up, there are fewer of them; where weights mean something else, these are smaller. Where
-    # rows are missing, both are.
-    if current is not None and rows < kept * before["rows_used"] and weight < kept * before["weight"]:
-        said = (
-            f"expected at least {kept * before['rows_used']:,.0f} rows, since the current version {current.name} has "
+    share = 1 - config.max_rows_drop
+    # Aggregated rows are fewer, and weights of another kind may be smaller; if rows are missing, both numbers are.
+    if current is not None and rows < share * before["rows_used"] and weight < share * before["weight"]:
+        text = (
+            f"expected at least {share * before['rows_used']:,.0f} rows, since the current version {current.name} has "
             f"{before['rows_used']:,}"
         )
-        failed.append(("max_rows_drop", f"{said}, found {rows:,}"))
+        failed.append(("max_rows_drop", f"{text}, found {rows:,}"))
     return failed
 
 
 def _scale(data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
-    """Check that scores are on the scale of the live version's, unlike percent."""
+    """Check that scores have the scale of the live version's, rather than percent."""
     before = {} if current is None else current.manifest["data"]
     low, high = (before.get(f"{end}_score") for end in ("lowest", "highest"))
-    found = data.get("highest_score")
-    if low is None or high is None or found is None or low < 0 or not high <= 1 < PERCENT < found:
+    highest = data.get("highest_score")
+    if low is None or high is None or highest is None or low < 0 or not high <= 1 < PERCENT < highest:
         return []
-    said = f"expected scores from {low:.4g} to {high:.4g}, as the current version's, found some up to {found:.4g}"
-    return [("scale", f"{said}. Is it another scale, such as percent?")]
+    text = f"expected scores from {low:.4g} to {high:.4g}, as the current version's, found some up to {highest:.4g}"
+    return [("scale", f"{text}. Is it another scale, such as percent?")]
 
 
 def _ranking(
-    config: GateConfig, whole: CalibrationMap, auc: float | None, error: float | None
+    config: GateConfig, overall_map: CalibrationMap, auc: float | None, error: float | None
 ) -> list[tuple[str, str]]:
     inverted = auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5
-    if not config.ranking or not (inverted or one_level(whole)):
+    if not config.ranking or not (inverted or one_level(overall_map)):
         return []
     found = f"an AUC of {auc:.3f} +- {error:.3f}" if inverted else "one probability for all scores"
-    said = f"expected more positives at higher scores, found {found}. Are the labels or the scores inverted?"
-    return [("ranking", said)]
+    text = f"expected more positives at higher scores, found {found}. Are the labels or the scores inverted?"
+    return [("ranking", text)]
 
 
 def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
-    """Describe what no ordinary log shows: labels that the scores know, and rows that are there several times."""
+    """Warn of implausible logs: scores that separate the labels perfectly, and copied rows."""
     rows, positives, scores = data["rows_used"], data["rows_positive"], data["distinct_scores"]
-    found = []
+    warnings = []
     if auc == 1.0 and min(positives, rows - positives) >= RARE:
-        said = "every row with label 1 has a higher score than every row with label 0"
-        found.append(f"{said}: were the scores made from the labels?")
+        message = "every row with label 1 has a higher score than every row with label 0"
+        warnings.append(f"{message}: were the scores made from the labels?")
     times = rows // max(1, scores)
     if 1 < times <= COPIES and scores >= COPIED and times * scores == rows:
-        found.append(
+        warnings.append(
             f"{rows:,} rows are exactly {times} times the {scores:,} distinct scores: is each row there {times} times?"
         )
-    return found
+    return warnings
 
 
 def change_of(content: Content, current: Version | None, folder: str) -> MapChange | None:
-    """Measure the distance of a table from the live version, each row going through its segment's map in both.
+    """Measure the change of the probabilities from the live version to a new table, with each row's map in both.
 
-    folder : in scratch space. None where there is no version of the same transform, or nothing can be said; then it is
-    warned.
+    Returns None without a live version of the same transform, and, with a warning, if the tables cannot be compared.
+
+    folder : folder in scratch space to write the new table to
     """
     facts = content.facts
     if current is None or current.manifest["score_transform"] != facts["score_transform"]:
         return None
-    own = tuple(facts.get("segments", {}).get("columns", ()))
-    places = ((current.lookup_path, segments_of(current)), (content.write(folder), own))
+    segments = tuple(facts.get("segments", {}).get("columns", ()))
+    tables = ((current.lookup_path, segments_of(current)), (content.write(folder), segments))
     data = facts["data"]
     try:
-        found = change_of_tables(*places, data["lowest_score"], data["highest_score"])
+        change = change_of_tables(*tables, data["lowest_score"], data["highest_score"])
     except InputRejectedError as error:
         log.warning("gate: the current version cannot be compared with: %s", error)
         return None
-    if found is None:
-        has = f"the current version has segments of {', '.join(places[0][1])}, this table of {', '.join(own)}"
-        log.warning("gate: how far the probability changes is not known: %s", has)
+    if change is None:
+        text = f"the current version has segments of {', '.join(tables[0][1])}, this table of {', '.join(segments)}"
+        log.warning("gate: how far the probability changes is not known: %s", text)
         return None
-    return found.whole
+    return change.whole
