@@ -233,9 +233,9 @@ def _resolve_table(arguments: dict[str, Any], required: bool) -> None:
     """Fill in a command's store and table from its configuration files, where they are not given."""
     files, store, table = arguments.pop("files"), arguments["store"], arguments["table"]
     if files or store is None or (required and table is None):
-        from jobs.tables import named
+        from jobs.tables import resolve_table
 
-        arguments["store"], arguments["table"] = named(files, store, table, required=required)
+        arguments["store"], arguments["table"] = resolve_table(files, store, table, required=required)
 
 
 _STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")

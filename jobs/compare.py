@@ -1,4 +1,4 @@
-"""The compare job: methods compared by cross-validation on a log, as a table in the terminal and as a page."""
+"""The compare job: compare methods by cross-validation on a log, as a table in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def prepare(config: CompareConfig) -> Prepared:
     log = open_log(config.log.path, columns)
     identity = run_id("compare", log, settings_of(config))
     output = None
-    if (place := page_folder(config.report.path, "compare")) is not None:
-        output = Output(place, "report.path")
+    if (folder := page_folder(config.report.path, "compare")) is not None:
+        output = Output(folder, "report.path")
         output.check_apart(log.places())
         output.check(identity)
     sorting = Sorting.of(config, log, identity, scratch_bytes(log, write=True))
@@ -53,7 +53,7 @@ def prepare(config: CompareConfig) -> Prepared:
 
 
 def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
-    made = {}
+    calibrators = {}
     for name in config.compare.methods:
         if name in _OF_GENERATED_LOGS:
             raise ConfigError(
@@ -61,9 +61,9 @@ def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
                 "generate` made: leave it out"
             )
         keys = ("compare.methods", f"compare.params.{name}")
-        given, rate = config.compare.params.get(name, {}), config.log.sampling_rate
-        made[name] = make_calibrator(name, given, rate, keys=keys)
-    return made
+        params, rate = config.compare.params.get(name, {}), config.log.sampling_rate
+        calibrators[name] = make_calibrator(name, params, rate, keys=keys)
+    return calibrators
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Prepared(Startable):
         )
 
     def graph(self) -> Graph:
-        """Graph of the comparison; one pass stands for all passes whose number depends on the rows."""
+        """Graph of the comparison, with one pass; the number of passes depends on the rows."""
         graph = Graph()
         plan = self.sorting.plan()
         rows = SortedRows(self.log, plan, add_sort(graph, self.log, plan))
@@ -99,10 +99,10 @@ class Prepared(Startable):
         return graph
 
     def execute(self, executor: Executor) -> Outcome:
-        """Compare, and write the page where one is wanted."""
+        """Compare the methods, and write the page if report.path is set."""
         started = time.perf_counter()
         with scratch_folder(self.config.scratch) as scratch:
-            table, found, notes = self._compare(executor, scratch)
+            table, comparison, notes = self._compare(executor, scratch)
             self.sorting.keep_bad(scratch, table.bad.total)
         compare = self.config.compare
         facts = {
@@ -115,21 +115,21 @@ class Prepared(Startable):
             "Run": run_facts(self.sorting.identity, started),
         }
         summary = {
-            **comparison_document(found),
-            "headline": comparison_headline(found),
+            **comparison_document(comparison),
+            "headline": comparison_headline(comparison),
             "notes": notes,
             **table.facts(),
             **table.label_facts(),
             "run_id": self.sorting.identity,
         }
         others = [name for name in METHODS if name not in {*self.calibrators, *_OF_GENERATED_LOGS}]
-        lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
+        lines = [comparison_headline(comparison), "", *comparison_lines(comparison), "", *notes]
         lines += [f"not compared: {', '.join(others)} (compare.methods names the methods)"] if others else []
         lines += label_lines(self.config.log, summary)
         if self.output is None:
             return Outcome(summary, [*lines, "the same as a page: --set report.path=FOLDER"])
-        page = render_comparison(found, facts, notes=notes)
-        run = to_json({"facts": facts, "comparison": comparison_document(found)})
+        page = render_comparison(comparison, facts, notes=notes)
+        run = to_json({"facts": facts, "comparison": comparison_document(comparison)})
         self.output.publish(self.sorting.identity, {REPORT: page.encode(), RUN: run.encode()})
         summary["report"] = f"{self.output.url}/{REPORT}"
         return Outcome(summary, [*lines, f"report: {summary['report']}"])
@@ -151,15 +151,15 @@ class Prepared(Startable):
         )
         try:
             number = itertools.count(1)
-            found: CrossValidation = run_passes(
+            comparison: CrossValidation = run_passes(
                 passes, lambda request: table.run(request, executor, f"compare all, pass {next(number)}")
             )
         except ValueError as error:
             raise InputRejectedError(f"the log does not suit the comparison: {error}") from None
-        return table, found, notes
+        return table, comparison, notes
 
     def _suitable(self, table: ScoreTable) -> tuple[dict[str, Calibrator], list[str]]:
-        """The methods that scores of this range can have."""
+        """Return the calibrators that support the range of the scores, and notes on the others."""
         calibrators, notes = suitable(self.calibrators, table.lowest, table.highest)
         if self.config.log.segment:
             notes.insert(0, "segments were ignored: methods were compared on all rows together")

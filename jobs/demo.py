@@ -1,4 +1,4 @@
-"""The demo: a naive Bayes classifier on UCI Adult, its predictions as a log, and the real jobs on it."""
+"""The demo: train a naive Bayes classifier on UCI Adult, log its predictions, and run the jobs on the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.files.folders import free_for, write_whole
 MARKER = "demo.json"
 ADULT = Path(__file__).parent / "data" / "adult.parquet"
 METHODS = "[auto, isotonic, bbq, abb]"
-"""Those to compare."""
+"""Methods to compare."""
 
 FILES = 4
 _LEVELS = 10
@@ -35,7 +35,7 @@ def prepare(config: DemoConfig) -> Prepared:
     Raises
     ------
     ConfigError
-        Something else is there.
+        The folder contains something else.
     """
     folder = Path(config.output.path).absolute()
     if not free_for(folder, MARKER):
@@ -47,7 +47,7 @@ def prepare(config: DemoConfig) -> Prepared:
 
 
 def _clear(folder: Path) -> None:
-    """Remove all but the marker, by which a demo that is killed meanwhile can be run again."""
+    """Remove everything but the marker, so that a demo that is killed meanwhile can be run again."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -81,7 +81,7 @@ class Prepared(Startable):
         )
 
     def execute(self, executor: Executor) -> Outcome:
-        """Make the log, and run the jobs on it."""
+        """Write the logs and run the jobs on them."""
         folder = self.folder
         if (folder / MARKER).exists():
             _clear(folder)
@@ -106,17 +106,17 @@ class Prepared(Startable):
     def _run(self, job: ModuleType, executor: Executor, log: str, *settings: str) -> Outcome:
         """Run a job on a log."""
         name = job.__name__.rpartition(".")[2]
-        places = (f"log.path={self.folder / 'log' / log}", f"store.path={self.folder / 'store'}")
-        own = (*places, f"store.table={TABLE}", f"compare.methods={METHODS}", *settings)
-        with quiet(logging.WARNING):  # of keys that this job has not
-            config = load(JOB_CONFIGS[name], settings=own)
+        paths = (f"log.path={self.folder / 'log' / log}", f"store.path={self.folder / 'store'}")
+        all_settings = (*paths, f"store.table={TABLE}", f"compare.methods={METHODS}", *settings)
+        with quiet(logging.WARNING):  # about keys of other jobs
+            config = load(JOB_CONFIGS[name], settings=all_settings)
         config = config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
         outcome: Outcome = job.prepare(config).execute(executor)
         return outcome
 
 
 def write_logs(folder: Path) -> None:
-    """Train on half of Adult's training rows; log the predictions for the other half, and for the test rows."""
+    """Train on half of Adult's training rows; write the scores of the other half and of the test rows as logs."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -144,7 +144,7 @@ def write_logs(folder: Path) -> None:
 
 
 def _naive_bayes(adult: Any, rows: Any) -> Any:
-    """Scores of all rows by a naive Bayes classifier trained on some: well ranked, and far too sure of itself."""
+    """Return all rows' scores by a naive Bayes classifier trained on some: well ranked, but far too extreme."""
     import numpy as np
     from sklearn.naive_bayes import CategoricalNB
 

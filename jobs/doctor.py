@@ -30,7 +30,7 @@ _BUSY = 1.5
 
 
 class DoctorConfig(Section):
-    """Places to check: the parts of any job's configuration that say where things are."""
+    """Sections of a job's configuration that `doctor` checks, besides the paths of store and log."""
 
     scratch: Text | None = None
     """Folder for temporary files."""
@@ -38,19 +38,19 @@ class DoctorConfig(Section):
 
 
 def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
-    """Look at everything, and say all of it.
+    """Run all checks and return their results.
 
     Raises
     ------
     LogcalError
-        Of the kind of the first obstacle, with all that was found.
+        A check failed. The error has the class of the first failure and lists all results.
     """
     values = read_values(files, settings)
-    # As the jobs have them; null: not looked at.
+    # None: not checked.
     store, log = (values.get((section, "path")) for section in ("store", "log"))
     values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
     config = load_values(DoctorConfig, values)
-    looks: dict[str, Callable[[], str]] = {
+    checks: dict[str, Callable[[], str]] = {
         "logcal": lambda: f"{metadata.version('logcal')}, {Path(__file__).parents[1]}",
         "Python": lambda: f"{platform.python_version()}, {sys.executable}",
         "packages": lambda: ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES),
@@ -62,26 +62,26 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
         "store": lambda: _store(store),
         "log": lambda: _log(log),
     }
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     errors: dict[str, LogcalError] = {}
-    for name, look in looks.items():
+    for name, check in checks.items():
         try:
-            found[name] = look()
+            results[name] = check()
         except Exception as error:
             fault = as_fault(error, name)
             if fault is None:
                 raise
-            found[name], errors[name] = str(fault), fault
-    width = max(map(len, found))
-    lines = [f"{'!!' if name in errors else 'ok'}  {name:{width}}  {said}" for name, said in found.items()]
+            results[name], errors[name] = str(fault), fault
+    width = max(map(len, results))
+    lines = [f"{'!!' if name in errors else 'ok'}  {name:{width}}  {text}" for name, text in results.items()]
     if errors:
         raise type(next(iter(errors.values())))(
             "\n".join([f"found {counted(len(errors), 'obstacle')}", *lines])
         )
-    return Outcome(found, [*lines, "", "ready"])
+    return Outcome(results, [*lines, "", "ready"])
 
 
-# What is looked at.
+# The checks. Each returns a description, or raises.
 
 
 def _machine() -> str:
@@ -104,7 +104,7 @@ def _memory(config: ClusterConfig) -> str:
 
 
 def _compiled() -> str:
-    """Run one compiled function, the way jobs do, and say where its compiled code is kept."""
+    """Run a small fit, and describe where its compiled code is cached."""
     import numpy as np
 
     from calibrators._kernels import pava
@@ -114,8 +114,8 @@ def _compiled() -> str:
     Isotonic().fit(np.linspace(0, 1, 100), np.arange(100) % 2)
     seconds = time.perf_counter() - started
     path = pava.pool_groups.stats.cache_path
-    place = f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
-    return f"{place}; a small fit took {seconds:.1f} s"
+    location = f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
+    return f"{location}; a small fit took {seconds:.1f} s"
 
 
 def _scratch(folder: str | None) -> str:
@@ -125,10 +125,10 @@ def _scratch(folder: str | None) -> str:
     from pipeline.files.scratch import check_space, scratch_folder
 
     check_space(folder, _LITTLE_SCRATCH)
-    with scratch_folder(folder) as made:
-        if is_url(made):
+    with scratch_folder(folder) as scratch:
+        if is_url(scratch):
             return f"{folder}, which can be written to"
-        free = shutil.disk_usage(made).free
+        free = shutil.disk_usage(scratch).free
     return f"{folder or tempfile.gettempdir()}, {size(free)} free: enough for some {free // 10**7:,} million rows"
 
 
@@ -142,8 +142,8 @@ def _cluster(config: ClusterConfig) -> str:
         executor = start(threads=True)
         hosts = executor.run("doctor", _host, [(i,) for i in range(4)])
         seconds = time.perf_counter() - started
-    places = ", ".join(sorted(set(hosts)))
-    return f"{config.kind}, {counted(executor.workers, 'task')} at a time on {places}; answered in {seconds:.1f} s"
+    names = ", ".join(sorted(set(hosts)))
+    return f"{config.kind}, {counted(executor.workers, 'task')} at a time on {names}; answered in {seconds:.1f} s"
 
 
 def _host(_: int) -> str:

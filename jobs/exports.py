@@ -178,11 +178,9 @@ def _datasets(paths: Iterable[str], table: str | None) -> list[tuple[str, str]]:
     """Return distinct namespaces and names of datasets; paths inside the table's folder stand for the table."""
     datasets = [_dataset(path) for path in paths if not path.rstrip("/").endswith(_LEDGER)]
     if table is not None:
-        published = _dataset(table)
+        target = _dataset(table)
         datasets = [
-            published
-            if space == published[0] and f"{name}/".startswith(f"{published[1]}/")
-            else (space, name)
+            target if space == target[0] and f"{name}/".startswith(f"{target[1]}/") else (space, name)
             for space, name in datasets
         ]
     return list(dict.fromkeys(datasets))

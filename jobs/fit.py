@@ -18,7 +18,7 @@ from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
 from jobs.fit_outcome import outcome_of
 from jobs.gate import requirements
 from jobs.outcome import Outcome, Plan, Startable
-from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
+from jobs.resume import Finishing, older_data, prune, refuse, unfinished_version
 from jobs.rows import (
     Sorting,
     columns_of,
@@ -81,7 +81,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
         }
         settings |= {key: value for key, value in optional.items() if value}
     identity = run_id("fit", log, settings)
-    version = left_to_do(store, identity, config)
+    version = unfinished_version(store, identity, config)
     if version is not None:
         return Finishing(store, version, outcome_of, config.retention.versions)
     if window is not None:

@@ -152,7 +152,7 @@ class Prepared:
             progress = pending if follower.pending else "nothing pending"
             raise KeyboardInterrupt(f"stopped after {counted(stream.files, 'file')}; {progress}") from None
         finally:
-            stream.tell(last=True)
+            stream.write_reports(last=True)
         return stream.outcome()
 
     def _stream(self) -> Stream:
@@ -206,13 +206,13 @@ class Prepared:
         change = follower.listing(whole=True)
         while (report := follower.run(change)) is not None:
             stream.add(report)
-            stream.tell()
+            stream.write_reports()
             listing = compare(change.new, self.ledger.files, whole=False)
             unscored = tuple(source for source in listing.new if source.name not in self.ledger.waiting)
             if len(unscored) == len(change.new):
                 break
             change = change._replace(new=unscored, gone=())
-        refits.turn(follower.executor)
+        refits.run_if_due(follower.executor)
         if refits.refused:
             raise CheckFailedError(f"the files were scored, and the refit was refused: {refits.refused[-1]}")
         if refused := stream.refused:
@@ -233,8 +233,8 @@ class Prepared:
             interrupts.check()
             report = follower.run(follower.listing())
             stream.add(report)
-            stream.refits.turn(follower.executor)
-            stream.tell()
+            stream.refits.run_if_due(follower.executor)
+            stream.write_reports()
             if report is None or not report.left:
                 _wait(began + parse_duration(follow.poll))
 

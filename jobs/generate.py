@@ -1,4 +1,4 @@
-"""The generate job: labelled data in; a cross-validated prediction log and a classifier trained on all rows out."""
+"""The generate job: make a cross-validated prediction log, and a classifier trained on all rows, from labelled data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def prepare(config: GenerateConfig) -> Prepared:
 
 
 def _check_memory(config: GenerateConfig, training: Training, facts: DataFacts | None) -> None:
-    """Refuse what a worker cannot hold, by what is known so far."""
+    """Refuse training that needs more memory than a worker has. facts : of the data; None: not known yet."""
     needed = memory_needed(training, facts)
     if needed <= config.cluster.memory_bytes:
         return
@@ -75,7 +75,7 @@ class Prepared(Startable):
     identity: str
 
     threads = False
-    """Classifiers are trained, which are held to one thread by settings of the whole process."""
+    """Classifiers are trained, and the limit to one thread is a setting of the whole process."""
 
     @property
     def plan(self) -> Plan:
@@ -101,16 +101,16 @@ class Prepared(Startable):
         )
 
     def graph(self) -> Graph:
-        """Graph of the generation: one look at all rows, then the repeats and the shipped classifier."""
+        """Graph of the generation: a pass over all rows, then the repeats and the shipped classifier."""
         graph = Graph()
         facts = graph.task("facts", list, graph.layer("check", list, fact_tasks(self.training.table)))
-        # Without a number of repeats it depends on the rows: at least one.
+        # Without generate.repeats the number depends on the rows: draw one.
         repeats = self.config.generate.repeats or 1
         graph.task("commit", list, graph.layer("repeat", list, [(facts, i) for i in range(1 + repeats)]))
         return graph
 
     def execute(self, executor: Executor) -> Outcome:
-        """Generate."""
+        """Generate the log and the classifier, and publish them."""
         started = time.perf_counter()
         config, section = self.config, self.config.generate
         table = self.training.table
@@ -119,7 +119,7 @@ class Prepared(Startable):
         _check_memory(config, self.training, facts)
         folds = Folds(section.split, section.train_fraction, section.seed, section.stratified)
         planned = plan_repeats(folds, facts, section.target_rows, section.repeats)
-        # Twice as many, in case that some fail and are replaced.
+        # Twice as many names, since failed repeats may be replaced.
         names = [part_path(repeat) for repeat in range(2 * len(planned))]
         names += [f"{FOLDER}/{name}" for name in (MODEL, METADATA, TRAINING_SCORES)]
         with self.output.writing(self.identity, names) as staging:
@@ -141,7 +141,7 @@ class Prepared(Startable):
         return outcome
 
     def _metadata(self, generated: GeneratedLog, facts: DataFacts) -> dict[str, Any]:
-        """Content of classifier.json."""
+        """Return the content of classifier.json."""
         assert generated.shipped is not None
         table = self.training.table
         return {
@@ -160,7 +160,7 @@ class Prepared(Startable):
         }
 
     def _facts(self, generated: GeneratedLog, metadata: dict[str, Any], facts: DataFacts) -> dict[str, Any]:
-        """Facts for the manifest."""
+        """Return the facts for the manifest."""
         table = self.training.table
         return {
             "rows": generated.rows,
@@ -193,7 +193,7 @@ def _expected_repeats(config: GenerateConfig, rows: int) -> int:
 
 
 _SHOWN = ("labels", "rows", "positives", "repeats", "repeats_failed", "failures", "warnings")
-"""Facts of the manifest in the outcome."""
+"""Facts of the manifest that the outcome repeats."""
 
 
 def _outcome(path: str, facts: dict[str, Any]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Configuration for a log, written from its footers, ready to run."""
+"""The init command: write a configuration for a log from its Parquet footers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pipeline.files.folders import check_writable, write_whole
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
 SERVED = ("compare", "fit", "evaluate", "monitor", "score")
-"""The jobs that the configuration is for: each passes over what only the others know."""
+"""Jobs that share the configuration; each ignores the keys of the others."""
 _OUTCOMES = "log.labels.path"
 PLAIN, DAILY, SCRIPT = "logcal.yaml", "day.yaml", "day.sh"
 
 DAY_SCRIPT = Path(__file__).parent / "data" / SCRIPT
-"""The day's script, with the paths of docs/operations.md."""
+"""Template of the daily script, with the paths of docs/operations.md."""
 
 
 def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = False) -> Outcome:
@@ -32,27 +32,27 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
 
     Parameters
     ----------
-    log : as log.path
-    folder : of the configuration, and of what the jobs write; made if it is not there
-    settings : KEY.PATH=VALUE, over what was found
-    daily : for a job that runs once a day, with a script that does so
+    log : value of log.path
+    folder : folder of the configuration and of the jobs' outputs; created if it does not exist
+    settings : KEY.PATH=VALUE, which override the derived values
+    daily : write a configuration and a script that run once a day
 
     Raises
     ------
     ConfigError
-        A file is there already, or the folder cannot be written to.
+        A file exists already, or the folder cannot be written to.
     InputRejectedError
-        The footers cannot be read, or a column that is needed is not there.
+        The footers cannot be read, or a required column is missing.
     """
     target = Path(folder).expanduser().absolute()
     names = [DAILY, SCRIPT] if daily else [PLAIN]
-    _check_place(target, names)
+    _check_folder(target, names)
     facts = log_facts(log)
     roles = find_roles(facts.columns)
-    given = _flat(read_values((), settings).values)
-    _check_keys(given)
-    _check_roles(log, facts, roles, given, daily=daily)
-    values, notes = _found(log, target, facts, roles)
+    overrides = _flat(read_values((), settings).values)
+    _check_keys(overrides)
+    _check_roles(log, facts, roles, overrides, daily=daily)
+    values, notes = _infer(log, target, facts, roles)
     if daily:
         values |= _daily(target)
         notes["evaluate.require"] = (
@@ -60,20 +60,20 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
             "makes evaluate end with 4 beyond it"
         )
         notes["evaluate.against"] = "measures the previous version of the table too"
-        if given.get("log.labels.wait") is not None:
-            # A day is fitted to whole or not at all: `evaluate` and `monitor` find days that no fit has seen a part of.
+        if overrides.get("log.labels.wait") is not None:
+            # Fits use complete days only, so that `evaluate` and `monitor` get days that no fit has used in part.
             values["window.min_labelled"] = 1.0
     else:
         values |= {"report.path": str(target / "{job}"), "output.path": str(target / "scored")}
         notes["log.path"] = "the rows to fit to: evaluate and score other rows"
-    values |= given
+    values |= overrides
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)
         paths = outcomes if isinstance(outcomes, list) else [outcomes]
         if not all(isinstance(path, str) for path in paths):
             raise ConfigError(f"--set {_OUTCOMES}: expected paths, found {outcomes!r}")
         values[_OUTCOMES] = [_absolute(path) for path in paths]
-    notes |= dict.fromkeys(given, "as given")
+    notes |= dict.fromkeys(overrides, "as given")
     target.mkdir(parents=True, exist_ok=True)
     path = shlex.quote(str(Path(folder) / names[0]))
     run = [f"logcal {job} --config {path}" for job in ("compare", "fit")]
@@ -86,7 +86,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
     lines = [f"{counted(facts.files, 'file')}, {facts.rows:,} rows"]
     for key, value in shown.items():
-        lines.append(f"  {key}: {_said(value)}" + (f"  ({notes[key]})" if notes.get(key) else ""))
+        lines.append(f"  {key}: {_as_text(value)}" + (f"  ({notes[key]})" if notes.get(key) else ""))
     if segments := _segments(roles, values):
         lines.append(f"  to calibrate each segment by itself: add --set 'log.segment=[{','.join(segments)}]'")
     lines += ["", f"Look at {path}, then run{' once a day' if daily else ''}:"]
@@ -95,24 +95,24 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     return Outcome({"files": files, "rows": facts.rows, "settings": shown, "notes": notes}, lines)
 
 
-def _check_place(place: Path, names: Sequence[str]) -> None:
-    check_writable(place, "FOLDER")
-    there = [str(place / name) for name in names if (place / name).exists()]
-    if there:
+def _check_folder(folder: Path, names: Sequence[str]) -> None:
+    check_writable(folder, "FOLDER")
+    existing = [str(folder / name) for name in names if (folder / name).exists()]
+    if existing:
         raise ConfigError(
-            f"FOLDER: expected one without a configuration, found {', '.join(there)}: choose another, or remove it"
+            f"FOLDER: expected one without a configuration, found {', '.join(existing)}: choose another, or remove it"
         )
 
 
-def _check_keys(given: dict[str, Any]) -> None:
+def _check_keys(overrides: dict[str, Any]) -> None:
     known = {key for name in SERVED for key in known_keys(JOBS[name].config_class())}
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(set(overrides) - known):
         raise ConfigError(f"--set {unknown[0]}: unknown key; `logcal config fit` shows all keys")
 
 
-def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any], *, daily: bool) -> None:
+def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, Any], *, daily: bool) -> None:
     wanted = {"log.score": (roles.score, "a column of floats")}
-    if _OUTCOMES not in given:
+    if _OUTCOMES not in overrides:
         kind = "a column of booleans, or of numbers from 0 to 1 (or log.key and log.labels.path)"
         wanted["log.label"] = (roles.label, kind)
     if daily:
@@ -120,7 +120,7 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any],
     problems = [
         f"{key}: expected {kind}, found none"
         for key, (columns, kind) in wanted.items()
-        if not columns and key not in given
+        if not columns and key not in overrides
     ]
     if problems:
         columns = [f"{column.name} ({column.described()})" for column in facts.columns]
@@ -130,10 +130,10 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any],
         )
 
 
-def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of keys, and why."""
+def _infer(log: str, folder: Path, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values of keys by the log's columns, and notes that explain them."""
     values: dict[str, Any] = {"log.path": _absolute(log)}
-    values |= {"store.path": str(place / "tables"), "store.table": _table_name(log)}
+    values |= {"store.path": str(folder / "tables"), "store.table": _table_name(log)}
     notes: dict[str, str] = {}
     named = {"log.score": roles.score, "log.label": roles.label, "log.weight": roles.weight}
     for key, columns in (named | {"window.column": roles.date}).items():
@@ -147,7 +147,7 @@ def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[s
     if roles.margin:
         values["log.score_transform"] = "sigmoid"
         notes["log.score_transform"] = "the score's name says that it is a margin"
-    # A row whose label is null waits for it: it is no bad row.
+    # A row with a null label waits for it and is not a bad row.
     used = [columns[0] for columns in (roles.score, roles.weight) if columns]
     bad = {column.name: column.nulls for column in used if column.nulls}
     if bad:
@@ -161,23 +161,23 @@ def _absolute(path: str) -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
-def _daily(place: Path) -> dict[str, Any]:
+def _daily(folder: Path) -> dict[str, Any]:
     return {
         "window.last": "28d",
         "evaluate.last": "1d",
         "evaluate.against": "previous",
         "evaluate.allow_in_sample": False,
-        "report.path": str(place / "reports" / "{day}"),
+        "report.path": str(folder / "reports" / "{day}"),
         "report.mode": "replace",
         "score.last": "1d",
         "score.max_outside_range": 0.05,
-        "output.path": str(place / "scored" / "{day}"),
+        "output.path": str(folder / "scored" / "{day}"),
         "output.mode": "replace",
     }
 
 
 def _share(total: int, rows: int) -> float:
-    """A limit somewhat above the fraction of rows that would be quarantined now."""
+    """Return a limit somewhat above the current fraction of unusable rows."""
     return max(0.01, min(1.0, round(1.2 * total / max(rows, 1), 2)))
 
 
@@ -187,7 +187,7 @@ def _note(columns: tuple[ColumnFacts, ...]) -> str:
 
 
 def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, roles: Roles) -> str:
-    """A line a section."""
+    """Format the configuration as YAML, one line per section, with notes as comments."""
     sections = Values()
     for key, value in values.items():
         sections.put(tuple(key.split(".")), value, {})
@@ -210,18 +210,18 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
     return "\n".join(lines) + "\n"
 
 
-def _script(place: Path, values: dict[str, Any]) -> str:
-    """The day's script, for this installation and configuration."""
-    lock, programs = place / ".day.lock", Path(sys.executable).parent
+def _script(folder: Path, values: dict[str, Any]) -> str:
+    """Return the daily script for this installation and configuration."""
+    lock, programs = folder / ".day.lock", Path(sys.executable).parent
     script = DAY_SCRIPT.read_text(encoding="utf-8")
     script = script.replace("lock=/data/store/.day.lock", f"lock={shlex.quote(str(lock))}")
     script = script.replace("PATH=$PWD/.venv/bin", f"PATH={shlex.quote(str(programs))}")
-    # Drift is told from independent rows, and weights are none.
+    # `monitor` needs independent rows, without weights.
     return script.replace("evaluate monitor fit", "evaluate fit") if values.get("log.weight") else script
 
 
 def _segments(roles: Roles, values: dict[str, Any]) -> list[str]:
-    """Columns that may tell segments apart, where none are given."""
+    """Return columns that could define segments, if none are given."""
     return [] if "log.segment" in values else [column.name for column in roles.segment]
 
 
@@ -231,14 +231,14 @@ def _table_name(log: str) -> str:
 
 
 def _flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict) and not f"{above}{key}".endswith((".params", ".arguments", ".require")):
-            found.update(_flat(value, f"{above}{key}."))
+            flat.update(_flat(value, f"{above}{key}."))
         else:
-            found[above + key] = value
-    return found
+            flat[above + key] = value
+    return flat
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

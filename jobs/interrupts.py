@@ -32,7 +32,7 @@ _WAITING = {"wait", "_wait_for_tstate_lock", "as_completed", "result"}
 class _State:
     catching = False
     received: int | None = None
-    received_at = 0.0
+    since = 0.0
     raised = False
 
 
@@ -78,14 +78,10 @@ def exit_code() -> int:
 def _receive(number: int, frame: FrameType | None) -> None:
     first = _State.received is None
     if first:
-        _State.received, _State.received_at = number, time.monotonic()
-    elif _State.raised or time.monotonic() - _State.received_at < SOON:
+        _State.received, _State.since = number, time.monotonic()
+    elif _State.raised or time.monotonic() - _State.since < SOON:
         return
-    if (
-        first
-        or _importing(frame)
-        or (_taking_lock(frame) and time.monotonic() - _State.received_at < _LONGEST)
-    ):
+    if first or _importing(frame) or (_taking_lock(frame) and time.monotonic() - _State.since < _LONGEST):
         reminder = threading.Timer(SOON, _remind, [number])
         reminder.daemon = True
         reminder.start()

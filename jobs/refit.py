@@ -1,4 +1,4 @@
-"""Refits of a stream's table: the fit job, run from the follow job when it is time."""
+"""Refits of a stream's table: fit jobs that the follow job runs when they are due."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ T = TypeVar("T")
 J = TypeVar("J", bound=JobConfig)
 
 PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "rejected"
-"""Outcomes of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
+"""Outcomes of a refit. refused: a check failed and the table stays. rejected: the log cannot be used."""
 
 _STATE = "refit.json"
 
 _MOST_ATTEMPTS = 6
-"""A refit is begun so often because of files that came, changed or went; where more do, the next one will do."""
+"""Attempts of a refit while files arrive, change or disappear; after these the next refit has to do."""
 
 
 @dataclass
 class Refits:
-    """The refits of a stream.
+    """Refits of a stream.
 
     Attributes
     ----------
-    config : of the stream
-    ledger : of its output; the last refit is said there
-    refused : messages of refits that a check refused, in this run
-    outcomes : how many refits of this run became what
-    alarmed : whether the table's last look gave an alarm
+    config : the stream's configuration
+    ledger : the stream's ledger; its folder keeps the state of the last refit
+    refused : messages of this run's refits that a check refused
+    outcomes : number of this run's refits by outcome
+    alarmed : whether the last test of the table gave an alarm
     """
 
     config: FollowConfig
@@ -66,86 +66,86 @@ class Refits:
 
     @cached_property
     def last(self) -> dict[str, Any]:
-        """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
+        """State of the last refit: its time, the rows scored until then, its outcome; empty before the first."""
         return self.ledger.folder.read_json(_STATE) or {}
 
-    def turn(self, executor: Executor) -> None:
-        """Watch the table, and refit if it is time."""
-        self._look(executor)
+    def run_if_due(self, executor: Executor) -> None:
+        """Test the table, and refit it, if these are due."""
+        self._test_table(executor)
         if self.due():
             self.run(executor)
 
     def due(self) -> bool:
-        """Tell whether it is time."""
+        """True if a refit is due: after an alarm, enough time, or enough rows."""
         refit, last = self.config.refit, self.last
         if not refit.wanted or not last:
             return refit.wanted
-        every, since, now = parse_duration(refit.every), last.get("checked", last), time.time()
-        # A clock that was set back must not stop refits for as long.
-        late = every is not None and not 0 <= now - since["at"] < every
-        more = refit.rows is not None and self._rows() - since["rows"] >= refit.rows
-        if not (self.alarmed or late or more):
+        every, previous, now = parse_duration(refit.every), last.get("checked", last), time.time()
+        # A clock that was set back must not delay refits.
+        too_late = every is not None and not 0 <= now - previous["at"] < every
+        enough_rows = refit.rows is not None and self._rows() - previous["rows"] >= refit.rows
+        if not (self.alarmed or too_late or enough_rows):
             return False
         if last.get("rejected") is None or last["rejected"] != self._inputs():
             return True
-        # The same rows and labels would be rejected again: they are compared anew when it is next time.
+        # The same rows and labels would be rejected again: compare them again when the next refit is due.
         self.alarmed = False
-        self._say({**last, "checked": {"at": now, "rows": self._rows()}})
+        self._save({**last, "checked": {"at": now, "rows": self._rows()}})
         return False
 
     def _inputs(self) -> str:
-        """Digest of what a refit depends on: configuration, files with rows and labels, the live version."""
-        config, found = self._fit_config(), sorted(self._damaged())
+        """Return a digest of a refit's inputs: configuration, files with rows and labels, the live version."""
+        config, descriptions = self._fit_config(), sorted(self._unusable())
         for paths, setting in ((config.log.path, "log.path"), (config.log.labels.path, "log.labels.path")):
             try:
                 files = find_files(paths, setting).files if paths else ()
-                found += [f"{file.path} {file.size} {file.stamp}" for file in files]
+                descriptions += [f"{file.path} {file.size} {file.stamp}" for file in files]
             except InputRejectedError as error:
-                found.append(str(error))
-        content = json.dumps([config.model_dump(mode="json"), self._table.readable_current(), found])
+                descriptions.append(str(error))
+        content = json.dumps([config.model_dump(mode="json"), self._table.readable_current(), descriptions])
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def _look(self, executor: Executor) -> None:
-        """Watch the table as the monitor job does, when it is time: its alarm makes a refit due."""
+    def _test_table(self, executor: Executor) -> None:
+        """Run the monitor job, if it is due: its alarm makes a refit due."""
         seconds = parse_duration(self.config.refit.alarm)
         if seconds is None or not self.last:
             return
-        looked = self.last.get("looked", 0.0)
-        if 0 <= time.time() - looked < seconds:
+        checked = self.last.get("looked", 0.0)
+        if 0 <= time.time() - checked < seconds:
             return
         from jobs import monitor
 
-        config = self._job_config(MonitorConfig, report={})  # the stream has a page of its own
+        config = self._job_config(MonitorConfig, report={})  # no page: the stream has its own
         try:
-            self._tried(lambda files: monitor.prepare(config, files).execute(executor))
+            self._run_job(lambda files: monitor.prepare(config, files).execute(executor))
         except CheckFailedError as error:
             self.alarmed = True
             log.warning("alarm: %s", error)
         except (NothingToDoError, InputRejectedError) as error:
-            log.info("not looked at: %s", error)
-        self._say({**self.last, "looked": time.time(), "alarm": self.alarmed})
+            log.info("the table was not tested: %s", error)
+        self._save({**self.last, "looked": time.time(), "alarm": self.alarmed})
 
-    def _say(self, content: dict[str, Any]) -> None:
+    def _save(self, content: dict[str, Any]) -> None:
         self.ledger.folder.replace(_STATE, json.dumps(with_checksum(content)).encode())
         self.last = content
 
-    def _damaged(self) -> set[str]:
-        """Files of the stream that were refused, or cannot be read yet: one of them stops no refit."""
+    def _unusable(self) -> set[str]:
+        """Return the stream's files that were refused or cannot be read yet; refits leave them out."""
         if self.config.labelled.path is not None:
             return set()
         return {*self.ledger.refused, *self.ledger.waiting}
 
-    def _tried(self, job: Callable[[Collection[str]], T]) -> T:
-        """The result of a job on the stream's log; tried anew where files come, change or go meanwhile.
+    def _run_job(self, job: Callable[[Collection[str]], T]) -> T:
+        """Run a job on the stream's log, again if files arrive, change or disappear meanwhile; return its result.
 
         The job lists the folder itself, and reads the files that it has listed. If a file was replaced or removed
-        meanwhile, it starts again. If a file is half written or damaged, it tries again without the files that the
-        stream has not seen. It tries at most `_MOST_ATTEMPTS` times, since more files may come meanwhile. The next run
-        of the job sees the files that were left out. If no file is at fault, it tries once without those.
+        meanwhile, the job starts again. If a file is incomplete or damaged, the job is tried again without the files
+        that the stream has not scored; if no file is at fault, this is tried once. There are at most `_MOST_ATTEMPTS`
+        attempts. The job's next run sees the files that were left out.
 
-        job : called with the names of files to pass over
+        job : called with the names of files to leave out
         """
-        without, attempts, all_seen = self._damaged(), 0, False
+        without, attempts, all_seen = self._unusable(), 0, False
         while True:
             try:
                 return job(without)
@@ -153,7 +153,7 @@ class Refits:
                 attempts += 1
                 again = isinstance(error, FileRejectedError) and attempts < _MOST_ATTEMPTS
                 if again and isinstance(error, FileChangedError):
-                    log.info("begun anew: %s", error)
+                    log.info("started again: %s", error)
                     continue
                 unseen = self._unseen() - without if again or not all_seen else set()
                 if not unseen:
@@ -162,15 +162,15 @@ class Refits:
                 log.info("tried once more without %s, not scored yet: %s", examples(sorted(unseen), 3), error)
 
     def _unseen(self) -> set[str]:
-        """Files that are new, or not what they were when they were scored.
+        """Return the files that are new, or have changed since they were scored.
 
-        Before the first table all are new: then those that cannot be read.
+        Before the first table all files are new: then those that cannot be read.
         """
         if self.config.labelled.path is not None:
             return set()
         filesystem, root = expected_folder(self.config.log.path)
         days, since = whole_days(self.config.retention.ledger), None
-        if days is not None:  # files of days that are forgotten were seen
+        if days is not None:  # files of earlier days have left the ledger
             since = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
         listed = list_sources(filesystem, root, since=since, key=self.config.follow.partition)
         new = compare(listed, self.ledger.files, whole=False).new
@@ -178,19 +178,19 @@ class Refits:
         if self.ledger.files:
             return names
         files = [LogFile(f"{root.rstrip('/')}/{name}", name, size, stamp) for name, size, stamp in new]
-        whole, _ = read_footers(filesystem, files)
-        return names - {file.relative for file, _ in whole}
+        readable, _ = read_footers(filesystem, files)
+        return names - {file.relative for file, _ in readable}
 
     def _rows(self) -> int:
-        return sum(known.rows for known in self.ledger.files.values())
+        return sum(file.rows for file in self.ledger.files.values())
 
     def run(self, executor: Executor) -> str:
-        """Fit, and say what became of it.
+        """Run a refit, save its state, and return its outcome.
 
         Raises
         ------
         TemporaryError, ConfigError
-            As fit: the stream cannot go on with it.
+            The fit job raises them; the stream cannot continue.
         """
         from jobs import fit
 
@@ -201,7 +201,7 @@ class Refits:
             key: self.last[key] for key in ("looked", "label_coverage") if key in self.last
         }
         try:
-            outcome = self._tried(lambda files: fit.prepare(self._fit_config(), files).execute(executor))
+            outcome = self._run_job(lambda files: fit.prepare(self._fit_config(), files).execute(executor))
             kind, version = PUBLISHED, outcome.summary["version"]
             facts["label_coverage"] = _coverage(outcome.summary)
         except NothingToDoError as error:
@@ -216,16 +216,16 @@ class Refits:
             facts["rejected"] = inputs
             log.warning("no refit: %s", error)
         self.outcomes[kind] += 1
-        said = f" {version}" if kind == PUBLISHED else ""
-        log.info("refit: %s%s, %.1f s", kind, said, time.time() - started)
+        published = f" {version}" if kind == PUBLISHED else ""
+        log.info("refit: %s%s, %.1f s", kind, published, time.time() - started)
         current = self._table.current() if kind == UNCHANGED else None
         if current is not None and current.name != before:
-            # A refit that was killed before it could say so has published it.
+            # The version was published by a refit that was killed before it saved its state.
             kind, version, message = PUBLISHED, current.name, ""
             facts["label_coverage"] = _coverage(current.manifest["data"])
         self.alarmed = False
         facts |= {"at": started, "rows": self._rows(), "alarm": False}
-        self._say({**facts, "outcome": kind, "version": version, "message": message})
+        self._save({**facts, "outcome": kind, "version": version, "message": message})
         return kind
 
     @property
@@ -236,26 +236,26 @@ class Refits:
         return self._job_config(FitConfig, retention={"versions": self.config.retention.versions})
 
     def _job_config(self, job: type[J], **sections: Any) -> J:
-        """Another job's part of the stream's configuration: of labelled rows, up to days with mature labels."""
+        """Return another job's configuration, from the stream's: labelled rows, up to days with mature labels."""
         config = self.config
-        given = config.model_dump(mode="json")
-        section = {key: given[key] for key in job.model_fields if key in given}
-        section["log"] = {**given["log"], "path": given["labelled"]["path"] or given["log"]["path"]}
+        values = config.model_dump(mode="json")
+        section = {key: values[key] for key in job.model_fields if key in values}
+        section["log"] = {**values["log"], "path": values["labelled"]["path"] or values["log"]["path"]}
         section["store"] = {"path": config.store.path, "table": config.store.table}
         if days := whole_days(config.refit.mature_after):
             until = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
-            section["window"] = {**given["window"], "until": until.isoformat()}
+            section["window"] = {**values["window"], "until": until.isoformat()}
         return job.model_validate(section | sections)
 
 
 def _coverage(facts: Mapping[str, Any]) -> float | None:
-    """The share of a fit's rows that have a label."""
+    """Return the share of a fit's rows that have a label; None without rows."""
     rows = facts.get("rows_read")
     return None if not rows else 1 - facts.get("rows_waiting", 0) / rows
 
 
 def check(config: FollowConfig) -> None:
-    """Check what can be checked of the refits before a stream is followed.
+    """Check the configuration of the refits before a stream is followed.
 
     Raises
     ------

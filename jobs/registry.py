@@ -1,4 +1,4 @@
-"""The jobs: one entry each. Nothing here imports more than the standard library, so that --help is quick."""
+"""The registry of jobs. It imports only the standard library, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shortcut:
-    """An option of one job that stands for `--set KEY=VALUE`."""
+    """Option of one job that stands for `--set KEY=VALUE`."""
 
     option: str
     key: str
@@ -36,7 +36,7 @@ class Job:
     """Arguments of the shortest sensible command."""
     shortcuts: tuple[Shortcut, ...] = ()
     workers_import: str = ""
-    """A module of what its tasks import besides what all jobs do; then threads do not serve them. Empty: nothing."""
+    """Module with the job's additional imports in workers; such jobs do not run on threads. '': none."""
 
     def config_class(self) -> type[JobConfig]:
         """Import the configuration class."""

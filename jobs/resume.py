@@ -1,4 +1,4 @@
-"""A run that was here before: what is left to do of it, and whether its table may still become the current one."""
+"""Repeated runs of a fit: the steps that remain, and whether its version may still become the current one."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ from pipeline.table.store import TableStore
 log = logging.getLogger("logcal")
 
 OLDER_DATA = "older_data"
-"""The rule that `--force` sets aside."""
+"""Name of the rule that `--force` overrides."""
 
 
-def left_to_do(store: TableStore, identity: str, config: FitConfig) -> Version | None:
-    """The version that a run made before and that is to be made current now; None: the run is new.
+def unfinished_version(store: TableStore, identity: str, config: FitConfig) -> Version | None:
+    """Find the version that the same run made before and that still has to become current; None for a new run.
 
     identity : the run's id
 
     Raises
     ------
     NothingToDoError
-        It is live, or as the run would leave it, or it was rolled back, or replaced by one of newer data.
+        The version is live, is the requested candidate, was rolled back, or was replaced by one with newer data.
     CheckFailedError
-        It was refused, and would be again, or its data end before those of the live version.
+        The version was refused and would be again, or its data end before those of the live version.
     """
-    made = store.find_run(identity)
-    if made is None:
+    version = store.find_run(identity)
+    if version is None:
         return None
-    now = store.current_name()
+    live = store.current_name()
     entries = store.journal.entries()
-    stand = status_of(made, entries, now)
-    said = f"the same log and configuration were published as version {made.name}"
-    if stand is Status.CURRENT:
-        raise NothingToDoError(f"{said}: nothing to do", lambda: prune(store, config.retention.versions))
-    if stand is Status.TAKEN_BACK:
-        rollback = taken_back(entries, made.name, now)
+    status = status_of(version, entries, live)
+    published = f"the same log and configuration were published as version {version.name}"
+    if status is Status.CURRENT:
+        raise NothingToDoError(f"{published}: nothing to do", lambda: prune(store, config.retention.versions))
+    if status is Status.TAKEN_BACK:
+        rollback = taken_back(entries, version.name, live)
         when = "" if rollback is None else f" on {rollback.at}"
         raise NothingToDoError(
-            f"{said}, which was rolled back{when} (the live version is {now}): nothing to do; "
+            f"{published}, which was rolled back{when} (the live version is {live}): nothing to do; "
             "`logcal tables promote` makes it live again"
         )
-    if made.candidate:
-        store.enter_candidate(made)
-    if stand is Status.REFUSED:
-        refuse([own for own in made.refusals if own["rule"] != OLDER_DATA or not config.store.force], made)
+    if version.candidate:
+        store.enter_candidate(version)
+    if status is Status.REFUSED:
+        refuse([r for r in version.refusals if r["rule"] != OLDER_DATA or not config.store.force], version)
     if config.store.publish == "candidate":
         raise NothingToDoError(
-            f"{said} (live: {now or 'none'}), and store.publish is candidate: nothing to do"
+            f"{published} (live: {live or 'none'}), and store.publish is candidate: nothing to do"
         )
-    refusals = older_data(made.manifest, store.current(), now, config)
-    if refusals and stand is Status.REPLACED:
+    refusals = older_data(version.manifest, store.current(), live, config)
+    if refusals and status is Status.REPLACED:
         raise NothingToDoError(
-            f"{said}, which {now} with newer days has replaced: nothing to do; --force makes it live again"
+            f"{published}, which {live} with newer days has replaced: nothing to do; --force makes it live again"
         )
-    refuse(refusals, made)
-    return made
+    refuse(refusals, version)
+    return version
 
 
 def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
-    """Say why a version is not made current.
+    """Raise an error that explains why a version does not become current.
 
     Raises
     ------
     CheckFailedError
-        Unless there is no reason.
+        There are refusals.
     """
     if refusals:
         reasons = ". ".join(refusal["message"] for refusal in refusals)
@@ -87,49 +87,48 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
 
 
 def prune(store: TableStore, keep: int | None) -> None:
-    """Remove old versions after a new one is published, as far as that can be done now. keep : None keeps all."""
+    """Remove old versions after a new one is published; log errors. keep : number of versions; None keeps all."""
     try:
-        if keep is not None and (gone := store.prune(keep, lambda: needed_versions(store.folder))):
-            log.info("removed old versions: %s", ", ".join(gone))
+        if keep is not None and (removed := store.prune(keep, lambda: needed_versions(store.folder))):
+            log.info("removed old versions: %s", ", ".join(removed))
     except LogcalError as error:
         log.warning("old versions stay: %s", error)
 
 
 def older_data(
-    run: dict[str, Any], current: Version | None, seen: str | None, config: FitConfig
+    run: dict[str, Any], current: Version | None, live_at_start: str | None, config: FitConfig
 ) -> list[dict[str, Any]]:
-    """Why a run's table must not replace the current one, if its data end earlier: at most one refusal.
+    """Refuse a run's table if its data end before the current version's: return at most one refusal.
 
-    Only where that is sure to be wrong: CURRENT has moved while the run was under way, or the run was told to end on an
-    earlier day.
+    Only if CURRENT changed during the run, or window.until ends the run's data on an earlier day.
 
     Parameters
     ----------
-    run : what the run's manifest says: window, log, started
+    run : the run's manifest: window, log, started
     current : the current version
-    seen : what CURRENT held when the run began
+    live_at_start : name of the version that was current when the run began
     """
     if current is None or config.store.force:
         return []
-    moved = current.name != seen
-    mine, other = _data_end(run), _data_end(current.manifest)
-    if mine[0] != other[0] or mine[0] == "unknown":
-        mine, other = (("start", str(manifest.get("started", ""))) for manifest in (run, current.manifest))
-    kind, end = mine
-    if end >= other[1] or not (moved or (config.window.until is not None and kind == "day")):
+    moved = current.name != live_at_start
+    run_end, live_end = _data_end(run), _data_end(current.manifest)
+    if run_end[0] != live_end[0] or run_end[0] == "unknown":
+        run_end, live_end = (("start", str(m.get("started", ""))) for m in (run, current.manifest))
+    kind, end = run_end
+    if end >= live_end[1] or not (moved or (config.window.until is not None and kind == "day")):
         return []
-    what = {
-        "day": f"its data end on {end}, and those of the current version {current.name} on {other[1]}",
+    reason = {
+        "day": f"its data end on {end}, and those of the current version {current.name} on {live_end[1]}",
         "file": f"its log's newest file is older than that of the current version {current.name}",
         "start": f"it began before the current version {current.name} was fitted",
     }[kind]
     meanwhile = ", which was published meanwhile" if moved else ""
-    message = f"{what}{meanwhile}: --force publishes it anyway"
+    message = f"{reason}{meanwhile}: --force publishes it anyway"
     return [{"rule": OLDER_DATA, "message": message}]
 
 
 def _data_end(manifest: dict[str, Any]) -> tuple[str, Any]:
-    """End of a version's data: its window's last day, or its newest file's modification, if the log tells it."""
+    """Return the end of a version's data: its window's last day, or the newest file's modification time, if known."""
     if manifest.get("window"):
         return "day", manifest["window"]["last"]
     try:
@@ -140,7 +139,7 @@ def _data_end(manifest: dict[str, Any]) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Finishing(Startable):
-    """A fit that has been done before: all that is left is to make its version current."""
+    """Fit that was run before: its version only has to become current."""
 
     store: TableStore
     version: Version
@@ -165,7 +164,7 @@ class Finishing(Startable):
         )
 
     def execute(self, executor: Executor) -> Outcome:
-        """Make it current."""
+        """Make the version current."""
         self.store.make_current(self.version)
         prune(self.store, self.keep)
         outcome = self.outcome(self.version.manifest["data"], self.version)

@@ -1,4 +1,4 @@
-"""The rows of a job, as its configuration names them: the log's columns, its days, and how they are sorted."""
+"""Input rows of a job by its configuration: the log's columns, its days, its sort; paths of outputs."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ if TYPE_CHECKING:
     from pipeline.sort.score_table import SortPlan
 
 DAY = "{day}"
-"""Placeholder in the path of an output: the last day of the window."""
+"""Placeholder for the window's last day in the path of an output."""
 JOB = "{job}"
-"""Placeholder in the path of a report: the job's name."""
+"""Placeholder for the job's name in the path of a report."""
 
 _logger = logging.getLogger("logcal")
 
 _MANY_EARLY = 0.01
-"""Share of all rows from which on times are probably of different clocks."""
+"""Share of all rows with early outcomes above which the times probably come from different clocks."""
 
 UNMADE = "scratch"
-"""Stands for scratch space in a graph that is drawn."""
+"""Placeholder for scratch space in a graph that is only drawn."""
 
 
 def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfig | None = None) -> Columns:
-    """The columns of the scores, labels and weights, and these segments.
+    """Return the columns of scores, labels, weights and the given segments.
 
-    window : of jobs that have one
+    window : window of the job, if it has one
 
     Raises
     ------
     ConfigError
-        Rows wait for their outcomes, and have no time.
+        Rows wait for their outcomes, but have no time.
     """
     columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
     labels = outcomes_of(config, "log", None if window is None else window.column)
     if labels is None:
         return columns
-    # What labels are called in messages; no column of the log that is read may have the name.
+    # Name of the labels in messages; it must differ from the columns that are read.
     name = config.labels.label or "label"
-    taken = {config.score, config.weight, *segments, *labels.source.columns}
-    return replace(columns, label=f"log.labels.{name}" if name in taken else name, labels=labels)
+    used_names = {config.score, config.weight, *segments, *labels.source.columns}
+    return replace(columns, label=f"log.labels.{name}" if name in used_names else name, labels=labels)
 
 
 def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None = None) -> Outcomes | None:
-    """Return the labels of a section, if they are not in its own files.
+    """Return the labels of a section if they are in other files, otherwise None.
 
-    dated : a column that dates the rows, where the section names none
+    dated : column that dates the rows if the section names none
 
     Raises
     ------
     ConfigError
-        Rows wait for their outcomes, and have no time.
+        Rows wait for their outcomes, but have no time.
     """
     labels = config.labels
     if labels.path is None:
@@ -92,16 +92,16 @@ def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None 
 
 
 def row_settings(config: LogConfig) -> dict[str, Any]:
-    """Return the configuration of the rows' scores and labels: day tables depend on it."""
-    found = config.model_dump(mode="json", include={"score", "label", "weight"})
+    """Return the configuration of scores and labels, on which day tables depend."""
+    settings = config.model_dump(mode="json", include={"score", "label", "weight"})
     if config.labels.path is not None:
-        found |= config.model_dump(mode="json", include={"key": True, "time": True, "labels": True})
-        del found["labels"]["path"]
-    return found
+        settings |= config.model_dump(mode="json", include={"key": True, "time": True, "labels": True})
+        del settings["labels"]["path"]
+    return settings
 
 
 def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[str]:
-    """Lines for the terminal about joined labels, after warnings of what a person should look at; none without them."""
+    """Return text lines about joined labels, none without such labels; log warnings about suspicious outcomes."""
     labels = facts.get("labels")
     if labels is None:
         return []
@@ -137,15 +137,16 @@ def _warn_of_labels(labels: Mapping[str, Any], section: str, meaning: str) -> No
 def window_of(
     config: WindowConfig, log: Log, last: str | None = None, *, labelled: bool = False
 ) -> Window | None:
-    """The days that a configuration chooses, or None where it uses all of the log.
+    """Return the window that a configuration chooses, or None if it uses all of the log.
 
-    last : the job's own number of days, such as 1d, in place of window.last. labelled : whether it counts from the
-        newest day with labels, where rows wait for them: half of window.min_labelled, so that the next run has another
+    last : number of days such as 1d that replaces window.last
+    labelled : whether the days end with the newest day that has labels, if rows wait for them. Half of
+        window.min_labelled is enough for it, so that the next run ends with another day
 
     Raises
     ------
     NothingToDoError
-        There is no such day.
+        No day has labels.
     """
     column, until = config.column, config.last_day
     if column is None:
@@ -153,13 +154,13 @@ def window_of(
     if labelled and last is not None and log.columns.labels is not None:
         window = choose_window(log, column, whole_days(config.last), until)
         labels = window.log.columns.labels
-        known = None if labels is None else labels.known_day(config.min_labelled / 2)
-        days = [day for day in window.days if (known is None or day <= known) and any(window.groups(day))]
+        newest = None if labels is None else labels.known_day(config.min_labelled / 2)
+        days = [day for day in window.days if (newest is None or day <= newest) and any(window.groups(day))]
         if not days:
             raise NothingToDoError(
                 f"all rows up to {day_of(window.last)} wait for their labels (log.labels.wait): nothing to do"
             )
-        # Outcomes are known up to the end of all days.
+        # Keep the labels of all days: their newest outcome tells which rows still wait.
         log, until = replace(log, columns=replace(log.columns, labels=labels)), day_of(days[-1])
     return choose_window(log, column, whole_days(last or config.last), until)
 
@@ -171,9 +172,7 @@ _NO_RESULT: dict[str, Any] = {
     "log": {"path": True, "labels": {"path"}},
     "evaluate": {"last"},
 }
-"""Keys that no result depends on, and those of the log's files and days, which count themselves and not how they were
-chosen.
-"""
+"""Keys that do not change a job's result, and keys that choose files and days, which enter the run's id themselves."""
 
 
 def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, Any]:
@@ -187,7 +186,7 @@ def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, An
 def open_dated(
     config: WindowConfig, paths: Sequence[str], columns: Columns, without: Collection[str] = ()
 ) -> tuple[Log, Window | None]:
-    """A log's files that a configuration chooses, and its days; all files and None where it uses all of the log.
+    """Open the files of the days that a configuration chooses; return the log and its window, None without one.
 
     without : see `open_log`
     """
@@ -198,12 +197,12 @@ def open_dated(
 
 
 def place_of(path: str, setting: str, window: Window | None) -> str:
-    """An output's path, with the window's last day where it names it.
+    """Return an output's path with {day} replaced by the window's last day.
 
     Raises
     ------
     ConfigError
-        There is no window.
+        The path contains {day}, but there is no window.
     """
     if DAY not in path:
         return path
@@ -216,33 +215,33 @@ def place_of(path: str, setting: str, window: Window | None) -> str:
 
 
 def page_folder(path: str | None, job: str) -> str | None:
-    """The folder of a page that is not of one day, None for none: {job} and {day} in it are the job's name."""
+    """Return the folder of a page that is not of one day: {job} and {day} become the job's name. None: no page."""
     return None if path is None else path.replace(JOB, job).replace(DAY, job)
 
 
 def own_page_folder(path: str | None, job: str) -> str | None:
-    """The same of a page that is written anew each time, into a folder of its own.
+    """Return `page_folder` for a page that is rewritten in each run and needs its own folder.
 
     Raises
     ------
     ConfigError
-        The report of an evaluation or a comparison is there, which is whole or not at all.
+        The folder contains the report of an evaluation or a comparison.
     """
-    place = page_folder(path, job)
-    if place is not None and Output(place, "report.path").manifest() is not None:
+    folder = page_folder(path, job)
+    if folder is not None and Output(folder, "report.path").manifest() is not None:
         raise ConfigError(
-            f"report.path: expected a folder of its own for the page of {job}, found another job's report in {place}: "
+            f"report.path: expected a folder of its own for the page of {job}, found another job's report in {folder}: "
             f"write {JOB} into the path, such as reports/{JOB}"
         )
-    return place
+    return folder
 
 
 def above_days(path: str) -> str | None:
-    """The folder whose outputs an output's path tells apart by days; None where there is none with a name."""
+    """Return the folder above the {day} of an output's path; None without {day}, or if the folder has no name."""
     if DAY not in path:
         return None
     folder = path.partition(DAY)[0].rpartition("/")[0]
-    # Of a URL without its host, or bucket.
+    # In a URL, the first part is the host or bucket.
     inside = folder.partition("://")[2].partition("/")[2] if "://" in folder else folder
     return folder if inside.rpartition("/")[2].strip(".") else None
 
@@ -253,10 +252,10 @@ class Sorting:
 
     Attributes
     ----------
-    config : of the job
+    config : the job's configuration
     identity : the run's id
-    needed : bytes of scratch space that it takes at most
-    quarantine : where rows that cannot be used are kept; None: nowhere
+    needed : upper bound of its scratch space in bytes
+    quarantine : folder of unusable rows; None: they are not kept
     """
 
     config: Any
@@ -267,7 +266,7 @@ class Sorting:
 
     @classmethod
     def of(cls, config: Any, log: Log, identity: str, needed: int, *, sorts: int = 1) -> Sorting:
-        """Check that scratch space, and a place for rows that cannot be used, can be as the configuration says.
+        """Check scratch space and the quarantine folder, and return the sort.
 
         needed, sorts : see `check_scratch`
         """
@@ -279,11 +278,15 @@ class Sorting:
         return cls(config, log, identity, check_scratch(config, log, needed, sorts=sorts), quarantine)
 
     def plan(self, scratch: str = UNMADE, transform: str = "none") -> SortPlan:
-        """Sort the log in a folder, within the memory of a worker."""
+        """Return the plan of the sort in a scratch folder, within the memory of a worker."""
         return plan_of(self.config, self.log, scratch, transform, keep=self.quarantine is not None)
 
     def planned(self, job: str, *stages: str, reads: str = "", writes: Sequence[str], **facts: Any) -> Plan:
-        """Plan of a job that makes the log's score table in scratch space. stages : after that; reads : besides it."""
+        """Return the plan of a job that first builds the log's score table in scratch space.
+
+        stages : stages after that
+        reads : further input
+        """
         log = self.log
         tasks = counted(len(cut(log, self.plan().run_rows)), "task")
         return Plan(
@@ -299,7 +302,7 @@ class Sorting:
         )
 
     def keep_bad(self, scratch: str, count: int) -> None:
-        """Keep the rows that cannot be used, which tasks left in scratch. count : of them."""
+        """Move the unusable rows that tasks wrote to scratch into the quarantine folder. count : number of them."""
         if self.quarantine is not None and count:
             keep_parts(scratch, self.quarantine, self.identity)
 
@@ -307,7 +310,7 @@ class Sorting:
 def plan_of(
     config: Any, log: Log, scratch: str = UNMADE, transform: str = "none", *, keep: bool = False
 ) -> SortPlan:
-    """Plan the sort of a log by a configuration. keep : whether rows that cannot be used are left in scratch."""
+    """Plan the sort of a log by a configuration. keep : whether tasks write unusable rows to scratch."""
     from pipeline.sort.score_table import SortPlan
 
     rules = RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction, keep)
@@ -317,14 +320,15 @@ def plan_of(
 
 
 def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
-    """Check that a job's scratch space can be made, apart from the log; return the bytes that it takes at most.
+    """Check that a job's scratch space has room and lies outside the log; return an upper bound of its bytes.
 
-    needed : bytes without what a join of labels spills. sorts : of the log, each of which joins its labels
+    needed : upper bound without the spill files of a label join
+    sorts : number of sorts of the log, each of which joins the labels
 
     Raises
     ------
     ConfigError, TemporaryError
-        As `check_space`; or scratch space would become part of the log or its outcomes.
+        `check_space` raises them, or scratch space lies inside the log or its outcomes.
     """
     from pipeline.sort.label_join import spill_bytes
 
@@ -336,15 +340,15 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
 
 
 def facts_of(log: Log) -> dict[str, Any]:
-    """Facts of a log for a plan."""
+    """Return the facts of a log for a plan."""
     return {"files": len(log.files), "rows": log.rows, "bytes": log.size}
 
 
 def source_line(config: Any, log: Log) -> str:
-    """Line of a plan about the log that is read."""
+    """Return a plan's line about the log that is read."""
     return f"{', '.join(config.log.path)}: {log.described()}"
 
 
 def scratch_line(config: Any, needed: int) -> str:
-    """Line of a plan about scratch space."""
+    """Return a plan's line about scratch space."""
     return f"{SCRATCH}{config.scratch or 'temporary folder'}): up to {needed:,} bytes, removed after"

@@ -1,4 +1,4 @@
-"""The score job: a log with the calibrated probability of each row added, from a published table."""
+"""The score job: add the calibrated probability to each row of a log, from a published table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import ScoreConfig
 from jobs.config.sections import ScoreSection
-from jobs.gate.limits import check_scored, check_classifier, check_transform, outside_text, unseen_text
+from jobs.gate.limits import check_classifier, check_scored, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
 from jobs.rows import above_days, facts_of, place_of, source_line, window_of
 from logcal.errors import ConfigError, counted
@@ -70,19 +70,19 @@ def prepare(config: ScoreConfig) -> Prepared:
 
 
 def scoring_of(config: ScoreConfig | FollowConfig, version: Version) -> Scoring:
-    """The scoring with a version, as a configuration describes it.
+    """Return the scoring that a configuration describes, with a certain version.
 
     Raises
     ------
     ConfigError, CheckFailedError
-        Intervals are wanted of a table that has none; or the classifier is not the table's.
+        Intervals are required and the table has none, or the classifier is not the table's.
     """
     output, classifying = config.output, classifying_of(config, version)
-    found = version.manifest.get("interval", "none")
-    if output.interval and found in ("none", "refuted"):
+    interval = version.manifest.get("interval", "none")
+    if output.interval and interval in ("none", "refuted"):
         raise ConfigError(
             f"output.interval: expected a table with intervals, found version {version.name} with "
-            f"{'none' if found == 'none' else 'none, since its observations refute a monotone truth'}: fit with "
+            f"{'none' if interval == 'none' else 'none, since its observations refute a monotone truth'}: fit with "
             "calibrator.interval=auto, or leave output.interval out"
         )
     return Scoring(
@@ -97,7 +97,7 @@ def scoring_of(config: ScoreConfig | FollowConfig, version: Version) -> Scoring:
 
 
 def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:
-    """Return the classifier's decision rule after the table's calibration; None without a classifier."""
+    """Return the classifier and its decision threshold after calibration; None without a classifier."""
     if config.classifier.path is None:
         return None
     if segments_of(version):
@@ -128,7 +128,7 @@ class Prepared:
 
     @property
     def threads(self) -> bool:
-        """Not where a classifier is applied, which is held to one thread by settings of the whole process."""
+        """False if a classifier is applied, since the limit to one thread is a setting of the whole process."""
         return self.scoring.classifying is None
 
     @property
@@ -159,7 +159,7 @@ class Prepared:
         return graph
 
     def execute(self, executor: Executor) -> Outcome:
-        """Score."""
+        """Score the log and publish the output."""
         config, classifying = self.config, self.scoring.classifying
         scored = score_log(
             self.log,

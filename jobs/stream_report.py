@@ -1,4 +1,4 @@
-"""Words of a stream about itself: a line a batch, --status, metrics for Prometheus, and a page."""
+"""Reports of a stream: a log line per batch, --status, metrics for Prometheus, and a page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pipeline.table.store import TableStore
 log = logging.getLogger("logcal")
 
 _METRICS_EVERY, _PAGE_EVERY = 1.0, 60.0
-"""Seconds at least between two writings."""
+"""Least number of seconds between two writes of the metrics, and of the page."""
 
 _BATCHES_SHOWN = 50
 
@@ -37,9 +37,9 @@ ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_abov
 
 @dataclass
 class Stream(Counts):
-    """A stream that is followed: totals of all batches of a run, metrics and a page.
+    """Stream that is followed: totals of a run's batches, metrics and a page.
 
-    Metrics and the page are written anew as the stream goes on; what cannot be written is a warning, said once.
+    Metrics and the page are rewritten regularly; a file that cannot be written gives one warning.
     """
 
     config: FollowConfig
@@ -48,7 +48,7 @@ class Stream(Counts):
     store: TableStore
     refits: Refits = field(init=False)
     waiting: int = 0
-    left: int = 0
+    remaining: int = 0
     batches: int = 0
     version: str | None = None
     reports: deque[tuple[float, Report]] = field(default_factory=lambda: deque(maxlen=_BATCHES_SHOWN))
@@ -60,7 +60,7 @@ class Stream(Counts):
         self.refits = Refits(self.config, self.ledger)
 
     def backlog(self) -> Sequence[Source]:
-        """The files that are to be scored."""
+        """Return the files that are still to be scored."""
         if self.ledger.stream() is not None:
             self.ledger.load()
         return compare(
@@ -68,13 +68,13 @@ class Stream(Counts):
         ).new
 
     def add(self, report: Report | None) -> None:
-        """Add a batch, and say a line of it."""
+        """Add a batch to the totals, and log a line about it."""
         if report is None:
-            self.left = 0
+            self.remaining = 0
             return
         self.batches += 1
         self.count(report)
-        self.waiting, self.version, self.left = report.waiting, report.version, report.left
+        self.waiting, self.version, self.remaining = report.waiting, report.version, report.left
         self.reports.append((time.time(), report))
         counts = {
             "refused": len(report.refused),
@@ -82,22 +82,22 @@ class Stream(Counts):
             "removed": report.removed,
             "left": report.left,
         }
-        more = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        details = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         batch, done = (
             f"batch {report.number:,}",
             f"{counted(report.files, 'file')}, {counted(report.rows, 'row')}",
         )
-        end = f"; {more}" if more else ""
+        end = f"; {details}" if details else ""
         log.info("%s: %s, version %s, %.2f s%s", batch, done, report.version, report.seconds, end)
         outside = report.rows_below_range + report.rows_above_range
         if outside > WARNED * report.rows:
-            reached = f"{outside:,} of {report.rows:,} rows have scores outside the range of the table's fit"
-            log.warning("%s: %s", batch, reached)
+            message = f"{outside:,} of {report.rows:,} rows have scores outside the range of the table's fit"
+            log.warning("%s: %s", batch, message)
         for name, reason in list(report.refused.items())[:5]:
             log.warning("refused %s: %s", name, reason)
 
     def outcome(self) -> Outcome:
-        """For people and machines."""
+        """Return the outcome of the run."""
         path = self.places.target_root
         summary = {
             "path": path,
@@ -120,7 +120,7 @@ class Stream(Counts):
         return Outcome(summary=summary, lines=lines)
 
     def status(self) -> Outcome:
-        """The backlog, what was refused, how old the newest parts are, and how the table was last fitted."""
+        """Return the status: backlog, refused files, ages of the last batch and table, and the last refit."""
         ledger, backlog, now = self.ledger, self.backlog(), time.time()
         refused = ledger.refused
         scored = len(ledger.files) - len(refused)
@@ -138,7 +138,7 @@ class Stream(Counts):
             "version": version,
             "strange_days": [] if current is None else strange_days(current),
             "files": scored,
-            **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
+            **{name: sum(getattr(file, name) for file in ledger.files.values()) for name in ROW_COUNTS},
             "backlog": len(backlog),
             "backlog_bytes": size,
             "batches": ledger.last,
@@ -148,36 +148,36 @@ class Stream(Counts):
             "refused": refused,
             **ages,
         }
-        done, batch, made = counted(scored, "file"), said(ages["last_batch_age"]), said(ages["table_age"])
+        batch, age = (age_text(ages[name]) for name in ("last_batch_age", "table_age"))
         lines = [
-            f"{self.places.target_root}: {done} scored, {len(backlog):,} to score ({size:,} bytes)",
-            f"  last batch {batch}; table version {version}, published {made}",
+            f"{self.places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
+            f"  last batch {batch}; table version {version}, published {age}",
         ]
         lines += [f"  {day}" for day in summary["strange_days"]]
         if last:
-            lines.append(f"  last refit {_refit_said(last, now)}")
+            lines.append(f"  last refit {_refit_text(last, now)}")
         if ledger.waiting:
             lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
         lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
         return Outcome(summary, lines)
 
-    def tell(self, *, last: bool = False) -> None:
-        """Write what is due. last : whatever is wanted."""
+    def write_reports(self, *, last: bool = False) -> None:
+        """Write the metrics and the page if they are due. last : write them in any case."""
         page = page_folder(self.config.report.path, "follow")
         wanted = (
             ("record.prometheus", self.config.record.prometheus, _METRICS_EVERY, self._metrics),
             ("report.path", page, _PAGE_EVERY, self._page),
         )
-        for setting, where, every, write in wanted:
+        for setting, target, every, write in wanted:
             now = time.monotonic()
-            if where is None or (not last and now < self._next.get(setting, 0.0)):
+            if target is None or (not last and now < self._next.get(setting, 0.0)):
                 continue
             self._next[setting] = now + every
             try:
-                write(Path(where))
+                write(Path(target))
             except (OSError, LogcalError) as error:
                 if setting not in self._failed:
-                    log.warning("%s: %s cannot be written: %s", setting, where, error)
+                    log.warning("%s: %s cannot be written: %s", setting, target, error)
                 self._failed.add(setting)
 
     def _metrics(self, path: Path) -> None:
@@ -195,7 +195,7 @@ class Stream(Counts):
             "batches": self.batches,
             "files": {"scored": self.files, "refused": len(self.refused), "removed": self.removed},
             "rows": {"scored": self.rows, "null": self.null_rows, "unseen": self.unseen_rows},
-            "backlog_files": self.left,
+            "backlog_files": self.remaining,
             "waiting_files": len(self.ledger.waiting),
             "refit_timestamp_seconds": last.get("at"),
             "refits": dict(self.refits.outcomes),
@@ -214,12 +214,12 @@ class Stream(Counts):
             "log": without_secrets(self.places.root),
             "scored": without_secrets(self.places.target_root),
             "files scored": len(self.ledger.files) - len(refused),
-            "files to score": self.left,
+            "files to score": self.remaining,
             "files not readable yet": len(self.ledger.waiting),
             "files refused": len(refused),
-            "last batch": said(_age(self.ledger.facts.get("at"), now)),
+            "last batch": age_text(_age(self.ledger.facts.get("at"), now)),
             "table version": self.store.readable_current(),
-            "last refit": _refit_said(last, now) if last else "none",
+            "last refit": _refit_text(last, now) if last else "none",
             "rows with a label": None if coverage is None else f"{100 * coverage:.4g} %",
         }
         reports = [
@@ -239,18 +239,18 @@ def published_at(store: TableStore, version: str | None) -> float | None:
     return dt.datetime.fromisoformat(store.version(version).manifest["created"]).timestamp()
 
 
-def _refit_said(last: dict[str, Any], now: float) -> str:
-    what = last["version"] if last["outcome"] == PUBLISHED else last["message"]
-    return f"{said(_age(last['at'], now))}: {last['outcome']} {what}"
+def _refit_text(last: dict[str, Any], now: float) -> str:
+    result = last["version"] if last["outcome"] == PUBLISHED else last["message"]
+    return f"{age_text(_age(last['at'], now))}: {last['outcome']} {result}"
 
 
 def _age(at: float | None, now: float) -> float | None:
-    # Not before it was, though the clock was set back since.
+    # Not negative, even if the clock was set back.
     return None if at is None else max(0.0, round(now - at, 1))
 
 
-def said(age: float | None) -> str:
-    """An age in seconds, in words."""
+def age_text(age: float | None) -> str:
+    """Format an age in seconds, such as '3 hours ago'."""
     if age is None:
         return "never"
     for seconds, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):

@@ -1,4 +1,4 @@
-"""Looking after published tables: list, show and compare their versions, point CURRENT to another, remove old ones."""
+"""Commands for published tables: list, show, compare, promote, roll back and prune versions; exclude days of fits."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def named(
+def resolve_table(
     files: Sequence[str], store: str | None, table: str | None, *, required: bool = True
 ) -> tuple[str, str | None]:
-    """Store and table of a command: as given, otherwise as in a job's configuration, whose storage is used.
+    """Return a command's store and table, from its options or a job's configuration; apply its storage options.
 
-    required : whether a store alone is not enough
+    required : whether the command needs a table
 
     Raises
     ------
     ConfigError
-        Nothing names them, or the configuration is wrong.
+        The store or a required table is not given, or the configuration is wrong.
     """
     from jobs.config.jobs import TableConfig
     from jobs.config.loading import load_values, read_values
@@ -80,7 +80,7 @@ def named(
 
 
 def list_tables(store: str) -> Outcome:
-    """The tables of a store, with the current version of each."""
+    """List the tables of a store with their current versions."""
     filesystem, root = open_filesystem(store, "--store")
     rows, lines = [], []
     for name in Folder(filesystem, root).names():
@@ -100,15 +100,15 @@ def list_tables(store: str) -> Outcome:
 
 
 def list_versions(store: str, table: str | None) -> Outcome:
-    """All versions of a table, oldest first, with the current one marked; without a table, all tables."""
+    """List the versions of a table, oldest first, with the current one marked; without a table, all tables."""
     if table is None:
         return list_tables(store)
-    found = PublishedTable(store, table)
-    versions = found.versions()
-    current = found.readable_current()
-    _check_there(found, table, versions or current is not None)
-    entries = found.journal.entries()
-    since = _since(found, current)
+    published = PublishedTable(store, table)
+    versions = published.versions()
+    current = published.readable_current()
+    _check_exists(published, table, versions or current is not None)
+    entries = published.journal.entries()
+    since = _since(published, current)
     rows = [_row(version, current, since, entries) for version in versions]
     lines = [_line(row) for row in rows]
     if all(not row["current"] for row in rows):
@@ -116,15 +116,15 @@ def list_versions(store: str, table: str | None) -> Outcome:
     return Outcome({"table": table, "current": current, "since": since, "versions": rows}, lines)
 
 
-def _check_there(found: PublishedTable, table: str, there: object) -> None:
-    """Refuse a table of which nothing is there."""
-    if not there:
-        said = f"expected a published table '{table}', found none in {found.url}"
-        raise InputRejectedError(f"{said}: see `logcal fit`")
+def _check_exists(published: PublishedTable, table: str, content: object) -> None:
+    """Raise InputRejectedError for a table without content, such as versions."""
+    if not content:
+        expected = f"expected a published table '{table}', found none in {published.url}"
+        raise InputRejectedError(f"{expected}: see `logcal fit`")
 
 
 def _without_current(rows: list[dict[str, Any]], current: str | None, entries: list[Entry]) -> str:
-    """Advice for a table without a live version."""
+    """Return a line of advice for a table without a live version."""
     if current is None and not trail(entries, [row["version"] for row in rows], None):
         return (
             "no version has been live yet: run `logcal fit` again once the log is mended, or make one live with "
@@ -135,19 +135,19 @@ def _without_current(rows: list[dict[str, Any]], current: str | None, entries: l
 
 
 def _since(table: PublishedTable, current: str | None) -> str | None:
-    """Since when the current version is; None where the journal does not tell."""
-    made = [entry.at for entry in moves(table.journal.entries(), current) if entry.version == current]
-    return made[-1] if made else None
+    """Return the time at which the current version went live; None if the journal does not have it."""
+    times = [entry.at for entry in moves(table.journal.entries(), current) if entry.version == current]
+    return times[-1] if times else None
 
 
 def _row(version: Version, current: str | None, since: str | None, entries: list[Entry]) -> dict[str, Any]:
     manifest = version.manifest
-    stand = status_of(version, entries, current)
+    status = status_of(version, entries, current)
     return {
         "version": version.name,
         "current": version.name == current,
         "since": since if version.name == current else None,
-        "status": stand.value,
+        "status": status.value,
         "created": manifest["created"],
         "method": manifest["method"],
         "window": _window(manifest) if manifest.get("window") else None,
@@ -159,13 +159,13 @@ def _row(version: Version, current: str | None, since: str | None, entries: list
 
 
 def _window(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A version's window, and how many of its days were not fitted to: left out, or without a label so far."""
+    """Return a version's window, and as text how many of its days were not used: left out, or without labels."""
     window, days = manifest["window"], days_fitted(manifest)
-    said = f"{window['first']} to {window['last']}"
+    text = f"{window['first']} to {window['last']}"
     if out := len(window["days"]) - len(days):
-        said += f" without {counted(out, 'day')}"
-        said += f" (last day fitted to: {days[-1]})" if days and days[-1] != str(window["last"]) else ""
-    return {**{key: window.get(key) for key in ("first", "last", "left_out")}, "said": said}
+        text += f" without {counted(out, 'day')}"
+        text += f" (last day fitted to: {days[-1]})" if days and days[-1] != str(window["last"]) else ""
+    return {**{key: window.get(key) for key in ("first", "last", "left_out")}, "said": text}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -191,26 +191,26 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def show(store: str, table: str, name: str | None) -> Outcome:
-    """One version: its manifest for machines, its main facts for people."""
-    found = PublishedTable(store, table)
-    version = found.version(name)
+    """Show a version: its manifest as JSON, its main facts as lines."""
+    published = PublishedTable(store, table)
+    version = published.version(name)
     manifest = version.manifest
-    current = found.readable_current()
-    stand = status_of(version, found.journal.entries(), current)
-    since = _since(found, current) if stand is Status.CURRENT else None
+    current = published.readable_current()
+    status = status_of(version, published.journal.entries(), current)
+    since = _since(published, current) if status is Status.CURRENT else None
     lines = [*_fact_lines("", {key: manifest[key] for key in _SHOWN})]
-    lines.insert(2, f"status: {stand.value}{f' since {since}' if since else ''}")
+    lines.insert(2, f"status: {status.value}{f' since {since}' if since else ''}")
     lines += _fact_lines("", manifest["data"])
     lines += [f"window: {_window(manifest)['said']}"] if manifest.get("window") else []
     lines += [f"day {day}" for day in strange_days(version)]
     lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]
-    return Outcome(summary={**manifest, "status": stand.value, "since": since}, lines=lines)
+    return Outcome(summary={**manifest, "status": status.value, "since": since}, lines=lines)
 
 
 def _fact_lines(name: str, value: Any) -> Iterator[str]:
-    """A line for each value in a fact, named by the keys that lead to it."""
+    """Yield a line for each value in nested facts, named by its keys."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _fact_lines(f"{name}, {key}".lstrip(", "), item)
@@ -231,14 +231,14 @@ def history(store: str, table: str) -> Outcome:
 def sql(
     store: str, table: str, name: str | None, dialect: str, inline: bool, log: str, score: str | None
 ) -> Outcome:
-    """The query that applies a version elsewhere; score is None for the column that it was fitted to."""
+    """Return the SQL query that applies a version. score : None for the score column of its fit."""
     version = TableStore(store, table).version(name)
     if score is None:
         score = str(version.manifest["config"]["log"].get("score", "score"))
     path = version.lookup_path
-    found = read_table(path)
+    lookup = read_table(path)
     path = path if "://" in path else str(Path(path).absolute())
-    text = query(found, path, dialect, inline=inline, log=log, score=score)
+    text = query(lookup, path, dialect, inline=inline, log=log, score=score)
     summary = {"table": table, "version": version.name, "dialect": dialect, "sql": text}
     return Outcome(summary=summary, lines=[f"{text};"])
 
@@ -259,15 +259,15 @@ def _history_line(record: dict[str, Any]) -> str:
 
 def rollback(store: str, table: str, name: str | None) -> Outcome:
     """Point CURRENT to the named version, or to the one that was current before."""
-    return _moved(table, *TableStore(store, table).rollback(name))
+    return _change_of_current(table, *TableStore(store, table).rollback(name))
 
 
 def promote(store: str, table: str, name: str) -> Outcome:
     """Point CURRENT to the named version, such as a candidate."""
-    return _moved(table, *TableStore(store, table).promote(name))
+    return _change_of_current(table, *TableStore(store, table).promote(name))
 
 
-def _moved(table: str, before: str | None, version: Version) -> Outcome:
+def _change_of_current(table: str, before: str | None, version: Version) -> Outcome:
     summary = {"table": table, "previous_version": before, "version": version.name}
     former = f"; it was {before}" if before else ""
     lines = [f"{table}: the live version is {version.name}{former}"]
@@ -278,26 +278,26 @@ def _moved(table: str, before: str | None, version: Version) -> Outcome:
 
 def prune(store: str, table: str, keep: int) -> Outcome:
     """Remove all versions but the newest, the current one, its predecessor, and those that streams need."""
-    found = TableStore(store, table)
-    _check_there(found, table, found.names())
-    gone = found.prune(keep, lambda: needed_versions(found.folder))
-    left = found.names()
-    lines = [*(f"removed {name}" for name in gone), f"{table}: {counted(len(left), 'version')} left"]
-    return Outcome(summary={"table": table, "removed": gone, "versions": left}, lines=lines)
+    published = TableStore(store, table)
+    _check_exists(published, table, published.names())
+    removed = published.prune(keep, lambda: needed_versions(published.folder))
+    versions = published.names()
+    lines = [*(f"removed {name}" for name in removed), f"{table}: {counted(len(versions), 'version')} left"]
+    return Outcome(summary={"table": table, "removed": removed, "versions": versions}, lines=lines)
 
 
 def diff(
     store: str, table: str, old: str, new: str, report: str | None, output: str | None = None
 ) -> Outcome:
-    """Compare two versions, and write a page of it. output : the former name of `report`."""
+    """Compare two versions, and draw a page if `report` is given. output : former name of `report`."""
     from pipeline.evaluate.figures import fact_text
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
 
     if output is not None:
-        log.info("--output: this option is called --report now")
+        log.info("--output: this option is now called --report")
     report = report or output
-    found = PublishedTable(store, table)
-    difference = version_difference(found.version(old), found.version(new))
+    published = PublishedTable(store, table)
+    difference = version_difference(published.version(old), published.version(new))
     lines = [f"{table}: {difference.old.name} and {difference.new.name}"]
     lines += [difference.headline, *difference.better]
     lines += [f"  {name}: {fact_text(a)} -> {fact_text(b)}" for name, (a, b) in difference.facts.items()]
@@ -320,19 +320,19 @@ def _write_page(output: str, page: str) -> None:
         fault = as_fault(error, f"--report: {output}")
         if isinstance(fault, TemporaryError):
             raise fault from None
-        found = error.strerror or error
-        raise ConfigError(f"--report: cannot write {output} ({found}): choose another place") from None
+        reason = error.strerror or error
+        raise ConfigError(f"--report: cannot write {output} ({reason}): choose another place") from None
 
 
-# Days of a table's log that a person leaves out of fits, or lets in.
+# Days of a table's log that the user excludes from fits or includes.
 
 
 def list_days(store: str, table: str) -> Outcome:
-    """Days that persons decided on, and those that the newest version's fit set aside."""
+    """List the days that users excluded or included, and the days that the newest version's fit set aside."""
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
     versions = published.versions()
-    _check_there(published, table, versions or decisions)
+    _check_exists(published, table, versions or decisions)
     window = versions[-1].manifest.get("window") if versions else None
     aside = (window or {}).get("days_set_aside", [])
     strange = strange_days(versions[-1]) if versions else []
@@ -343,16 +343,17 @@ def list_days(store: str, table: str) -> Outcome:
 
 
 def decide_on(store: str, table: str, day: str, decision: str | None, reason: str = "") -> Outcome:
-    """Exclude or include a day, or with None let it be judged again."""
+    """Exclude or include a day. decision : None removes an earlier decision, so that fits check the day again."""
     parsed = parse_day(day)
     if parsed is None:
         raise ConfigError(f"DAY: expected a date such as 2026-01-31, found {day!r}")
-    found = PublishedTable(store, table)
-    _check_there(found, table, found.folder.names())
+    published = PublishedTable(store, table)
+    _check_exists(published, table, published.folder.names())
     name = parsed.isoformat()
-    decisions = decide(found.folder, name, decision, reason, digests_of_day(found.folder / "days", name))
-    said = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
-    return Outcome({"table": table, "decisions": _as_rows(decisions)}, [said])
+    digests = digests_of_day(published.folder / "days", name)
+    decisions = decide(published.folder, name, decision, reason, digests)
+    text = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
+    return Outcome({"table": table, "decisions": _as_rows(decisions)}, [text])
 
 
 exclude, include = (partial(decide_on, decision=decision) for decision in ("exclude", "include"))
@@ -361,6 +362,6 @@ judge = partial(decide_on, decision=None)
 
 def _as_rows(decisions: dict[str, Decision]) -> list[dict[str, Any]]:
     return [
-        {"day": day, "decision": own.decision, "reason": own.reason, "at": own.at}
-        for day, own in decisions.items()
+        {"day": day, "decision": entry.decision, "reason": entry.reason, "at": entry.at}
+        for day, entry in decisions.items()
     ]

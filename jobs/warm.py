@@ -1,4 +1,4 @@
-"""Compiling ahead: small jobs of every kind, so that no later one has to wait for compiled code."""
+"""The warm command: run small jobs of every kind, so that all kernels are compiled in advance."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ from jobs.registry import JOBS
 from pipeline.execution import InlineExecutor
 
 SIZES = {"log": 150_000, "little": 6_000}
-"""Rows of the logs: more than one task takes with the least memory, so that parts are put together, and fewer."""
+"""Rows of the two logs: more than one task takes with the least memory, so that parts are merged, and fewer."""
 _FILES = 3
 _TABLE = "warm"
 
 
 class Case(NamedTuple):
-    """A fit, and the jobs that use its table."""
+    """Settings of a fit, and the jobs that use its table."""
 
     fit: tuple[str, ...]
-    then: tuple[tuple[str, ...], ...] = ()
-    """Later jobs, each with its name and its settings; another fit is compared with the table."""
+    later_jobs: tuple[tuple[str, ...], ...] = ()
+    """Jobs after the fit: name and settings each. Another fit is compared with the first one's table."""
 
 
 def warm() -> Outcome:
-    """Run all cases on a log that is made for them, and say what was compiled and where it is kept."""
+    """Run all cases on generated logs; return the number of compiled kernels and the cache folder."""
     started = time.perf_counter()
     cache = pava.pool_groups.stats.cache_path
     work = [(name, case) for name in SIZES for case in cases()]
-    with tempfile.TemporaryDirectory(prefix="logcal-warm-") as made, reporting() as report:
+    with tempfile.TemporaryDirectory(prefix="logcal-warm-") as folder, reporting() as report:
         for name, rows in SIZES.items():
-            (Path(made) / name).mkdir()
-            _write_log(Path(made) / name / "log", rows)
+            (Path(folder) / name).mkdir()
+            _write_log(Path(folder) / name / "log", rows)
         report("warm", 0, len(work))
         for number, (name, case) in enumerate(work):
-            _run(number, case, Path(made) / name)
+            _run(number, case, Path(folder) / name)
             report("warm", number + 1, len(work))
-    new, there = (sum(map(len, found.values())) for found in (compiled.newly_compiled(), compiled.used()))
+    new, total = (sum(map(len, names.values())) for names in (compiled.newly_compiled(), compiled.used()))
     seconds = time.perf_counter() - started
-    kept = (
+    location = (
         f"kept in {Path(cache).parent}"
         if cache
         else "kept nowhere, since no place can be written to: set LOGCAL_CACHE"
     )
-    summary = {"compiled": new, "kernels": there, "seconds": round(seconds, 1), "place": cache}
-    return Outcome(summary, [f"{new} of {there} kernels compiled in {seconds:.0f} s, {kept}"])
+    summary = {"compiled": new, "kernels": total, "seconds": round(seconds, 1), "place": cache}
+    return Outcome(summary, [f"{new} of {total} kernels compiled in {seconds:.0f} s, {location}"])
 
 
 def cases() -> Iterator[Case]:
-    """Cases that jobs can meet: methods, weights, types of columns, segments, windows, grids, kept tables."""
+    """Yield cases of all methods, weights, types of columns, segments, windows, grids and kept tables."""
     measured = (("score",), ("evaluate",))
     for method in METHODS:
-        # What the last ones choose among, or group, is of some thousand points at most.
+        # A coarse grid suffices: these methods reduce the scores to some thousand points at most.
         few = ("score_table.grid=0.01",) if method in ("sbb", "abb", "auto") else ()
         yield Case((f"calibrator.method={method}", *few), measured if method == "isotonic" else ())
         yield Case((f"calibrator.method={method}", "log.weight=weight", *few))
@@ -108,7 +108,7 @@ def cases() -> Iterator[Case]:
 
 
 def _run(number: int, case: Case, folder: Path) -> None:
-    """Run a case on the log in a folder, with a table of its own. Each job passes over keys of others."""
+    """Run a case on the log in a folder, with its own table. Each job ignores the keys of others."""
     shared = (
         f"log.path={folder / 'log'}",
         f"store.path={folder / 'store'}",
@@ -119,21 +119,21 @@ def _run(number: int, case: Case, folder: Path) -> None:
         "log.on_bad_rows=quarantine",
         "gate.on_fail=warn",
     )
-    for i, (job, *settings) in enumerate((("fit",), *case.then)):
+    for i, (job, *settings) in enumerate((("fit",), *case.later_jobs)):
         output = folder / f"output-{number}-{i}"
-        _job(job, (*shared, f"output.path={output}", f"report.path={output}", *case.fit, *settings))
+        _run_job(job, (*shared, f"output.path={output}", f"report.path={output}", *case.fit, *settings))
 
 
-def _job(name: str, settings: tuple[str, ...]) -> None:
+def _run_job(name: str, settings: tuple[str, ...]) -> None:
     job = JOBS[name]
-    # What becomes of the tables is of no interest here, and nobody's log is looked at.
+    # Messages about these tables and logs are of no interest.
     with quiet(logging.WARNING):
         config = load(job.config_class(), (), settings)
         job.load_module().prepare(config).execute(InlineExecutor())
 
 
 def _write_log(folder: Path, rows_in_all: int) -> None:
-    """Rows with ties, with columns of the types that there are."""
+    """Write a log with ties, and columns of all types."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for i in range(_FILES):

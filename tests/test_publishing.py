@@ -11,7 +11,7 @@ import pytest
 
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
-from jobs.resume import left_to_do
+from jobs.resume import unfinished_version
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files import folders, locks
 from pipeline.table.store import TableStore
@@ -30,7 +30,7 @@ def fit(store, content, *, candidate=False, refused=()):
     """What a fit does, without its log: returns the version's name, or raises what the job would."""
     publish = "candidate" if candidate else "current"
     settings = ("log.path=log", "store.path=s", "store.table=ads", f"store.publish={publish}")
-    made = left_to_do(store, content, load(FitConfig, (), settings))
+    made = unfinished_version(store, content, load(FitConfig, (), settings))
     if made is not None:
         store.make_current(made)
         return made.name

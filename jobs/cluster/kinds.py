@@ -86,10 +86,8 @@ class ClusterJobs:
             return
         # A job that this Slurm never listed may belong to another Slurm with the same submission host.
         self.slurm_jobs |= states.keys()
-        submitted = {name: job.job_id for name, job in waiting.items() if job.job_id in self.slurm_jobs}
-        ended = [
-            name for name, job_id in submitted.items() if states.get(job_id, "COMPLETED").split()[0] in _ENDED
-        ]
+        ids = {name: job.job_id for name, job in waiting.items() if job.job_id in self.slurm_jobs}
+        ended = [name for name, job_id in ids.items() if states.get(job_id, "COMPLETED").split()[0] in _ENDED]
         first = next((job.job_id for job in waiting.values() if job.job_id in states), None)
         self.message = f"Slurm has job {first} as {states[first]}" if first else ""
         if ended:

@@ -88,7 +88,7 @@ class ClusterWatch:
     last_problem: str = field(default="", init=False)
     last_alive: float = field(default_factory=time.monotonic, init=False)
     paused: dict[str, float] = field(default_factory=dict, init=False)
-    version_checks: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
+    pending: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
 
     def __call__(self, state: Seen) -> None:
         """Look after the workers.
@@ -103,7 +103,7 @@ class ClusterWatch:
         if self.jobs is not None:
             self.jobs()
         now = time.monotonic()
-        suitable = {a: w for a, w in state.workers.items() if a in self.checked or a in self.version_checks}
+        suitable = {a: w for a, w in state.workers.items() if a in self.checked or a in self.pending}
         if any(worker.status == "running" or worker.executing for worker in suitable.values()):
             self.last_alive = now
         elif now - self.last_alive > self.config.timeout:
@@ -118,18 +118,17 @@ class ClusterWatch:
     def _check_new_workers(self, workers: Mapping[str, WorkerSeen]) -> None:
         """Check late workers like the first ones; dismiss unsuitable ones."""
         for address, worker in workers.items():
-            checked = address in self.checked or address in self.version_checks
-            if checked or worker.status not in ("running", "paused"):
+            if worker.status not in ("running", "paused") or address in self.checked | self.pending.keys():
                 continue
             problem = memory_problem({address: worker}, self.config)
             if problem is None:
-                self.version_checks[address] = soon(partial(version_problem, self.client, [address]))
+                self.pending[address] = soon(partial(version_problem, self.client, [address]))
             else:
                 self._retire(address, problem)
-        for address, answer in list(self.version_checks.items()):
+        for address, answer in list(self.pending.items()):
             if not answer.done():
                 continue
-            del self.version_checks[address]
+            del self.pending[address]
             # A worker that does not answer has already left.
             problem = None if answer.exception() is not None else answer.result()
             if problem is None:
