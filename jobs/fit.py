@@ -316,9 +316,9 @@ class Prepared(Startable):
             held_out = None
             if trial is not None:
                 spread = days.spread if self.gate.days else 0.0
-                explicit = self.config.gate.holdout != AUTO_HOLDOUT
+                by_user = self.config.gate.holdout != AUTO_HOLDOUT
                 held_out = requirements.judge_held_out(
-                    self.gate, trial.held_out, trial.positives, spread, explicit=explicit
+                    self.gate, trial.held_out, trial.positives, spread, by_user=by_user
                 )
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:

@@ -97,7 +97,7 @@ class Prepared:
     def plan(self) -> Plan:
         """Plan of the follower."""
         config, table = self.config, self.config.store.table
-        backlog, known = self._stream().backlog(), self.ledger.files
+        backlog, files = self._stream().backlog(), self.ledger.files
         return Plan(
             "follow",
             (
@@ -107,7 +107,7 @@ class Prepared:
             ),
             (f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
             (f"{self.places.target_root}/", f"{self.ledger.root}/"),
-            {"backlog": len(backlog), "known": len(known), "table": table},
+            {"backlog": len(backlog), "known": len(files), "table": table},
         )
 
     def execute(self, executor: Executor) -> Outcome:
@@ -131,8 +131,8 @@ class Prepared:
         # Before the ledger is written: the table's name may be mistyped.
         current = self._current() if config.refit.wanted else self._await_version()
         if config.follow.rebuild and self.ledger.stream() is None:
-            known = rebuilt(self.places, self.ledger)
-            log.info("the ledger was made from the output: %s files are known", f"{known:,}")
+            count = rebuilt(self.places, self.ledger)
+            log.info("the ledger was made from the output: %s files are known", f"{count:,}")
         self.ledger.begin(_identity(config, self.places))
         self._register()
         follower = Follower(

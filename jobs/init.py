@@ -105,8 +105,8 @@ def _check_folder(folder: Path, names: Sequence[str]) -> None:
 
 
 def _check_keys(overrides: dict[str, Any]) -> None:
-    known = {key for name in SERVED for key in known_keys(JOBS[name].config_class())}
-    if unknown := sorted(set(overrides) - known):
+    all_keys = {key for name in SERVED for key in known_keys(JOBS[name].config_class())}
+    if unknown := sorted(set(overrides) - all_keys):
         raise ConfigError(f"--set {unknown[0]}: unknown key; `logcal config fit` shows all keys")
 
 

@@ -352,7 +352,7 @@ def _security(address: str, config: ClusterConfig) -> Any:
     from distributed.security import Security
 
     security = config.security
-    if not security.given:
+    if not security.is_set:
         dask_security = Security()
         if address.startswith("tls://") and not (dask_security.tls_ca_file and dask_security.tls_client_cert):
             raise ConfigError(

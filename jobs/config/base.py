@@ -1,4 +1,4 @@
-"""Section, the base of all parts of a configuration, and the types of values."""
+"""Section, the base class of all sections of a configuration, and the types of values."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pydantic_core import PydanticCustomError
 
 
 class Section(BaseModel):
-    """Keys of one level. Frozen; an unknown key is an error; types are never guessed."""
+    """Keys of one level. Frozen; an unknown key is an error; values are not converted between types."""
 
-    # Built when it is first asked: a command needs one job's of all sections.
+    # Validators are built on first use, since a command needs the sections of one job only.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     command_options: ClassVar[tuple[str, ...]] = ()
-    """Keys that are options of the command: neither documented nor completed, and noted where a file has them."""
+    """Keys that are options of the command: neither documented nor completed; a file that has them gets a note."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, values: Any) -> Any:
-        """An empty section has no keys, and null is no value for a key that must have one."""
+        """Fill in empty sections, and drop null from keys that need a value."""
         if values is None:
             return {}
         if not isinstance(values, dict):
@@ -54,17 +54,17 @@ class Section(BaseModel):
         return self
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Keys, each good by itself, that do not go together, with the reason."""
+        """Yield keys whose valid values do not go together, with the reason."""
         yield from ()
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """The annotation, if it is a section."""
+    """Return the annotation if it is a section, otherwise None."""
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def accepted_by(check: Callable[[str], object]) -> AfterValidator:
-    """Keep text as it is written, if a function takes it; otherwise it raises ValueError with what it expected."""
+    """Return a validator that keeps text unchanged. check : raises ValueError with the expected form."""
 
     def accept(text: str) -> str:
         check(text)
@@ -82,7 +82,7 @@ def _check_name(name: str) -> None:
 
 
 def as_tuple(value: Any) -> Any:
-    """One value or a list of values as a tuple."""
+    """Convert a text or a list to a tuple."""
     if isinstance(value, list):
         return tuple(value)
     return (value,) if isinstance(value, str) else value

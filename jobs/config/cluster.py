@@ -1,4 +1,4 @@
-"""The configuration of where the work runs."""
+"""Configuration of the cluster."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _UNITS = {
 
 
 MIN_MEMORY = 256 * 1024**2
-"""A worker with its libraries imported holds about 155 MB; one that exceeds 95 % of its limit is killed."""
+"""Least memory of a worker in bytes: it takes about 155 MB after its imports, and is killed above 95 % of its limit."""
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of a size such as '2GiB' or '1500 MB'. Raises ValueError.
+    """Parse a size such as '2GiB' or '1500 MB' to bytes. Raises ValueError.
 
     >>> parse_bytes("1.5KiB")
     1536
@@ -70,17 +70,17 @@ class SecurityConfig(Section):
     """The key of cert_file."""
 
     @property
-    def given(self) -> bool:
-        """True if there are any."""
+    def is_set(self) -> bool:
+        """True if certificates are configured."""
         return self.ca_file is not None
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """All three go together."""
+        """Check that all three files are given, or none."""
         keys = ("ca_file", "cert_file", "key_file")
-        given = [key for key in keys if getattr(self, key) is not None]
+        set_keys = [key for key in keys if getattr(self, key) is not None]
         for key in keys:
-            if given and key not in given:
-                yield key, f"REQUIRED with cluster.security.{given[0]}"
+            if set_keys and key not in set_keys:
+                yield key, f"REQUIRED with cluster.security.{set_keys[0]}"
 
 
 class ClusterConfig(Section):
@@ -119,7 +119,7 @@ class ClusterConfig(Section):
 
     @property
     def on_this_machine(self) -> bool:
-        """True if workers would be processes of this machine."""
+        """True if workers are processes of this machine."""
         return self.kind in (AUTO, LOCAL)
 
     @property
@@ -128,15 +128,15 @@ class ClusterConfig(Section):
         return self.kind not in CLUSTER_KINDS
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A key of one kind is given exactly with that kind."""
+        """Check that the keys of a kind are given exactly with that kind."""
         for key in (ADDRESS, SCHEDULER_FILE):
-            given = getattr(self, key) is not None
-            if self.kind == key and not given:
+            is_set = getattr(self, key) is not None
+            if self.kind == key and not is_set:
                 yield key, f"REQUIRED with cluster.kind={key}"
-            elif given and self.kind != key:
+            elif is_set and self.kind != key:
                 yield key, f"only goes with cluster.kind={key}, found cluster.kind={self.kind}"
         if self.arguments and not self.by_class:
             yield "arguments", f"only go with a cluster class, found cluster.kind={self.kind}"
-        if self.security.given and self.kind not in (ADDRESS, SCHEDULER_FILE):
-            found = f"found cluster.kind={self.kind}"
-            yield "security", f"only goes with cluster.kind={ADDRESS} or {SCHEDULER_FILE}, {found}"
+        if self.security.is_set and self.kind not in (ADDRESS, SCHEDULER_FILE):
+            kinds = f"{ADDRESS} or {SCHEDULER_FILE}"
+            yield "security", f"only goes with cluster.kind={kinds}, found cluster.kind={self.kind}"

@@ -1,4 +1,4 @@
-"""The configuration of every job: its keys, their types, defaults and meanings."""
+"""Configuration classes of the jobs: keys, types, defaults and meanings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JobConfig(Section):
     """Shared part of every job's configuration: these keys are shown last."""
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
-    """Earlier names of keys, by key."""
+    """Former names of keys, by key."""
 
     record: RecordConfig
     storage: StorageConfig = Field(exclude=True)
@@ -58,17 +58,17 @@ class JobConfig(Section):
 
 
 def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
-    """A section's keys in the order in which they are shown: those that all jobs share come last."""
+    """Return a section's keys in display order: keys that all jobs share come last."""
     return sorted(model.model_fields.items(), key=lambda item: item[0] in JobConfig.model_fields)
 
 
 _PAGE = ("report", "path")
 RETIRED = {"page": {"path"}}
-"""Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
+"""Former sections and their keys; jobs without an alias for them ignore them."""
 
 
 class TableConfig(JobConfig):
-    """Configuration of the commands that look after a table."""
+    """Configuration of the commands for published tables."""
 
     store: sections.PublishedConfig
 
@@ -131,7 +131,7 @@ class DemoConfig(JobConfig):
 
     @property
     def store(self) -> sections.PublishedConfig:
-        """Store of its tables."""
+        """Store of the demo's tables."""
         return sections.PublishedConfig(path=f"{self.output.path.rstrip('/')}/store", table=DEMO_TABLE)
 
 
@@ -161,15 +161,15 @@ class MonitorConfig(JobConfig):
     """
     monitor: MonitorSection
     report: sections.PageConfig
-    """The page of all days that were looked at, written anew each time."""
+    """Page of all days that were tested, rewritten in each run."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Days need a date, and evidence needs rows."""
+        """Check that there is a column of dates, and no weights."""
         if self.window.column is None:
             yield "window.column", "expected the column that dates the rows, found null"
         if self.log.weight is not None:
-            said = f"expected null, found '{self.log.weight}'"
-            yield "log.weight", f"{said}: drift is told from independent rows, and weights are none"
+            message = f"expected null, found '{self.log.weight}'"
+            yield "log.weight", f"{message}: drift is tested on independent rows, without weights"
 
 
 Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
@@ -267,7 +267,7 @@ class LabelledConfig(Section):
 
 
 class RefitSection(Section):
-    """Rule for refits: the fit job runs as it would by itself, with the sections that it knows."""
+    """Rule for refits, which run the fit job with its sections of this configuration."""
 
     every: sections.Duration | None = None
     """Time after which to refit again, such as 24h. null: not by the clock."""
@@ -315,7 +315,7 @@ class FollowConfig(JobConfig):
     labelled: LabelledConfig
     """With refits: where rows with labels are."""
     refit: RefitSection
-    """When the table is fitted anew."""
+    """When the table is refitted."""
     calibrator: sections.CalibratorConfig
     """With refits: how to calibrate."""
     segments: sections.SegmentsConfig
@@ -325,7 +325,7 @@ class FollowConfig(JobConfig):
     score_table: sections.ScoreTableConfig
     """With refits: the sorted log."""
     gate: sections.GateConfig
-    """With refits: what the table must pass before it is used."""
+    """With refits: the checks that the table must pass before it is used."""
     monitor: MonitorSection
     """With refit.alarm: when an alarm is given."""
     retention: RetentionSection
@@ -336,7 +336,7 @@ class FollowConfig(JobConfig):
     """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A version that is named does not change."""
+        """Check that refits can be published, and that keys of days have a column of dates."""
         if self.refit.wanted and self.store.version is not None:
             yield "store.version", "expected null with refits, which publish new versions, found one"
         if self.refit.mature_after != "0d" and self.window.column is None:
@@ -344,21 +344,21 @@ class FollowConfig(JobConfig):
         if self.refit.alarm is not None and self.window.column is None:
             yield "refit.alarm", "only goes with window.column, found window.column=null"
         if self.refit.alarm is not None and self.log.weight is not None:
-            said = "only goes with rows without weights, found log.weight: set refit.every instead"
-            yield "refit.alarm", said
+            message = "only goes with rows without weights, found log.weight: set refit.every instead"
+            yield "refit.alarm", message
 
 
 class DataConfig(Section):
     """Labelled data."""
 
     path: Paths
-    """Place of the data: a folder, a Parquet file, a glob or an fsspec URL such as s3://bucket/data/; or a list of
+    """Path of the data: a folder, a Parquet file, a glob or an fsspec URL such as s3://bucket/data/; or a list of
     these. One row an example; numbers, booleans and text, nulls where values are missing.
     """
     label: Text = "label"
     """Column of the label: booleans, or the numbers 0 and 1."""
     key: Names = ()
-    """With data.labels: columns that tell examples apart; they are no features."""
+    """With data.labels: columns that identify an example; they are no features."""
     labels: sections.LabelsConfig
     """Labels that lie in other files; data.time is when the examples were made."""
     features: Names | None = None
@@ -370,8 +370,8 @@ class DataConfig(Section):
     keep: Names = ()
     """Columns to copy to the log, such as segments. They are features only if features names them."""
     row_id: Text | None = None
-    """Column that tells the rows apart: whole numbers or text. Folds then do not depend on a row's place in the data.
-    null: rows are told apart by their place, in the order of the files' names.
+    """Column that identifies a row: whole numbers or text. Folds then do not depend on a row's position in the data.
+    null: the position identifies a row, in the order of the files' names.
     """
     group: Text | None = None
     """With generate.split=group: column of the group."""
@@ -379,25 +379,25 @@ class DataConfig(Section):
     """With generate.split=time: column of the time, or of any number that grows with it."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A label is no feature, and no column is two things at once."""
+        """Check that each column has one role."""
         roles = {"label": self.label, "row_id": self.row_id, "group": self.group}
         for role, name in roles.items():
             if name is not None and name in (self.features or ()):
-                said = f"expected no column of another meaning, found '{name}', which is data.{role}"
-                yield "features", said
+                message = f"expected no column of another meaning, found '{name}', which is data.{role}"
+                yield "features", message
         yield from sections.label_conflicts(self.key, self.label, self.labels)
         for role in ("time", "row_id", "group"):
             if getattr(self, role) == self.label:
                 yield role, f"expected another column than data.label, found '{self.label}' for both"
         if self.features is not None:
-            twice = [name for i, name in enumerate(self.features) if name in self.features[:i]]
-            if twice:
-                yield "features", f"expected different columns, found '{twice[0]}' twice"
+            repeated = [name for i, name in enumerate(self.features) if name in self.features[:i]]
+            if repeated:
+                yield "features", f"expected different columns, found '{repeated[0]}' twice"
             if self.exclude:
                 yield "exclude", "only goes with data.features=null"
 
 
-# Not written below: it is a word of Python.
+# Not declared in the class body below, since `class` is a keyword of Python.
 _CLASS: Any = Field(
     "sklearn.naive_bayes.GaussianNB",
     description="Dotted path of a classifier's class in one of the packages below; it needs predict_proba or "
@@ -475,18 +475,18 @@ class GenerateConfig(JobConfig):
     output: GeneratedConfig
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A key that goes with a way to split is given exactly with it."""
+        """Check that data.group and data.time are given exactly with their kind of split."""
         for role in ("group", "time"):
-            given = getattr(self.data, role) is not None
-            if self.generate.split == role and not given:
+            is_set = getattr(self.data, role) is not None
+            if self.generate.split == role and not is_set:
                 yield f"data.{role}", f"REQUIRED with generate.split={role}"
-            elif given and self.generate.split != role:
+            elif is_set and self.generate.split != role:
                 yield f"data.{role}", f"only goes with generate.split={role}, found {self.generate.split}"
         if self.generate.stratified and self.generate.split != "row":
             yield "generate.stratified", f"only goes with generate.split=row, found {self.generate.split}"
         if self.generate.training == "partial_fit" and self.data.row_id is not None:
-            said = "does not go with generate.training=partial_fit, which takes the rows as they lie"
-            yield "data.row_id", f"{said}: leave it out"
+            message = "does not go with generate.training=partial_fit, which takes the rows as they lie"
+            yield "data.row_id", f"{message}: leave it out"
 
 
 JOB_CONFIGS: Mapping[str, type[JobConfig]] = {
@@ -499,4 +499,4 @@ JOB_CONFIGS: Mapping[str, type[JobConfig]] = {
     "compare": CompareConfig,
     "demo": DemoConfig,
 }
-"""Configurations by the job's name, in the order of --help."""
+"""Configuration classes by job, in the order of --help."""

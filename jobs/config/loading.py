@@ -1,4 +1,4 @@
-"""Read a job's configuration from YAML files and --set, or say everything that is wrong with it at once."""
+"""Load a job's configuration from YAML files and --set; report all problems at once."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ KeyPath = tuple[str, ...]
 class Provenance:
     """Provenance of a value: the file or option, and its spelling."""
 
-    place: str
-    """A file and line, or the --set itself."""
+    source: str
+    """A file and line, or the --set option."""
     written: str | None = None
-    """A scalar as it stood, without quotes; None: quoted, or not a scalar."""
+    """Spelling of an unquoted scalar; None: quoted, or not a scalar."""
 
 
 @dataclass
@@ -58,44 +58,44 @@ class Values:
         return None
 
     def get(self, path: KeyPath) -> Any:
-        """The value at a path; None where there is none."""
+        """Return the value at a path, or None."""
         inner: Any = self.values
         for name in path:
             inner = inner.get(name) if isinstance(inner, dict) else None
         return inner
 
     def overlay(self, other: Values) -> None:
-        """Take over the other's keys: maps are merged, an empty section changes nothing."""
+        """Take over the other's values: maps are merged, an empty section changes nothing."""
         _merge(self.values, other.values)
         self.provenances.update(other.provenances)
 
     def put(self, path: KeyPath, value: Any, provenances: Mapping[KeyPath, Provenance]) -> None:
-        """Replace the value at a path, whatever was there."""
+        """Replace the value at a path, or add it."""
         inner = self.values
         for name in path[:-1]:
             if not isinstance(inner.get(name), dict):
                 inner[name] = {}
             inner = inner[name]
         inner[path[-1]] = value
-        for known in [p for p in self.provenances if p[: len(path)] == path]:
-            del self.provenances[known]
+        for key_path in [p for p in self.provenances if p[: len(path)] == path]:
+            del self.provenances[key_path]
         self.provenances.update(provenances)
 
 
 def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
-    """Values of files, later ones over earlier ones, and of --set arguments, which come last.
+    """Read files, of which later ones override earlier ones, and --set arguments, which override files.
 
     Raises
     ------
     ConfigError
-        All files that cannot be read and all settings that are not KEY.PATH=VALUE, together.
+        Files cannot be read, or settings are not KEY.PATH=VALUE; the error lists all of them.
     """
     merged = Values()
     problems = []
     for file in files:
-        read, found = _read_file(str(file))
-        merged.overlay(read)
-        problems += found
+        file_values, file_problems = _read_file(str(file))
+        merged.overlay(file_values)
+        problems += file_problems
     for setting in settings:
         problems += _put_setting(merged, setting)
     raise_all(problems)
@@ -103,7 +103,7 @@ def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
 
 
 def raise_all(problems: Sequence[str]) -> None:
-    """Raise a ConfigError that says all problems, if there are any."""
+    """Raise a ConfigError that lists all problems, if there are any."""
     if len(problems) == 1:
         raise ConfigError(problems[0])
     if problems:
@@ -123,7 +123,7 @@ _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class _Reader:
-    """Makes values of YAML nodes, which alone know lines and spelling, and collects what is wrong with them."""
+    """Converts YAML nodes, which have lines and spelling, to values; collects provenances and problems."""
 
     def __init__(self, source: str, lines: bool) -> None:
         self.source = source
@@ -132,7 +132,7 @@ class _Reader:
         self.provenances: dict[KeyPath, Provenance] = {}
 
     def parse(self, text: str, path: KeyPath = ()) -> Any:
-        """The value that the text stands for, at a key path. Raises yaml.YAMLError."""
+        """Parse YAML text to the value of a key path. Raises yaml.YAMLError."""
         self.loader = yaml.SafeLoader(text)
         try:
             node = self.loader.get_single_node()
@@ -140,41 +140,41 @@ class _Reader:
         finally:
             self.loader.dispose()
 
-    def _place(self, node: yaml.Node) -> str:
+    def _location(self, node: yaml.Node) -> str:
         return f"{self.source}, line {node.start_mark.line + 1}" if self.lines else self.source
 
     def _value(
         self, node: yaml.Node, path: KeyPath, above: frozenset[int], key: yaml.Node | None = None
     ) -> Any:
-        plain = isinstance(node, yaml.ScalarNode) and node.style is None
-        self.provenances[path] = Provenance(self._place(key or node), node.value if plain else None)
+        unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
+        self.provenances[path] = Provenance(self._location(key or node), node.value if unquoted else None)
         if isinstance(node, yaml.MappingNode):
             if id(node) in above:
                 raise ConstructorError(None, None, "a map that contains itself", node.start_mark)
             return self._map(node, path, above | {id(node)})
         try:
             value = self.loader.construct_object(node, deep=True)
-            # A number, as in YAML 1.2; PyYAML asks for a point and a sign: 1.0e-7.
-            return float(value) if plain and _EXPONENT.fullmatch(str(value)) else value
+            # 1e-7 is a number in YAML 1.2; PyYAML requires a point and a sign: 1.0e-7.
+            return float(value) if unquoted and _EXPONENT.fullmatch(str(value)) else value
         except ValueError as error:  # Such as the date 2024-13-45.
-            said = f"{_dotted(path)} ({self._place(node)}): {error}"
-            self.problems.append(f"{said}; if this is text, put it in quotes")
+            message = f"{_dotted(path)} ({self._location(node)}): {error}"
+            self.problems.append(f"{message}; if this is text, put it in quotes")
             return None
 
     def _map(self, node: yaml.MappingNode, path: KeyPath, above: frozenset[int]) -> dict[str, Any]:
-        own = set()
+        names = set()
         for key, _ in node.value:
             name = str(key.value)
-            if name in own and name != "<<":
-                said = f"{_dotted((*path, name))} ({self._place(key)})"
-                self.problems.append(f"{said}: the key is given twice")
-            own.add(name)
+            if name in names and name != "<<":
+                location = f"{_dotted((*path, name))} ({self._location(key)})"
+                self.problems.append(f"{location}: the key is given twice")
+            names.add(name)
         self.loader.flatten_mapping(node)
         values = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise ConstructorError(None, None, "a key that is not text", key.start_mark)
-            # As it is written: a key `no` is the text "no", whatever YAML makes of it.
+            # Keys are text as written: YAML would read a key `no` as a boolean.
             values[str(key.value)] = self._value(value, (*path, str(key.value)), above, key)
         return values
 
@@ -184,8 +184,8 @@ def _read_file(file: str) -> tuple[Values, list[str]]:
     try:
         values = reader.parse(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        found = "expected a YAML file, found no such file"
-        return Values(), [f"{file}: {found}; `logcal config NAME` prints one"]
+        problem = "expected a YAML file, found no such file"
+        return Values(), [f"{file}: {problem}; `logcal config NAME` prints one"]
     except UnicodeDecodeError:
         return Values(), [f"{file}: expected YAML in UTF-8, found other bytes"]
     except OSError as error:
@@ -201,17 +201,17 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
     name, equals, text = setting.partition("=")
     path = tuple(name.strip().split("."))
     if not equals or not all(path):
-        found = "an empty key" if equals else "no '='"
-        return [f"--set {setting}: expected KEY.PATH=VALUE, such as --set log.label=clicked, found {found}"]
+        problem = "an empty key" if equals else "no '='"
+        return [f"--set {setting}: expected KEY.PATH=VALUE, such as --set log.label=clicked, found {problem}"]
     hidden = f"--set {name}={HIDDEN}"
     reader = _Reader(f"--set {setting}" if _is_shown(path) else hidden, lines=False)
     try:
         value = reader.parse(text, path)
         if not all(map(_is_shown, reader.provenances)):
-            reader.source, given = hidden, reader.provenances
-            reader.provenances = {key: replace(own, place=hidden) for key, own in given.items()}
+            reader.source, provenances = hidden, reader.provenances
+            reader.provenances = {key: replace(entry, source=hidden) for key, entry in provenances.items()}
     except (yaml.YAMLError, RecursionError) as error:
-        # *.parquet is no YAML, but there is no doubt what it means.
+        # Text such as *.parquet is not valid YAML, but unambiguous.
         if re.match(r"\s*[\[{'\"]", text):
             return [f"{reader.source}: the value is not valid YAML: {_yaml_problem(error)}"]
         value = text
@@ -222,15 +222,15 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
 
 
 def _is_shown(path: Sequence[str | int]) -> bool:
-    """Tell whether a value may be in messages: one of a key that a job knows, and nothing below `storage`.
+    """True if messages may show a value: its key is a job's, and not below `storage`.
 
-    What stands under a misspelt key may be a secret, too.
+    The value of a misspelt key may be a secret.
     """
-    names, known = tuple(map(str, path)), _keys_of_all_jobs()
+    names, keys = tuple(map(str, path)), _keys_of_all_jobs()
     if names[:1] == ("storage",):
         return False
-    above = [known.get(names[:end]) for end in range(1, len(names))]
-    return not names or names in known or any(key is not None and key.section is None for key in above)
+    above = [keys.get(names[:end]) for end in range(1, len(names))]
+    return not names or names in keys or any(key is not None and key.section is None for key in above)
 
 
 def _yaml_problem(error: Exception) -> str:
@@ -241,7 +241,7 @@ def _yaml_problem(error: Exception) -> str:
 
 
 def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[str] = ()) -> C:
-    """The configuration in YAML files, later ones over earlier ones, and KEY.PATH=VALUE settings over all.
+    """Load a configuration from YAML files, of which later ones override earlier ones, and from settings.
 
     Parameters
     ----------
@@ -250,88 +250,90 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
     files : sequence of path
         Maps are merged key by key; anything else is replaced.
     settings : sequence of str
-        The value is read as YAML; a map or list replaces what was there.
+        KEY.PATH=VALUE, over the files. The value is read as YAML; a map or list replaces the earlier value.
 
     Raises
     ------
     ConfigError
-        All problems together, each with its key and where it was written.
+        Lists all problems, each with its key and its location.
     """
     return load_values(model, read_values(files, settings))
 
 
 def load_values(model: type[C], values: Values) -> C:
-    """The configuration of values that have been read. Raises ConfigError as `load` does."""
+    """Validate values that have been read. Raises ConfigError as `load` does."""
     raise_all(list(_text_problems(values, values.values, ())))
     _take_aliases(model, values)
     _note_options(model, values)
-    passed, problems = pass_over(model, values)
-    _say_ignored(values, passed)
+    ignored, problems = remove_foreign_keys(model, values)
+    _warn_of_ignored(values, ignored)
     try:
         config = model.model_validate(values.values)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        problems += [said for detail in details for said in _describe(detail, model, values)]
+        problems += [problem for detail in details for problem in _describe(detail, model, values)]
         raise_all(problems + _calibrator_problems(model, values))
         raise
     raise_all(problems)
     return config
 
 
-def _say_ignored(values: Values, passed: Sequence[str]) -> None:
-    """Name the keys of other commands that were given to this one by --set, unless a file serves all commands."""
-    keys = [path for path in passed if not any(other.startswith(f"{path}.") for other in passed)]
-    places = {path: values.provenance(path.split(".")) for path in keys}
-    given = [path for path, found in places.items() if found and found.place.startswith("--set")]
-    if given and len(given) == len(keys):
-        log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(given)))
+def _warn_of_ignored(values: Values, ignored: Sequence[str]) -> None:
+    """Warn of other commands' keys if all of them are from --set; files may serve several commands."""
+    keys = [path for path in ignored if not any(other.startswith(f"{path}.") for other in ignored)]
+    origins = {path: values.provenance(path.split(".")) for path in keys}
+    settings = [path for path, origin in origins.items() if origin and origin.source.startswith("--set")]
+    if settings and len(settings) == len(keys):
+        log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(settings)))
 
 
 def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
-    """Text that no file system, store or manifest can hold."""
+    """Yield problems with text that file systems, stores and manifests cannot store."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if _unspeakable(str(key)):
+            if _cannot_be_stored(str(key)):
                 yield _at(above, values, f"expected keys in UTF-8 without NUL, found {str(key)!r}")
             else:
                 yield from _text_problems(values, inner, (*above, str(key)))
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from _text_problems(values, inner, above)
-    elif isinstance(value, str) and _unspeakable(value):
-        found = repr(value[:60]) if _is_shown(above) else "other text"
-        yield _at(above, values, f"expected text in UTF-8 without NUL, found {found}")
+    elif isinstance(value, str) and _cannot_be_stored(value):
+        shown = repr(value[:60]) if _is_shown(above) else "other text"
+        yield _at(above, values, f"expected text in UTF-8 without NUL, found {shown}")
 
 
-def _unspeakable(text: str) -> bool:
+def _cannot_be_stored(text: str) -> bool:
     return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _take_aliases(model: type[Section], values: Values) -> None:
-    """Move values from keys' earlier names to their names of now, with a note."""
-    for path, other in getattr(model, "aliases", {}).items():
-        # A section that other jobs have may be meant for them alone.
-        if values.get(other) is not None and (other[0] in RETIRED or values.get(path) is None):
-            values.put(path, values.get(other), {path: values.provenances[other]})
-            log.info("%s", _at(other, values, f"this key is called {_dotted(path)} now"))
+    """Move values from keys' former names to their present names, with a log line."""
+    for path, former in getattr(model, "aliases", {}).items():
+        # A section that other jobs still have may be meant for them.
+        if values.get(former) is not None and (former[0] in RETIRED or values.get(path) is None):
+            values.put(path, values.get(former), {path: values.provenances[former]})
+            log.info("%s", _at(former, values, f"this key is called {_dotted(path)} now"))
     for section, keys in RETIRED.items():
-        given = values.values.get(section)
-        if given is None or (isinstance(given, dict) and given.keys() <= keys):
+        section_values = values.values.get(section)
+        if section_values is None or (isinstance(section_values, dict) and section_values.keys() <= keys):
             values.values.pop(section, None)
 
 
 def _note_options(model: type[Section], values: Values) -> None:
-    """Say of keys in files which are options now that they are."""
-    known = _keys_of(model)
+    """Log a line for each key in a file that is now an option."""
+    keys = _keys_of(model)
     for path, provenance in values.provenances.items():
-        if path in known and known[path].option and ", line " in provenance.place:
+        if path in keys and keys[path].option and ", line " in provenance.source:
             log.info("%s", _at(path, values, f"this is the option --{path[1]} now, which stands for the key"))
 
 
 class Key(NamedTuple):
-    """A key of a configuration.
+    """Key of a configuration.
 
-    section : its type, if it has keys itself. option : whether it is an option of the command
+    info : its field
+    section : its type if it is a section
+    option : whether it is an option of the command
     """
 
     info: FieldInfo
@@ -341,14 +343,14 @@ class Key(NamedTuple):
 
 @cache
 def _keys_of(model: type[Section]) -> dict[KeyPath, Key]:
-    """All keys of a model, those of its sections after each of them."""
-    found: dict[KeyPath, Key] = {}
+    """Return all keys of a model; a section is followed by its keys."""
+    keys: dict[KeyPath, Key] = {}
     for name, info in fields_of(model):
         section = section_of(info.annotation)
-        found[(name,)] = Key(info, section, name in model.command_options)
+        keys[(name,)] = Key(info, section, name in model.command_options)
         if section:
-            found |= {(name, *path): key for path, key in _keys_of(section).items()}
-    return found
+            keys |= {(name, *path): key for path, key in _keys_of(section).items()}
+    return keys
 
 
 @cache
@@ -356,36 +358,36 @@ def _keys_of_all_jobs() -> dict[KeyPath, Key]:
     return {path: key for model in JOB_CONFIGS.values() for path, key in _keys_of(model).items()}
 
 
-def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str]]:
-    """Take out what other jobs know and this one does not, so that one file can serve all jobs.
+def remove_foreign_keys(model: type[Section], values: Values) -> tuple[list[str], list[str]]:
+    """Remove keys that only other jobs have, so that one file can serve all jobs.
 
     Returns
     -------
-    passed : dotted paths of what was taken out
-    problems : of keys inside other jobs' sections that no job knows; elsewhere they stay where they are
+    ignored : dotted paths of the removed keys
+    problems : unknown keys inside other jobs' sections; validation reports the other unknown keys
     """
-    passed: list[str] = []
+    ignored: list[str] = []
     problems: list[str] = []
-    mine, known = _keys_of(model), _keys_of_all_jobs()
+    job_keys, all_keys = _keys_of(model), _keys_of_all_jobs()
 
     def walk(inner: dict[str, Any], above: KeyPath) -> None:
         for key in list(inner):
             path = (*above, key)
-            if isinstance(inner[key], dict) and path in known and known[path].section:
+            if isinstance(inner[key], dict) and path in all_keys and all_keys[path].section:
                 walk(inner[key], path)
-            if path in known and path not in mine:
-                passed.append(_dotted(path))
+            if path in all_keys and path not in job_keys:
+                ignored.append(_dotted(path))
                 del inner[key]
-            elif path not in mine and above and above not in mine:
+            elif path not in job_keys and above and above not in job_keys:
                 suggestion = _suggestion(path, list(JOB_CONFIGS.values()))
                 problems.append(_at(path, values, f"unknown key{suggestion}"))
 
     walk(values.values, ())
-    return passed, problems
+    return ignored, problems
 
 
 def known_keys(model: type[Section]) -> dict[str, tuple[str, ...]]:
-    """Dotted paths of all keys that have a value of their own, each with its values, where they are few."""
+    """Return the dotted paths of all keys that are not sections, with the values of enumerations and booleans."""
     keys = _keys_of(model).items()
     return {
         _dotted(path): _choices(key.info.annotation) for path, key in keys if not (key.section or key.option)
@@ -399,7 +401,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _calibrator_problems(model: type[Section], values: Values) -> list[str]:
-    # Checked by the job's preparation, since it takes the libraries; looked at here only to say everything at once.
+    # The job's preparation checks these, since it imports the libraries; here they complete the list of problems.
     if "calibrator" in model.model_fields:
         from pipeline.fit.calibration import make_calibrator
 
@@ -427,7 +429,7 @@ def _describe(detail: ErrorDetails, model: type[Section], values: Values) -> Ite
     else:
         expected, found = _expected(detail), "something else (values of this key are not shown)"
         if _is_shown(path):
-            found = _found(detail["input"]) + _hint(detail, expected, values.provenance(path), path)
+            found = _describe_value(detail["input"]) + _hint(detail, expected, values.provenance(path), path)
         yield _at(path, values, f"expected {expected}, found {found}")
 
 
@@ -438,8 +440,8 @@ def _dotted(path: Sequence[str | int]) -> str:
 def _at(path: Sequence[str | int], values: Values, text: str) -> str:
     provenance = values.provenance(path)
     exact = provenance is not None and tuple(str(p) for p in path) in values.provenances
-    where = f" ({provenance.place})" if provenance is not None and exact else ""
-    return f"{_dotted(path)}{where}: {text}"
+    location = f" ({provenance.source})" if provenance is not None and exact else ""
+    return f"{_dotted(path)}{location}: {text}"
 
 
 _EXPECTED: Mapping[str, str | Callable[[dict[str, Any]], str]] = {
@@ -468,7 +470,7 @@ def _expected(detail: ErrorDetails) -> str:
     return text if isinstance(text, str) else text(detail.get("ctx", {}))
 
 
-def _found(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     match value:
         case None:
             return "nothing"
@@ -479,7 +481,7 @@ def _found(value: Any) -> str:
         case list() | tuple():
             return "a list" if value else "an empty list"
     kinds = {bool: "the boolean", int: "the number", float: "the number", dt.date: "the date"}
-    kind = next((said for known, said in kinds.items() if isinstance(value, known)), None)
+    kind = next((description for type_, description in kinds.items() if isinstance(value, type_)), None)
     return f"{kind} {value}" if kind else f"{type(value).__name__} {value!r:.60}"
 
 
@@ -494,7 +496,7 @@ def _hint(
         return f"; did you mean {close[0]}?" if close else ""
     if expected.startswith("text") and isinstance(value, bool | int | float | dt.date) and written:
         quoted = f"""put it in quotes: --set "{_dotted(path)}='{written}'\""""
-        quotes = quoted if provenance and provenance.place.startswith("--set") else "put it in quotes"
+        quotes = quoted if provenance and provenance.source.startswith("--set") else "put it in quotes"
         if isinstance(value, bool):
             return f"; YAML reads an unquoted {written} as {str(value).lower()}: {quotes}"
         return f"; {quotes}"
@@ -508,28 +510,28 @@ def _hint(
 
 
 def _suggestion(path: Sequence[str | int], models: Sequence[type[Section]]) -> str:
-    known = list(dict.fromkeys(key for model in models for key in known_keys(model)))
+    candidates = list(dict.fromkeys(key for model in models for key in known_keys(model)))
     dotted, last = _dotted(path), str(path[-1])
-    if any(key.startswith(f"{dotted}.") for key in known):
+    if any(key.startswith(f"{dotted}.") for key in candidates):
         return ""
-    same = [key for key in known if key.rsplit(".", 1)[-1] == last]
-    siblings = [key for key in known if key.rpartition(".")[0] == _dotted(path[:-1])]
-    top = {key[0]: own.section for model in models for key, own in _keys_of(model).items() if len(key) == 1}
+    same = [key for key in candidates if key.rsplit(".", 1)[-1] == last]
+    siblings = [key for key in candidates if key.rpartition(".")[0] == _dotted(path[:-1])]
+    top = {p[0]: key.section for model in models for p, key in _keys_of(model).items() if len(p) == 1}
     sections = [name for name, section in top.items() if section]
     close = (
         same
         or _close(last, siblings)
         or (_close(last, sections) if len(path) == 1 else [])
-        or difflib.get_close_matches(dotted, known, n=1, cutoff=0.7)
-        or _close(last, known)
+        or difflib.get_close_matches(dotted, candidates, n=1, cutoff=0.7)
+        or _close(last, candidates)
     )
     if close:
         return f"; did you mean {close[0]}?"
-    here = list(top) if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
-    return f"; known here: {', '.join(here)}" if here else ""
+    options = list(top) if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
+    return f"; known here: {', '.join(options)}" if options else ""
 
 
 def _close(name: str, keys: Sequence[str]) -> list[str]:
-    """The key whose last part is nearest to a name."""
+    """Return the key whose last part is closest to a name."""
     lasts = {key.rsplit(".", 1)[-1]: key for key in keys}
     return [lasts[match] for match in difflib.get_close_matches(name, list(lasts), n=1)]

@@ -1,4 +1,4 @@
-"""Configurations as commented YAML, made of the models: the files in conf/."""
+"""Rendering of configurations as commented YAML, from the models: the files in conf/."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ HEADER = (
 
 
 def render_job(name: str, model: type[Section]) -> str:
-    """A job's configuration: every key with its meaning and its default, or REQUIRED."""
+    """Render a job's configuration: every key with its meaning and its default, or REQUIRED."""
     return "\n".join([*_comment(HEADER.format(job=name), ""), "", *_section(model)]) + "\n"
 
 
 OVERLAYS = ("local", "slurm", "kubernetes")
-"""Configurations of the cluster alone, to go over any job's: jobs/data/cluster, and conf/cluster with the meanings."""
+"""Configurations of the cluster, to use with any job's: in jobs/data/cluster, and with meanings in conf/cluster."""
 
 
 def _overlay(name: str) -> str:
-    """An overlay, each key with its meaning."""
+    """Render an overlay: its keys with their meanings."""
     text = (Path(__file__).parents[1] / "data" / "cluster" / f"{name}.yaml").read_text("utf-8")
     for key, meaning in meanings(ClusterConfig).items():
         comment = "\n".join(_comment(meaning, "  "))
@@ -50,9 +50,9 @@ def _overlay(name: str) -> str:
 
 
 def conf_files() -> dict[str, str]:
-    """All files of conf/, by relative path."""
+    """Render all files of conf/, by relative path."""
     jobs = {f"{name}.yaml": render_job(name, model) for name, model in JOB_CONFIGS.items()}
-    # Of one without keys that must be given nobody needs a file.
+    # A job without required keys needs no file.
     jobs = {name: text for name, text in jobs.items() if "# REQUIRED." in text}
     overlays = {f"cluster/{name}.yaml": _overlay(name) for name in OVERLAYS}
     return {**jobs, **overlays}
@@ -60,23 +60,23 @@ def conf_files() -> dict[str, str]:
 
 @cache
 def meanings(model: type[Section]) -> dict[str, str]:
-    """The meaning of each key: its description, the docstring below it, or that of its section.
+    """Return the meaning of each key: its description, the docstring below it, or its section's docstring.
 
-    Pydantic reads such docstrings too, but when a class is made: that would cost every command 40 ms.
+    Pydantic can read such docstrings when it builds a class, but this would cost every command 40 ms.
     """
-    below = {}
+    docstrings = {}
     for kind in (kind for kind in reversed(model.__mro__) if issubclass(kind, Section) and kind.__doc__):
-        [made] = parse(textwrap.dedent(inspect.getsource(kind))).body
-        assert isinstance(made, ClassDef)
-        for key, text in pairwise(made.body):
+        [class_node] = parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(class_node, ClassDef)
+        for key, text in pairwise(class_node.body):
             match key, text:
-                case AnnAssign(target=Name(id=name)), Expr(value=Constant(value=str(said))):
-                    below[name] = inspect.cleandoc(said)
-    found = {}
+                case AnnAssign(target=Name(id=name)), Expr(value=Constant(value=str(docstring))):
+                    docstrings[name] = inspect.cleandoc(docstring)
+    texts = {}
     for name, info in model.model_fields.items():
         section = section_of(info.annotation)
-        found[name] = info.description or below.get(name) or (section and inspect.getdoc(section)) or ""
-    return found
+        texts[name] = info.description or docstrings.get(name) or (section and inspect.getdoc(section)) or ""
+    return texts
 
 
 def _section(model: type[Section], indent: str = "") -> Iterator[str]:
@@ -103,18 +103,18 @@ def _comment(text: str, indent: str) -> list[str]:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"[\d:]+", value):
-        return f"'{value}'"  # Text of digits, for which only some values need quotes: show that it is text.
+        return f"'{value}'"  # YAML quotes only some texts of digits; quote all of them.
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def show_configuration(name: str | None) -> Outcome:
-    """A file of conf/ by its name without the suffix, or all names.
+    """Return a file of conf/ by its name without the suffix, or list all names.
 
     Raises
     ------
     ConfigError
-        There is none of that name.
+        There is no such file.
     """
     files = {key.removesuffix(".yaml"): text for key, text in conf_files().items()}
     if name is None:

@@ -1,4 +1,4 @@
-"""The sections that several jobs share: the log, its days, the table, the gate, and what jobs write."""
+"""Sections that several jobs share: the log, its days, the table, the gate, and the outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_duration(text: str) -> float: ...
 @overload
 def parse_duration(text: str | None) -> float | None: ...
 def parse_duration(text: str | None) -> float | None:
-    """Seconds of a duration such as '500ms', '30s', '5m', '24h' or '3d'; None of None. Raises ValueError.
+    """Parse a duration such as '500ms', '30s', '5m', '24h' or '3d' to seconds; None for None. Raises ValueError.
 
     >>> parse_duration("1.5m")
     90.0
@@ -43,7 +43,7 @@ def parse_duration(text: str | None) -> float | None:
 
 
 def needs_unit(kind: str) -> BeforeValidator:
-    """Refuse a number without its unit. kind : of the text that is expected, with an example."""
+    """Return a validator that refuses a number without unit. kind : description of the expected text."""
 
     def check(value: Any) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -60,7 +60,7 @@ class LabelsConfig(Section):
     """Labels that lie in other files than the predictions, and are joined by key."""
 
     path: Paths | None = None
-    """Place of the outcomes: files, folders, globs, URLs, Delta or Iceberg tables, as log.path. log.label is then
+    """Paths of the outcomes: files, folders, globs, URLs, Delta or Iceberg tables, as log.path. log.label is then
     not read. null: labels are in the log.
     """
     key: Names = ()
@@ -88,23 +88,23 @@ class LabelsConfig(Section):
     """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """The other keys only mean something with a path; an order needs times."""
-        given = sorted(self.model_fields_set - {"path"})
-        if self.path is None and given and self != type(self)():
-            yield given[0], "only goes with log.labels.path, found log.labels.path=null"
+        """Check that other keys have a path, and that an order has times."""
+        set_keys = sorted(self.model_fields_set - {"path"})
+        if self.path is None and set_keys and self != type(self)():
+            yield set_keys[0], "only goes with log.labels.path, found log.labels.path=null"
         if self.duplicates in ("last", "first") and self.time is None:
             yield "duplicates", f"expected log.labels.time with {self.duplicates}, found log.labels.time=null"
 
 
 def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> Iterator[tuple[str, str]]:
-    """A join needs a key on both sides, and labels come from one place."""
+    """Check that a join has keys on both sides, and labels on one."""
     if labels.path is None:
         return
     if not key:
         yield "key", "expected columns such as request_id with labels.path, found none"
     elif labels.key and len(labels.key) != len(key):
-        found = f"{counted(len(labels.key), 'column')} for {len(key)}"
-        yield "labels.key", f"expected as many columns as key has, found {found}"
+        counts = f"{counted(len(labels.key), 'column')} for {len(key)}"
+        yield "labels.key", f"expected as many columns as key has, found {counts}"
     if label != "label":
         yield "label", f"expected no column of its own with labels.path, found '{label}': set labels.label"
 
@@ -117,7 +117,7 @@ class LogConfig(Section):
     label: Text = "label"
     """Column of the label: booleans, or the numbers 0 and 1; null: not known yet, the row waits."""
     key: Names = ()
-    """With log.labels: columns that tell predictions apart, such as request_id: integers, strings, bytes or dates;
+    """With log.labels: columns that identify a prediction, such as request_id: integers, strings, bytes or dates;
     a null matches nothing.
     """
     time: Text | None = None
@@ -138,9 +138,9 @@ class LogConfig(Section):
     corrected for it. Do not give the rows weights for this.
     """
     positive_sampling_rate: float = Field(1.0, gt=0, le=1)
-    """The same of the rows with label 1."""
+    """The same share for the rows with label 1."""
     segment: Names = ()
-    """Columns whose values tell segments apart, such as [model_id, country]: strings, integers, booleans or dates;
+    """Columns whose values define segments, such as [model_id, country]: strings, integers, booleans or dates;
     null is a segment too. fit makes one map per segment; score and evaluate use the maps of the table. []: one map
     for all rows.
     """
@@ -162,23 +162,23 @@ class LogConfig(Section):
 
     @property
     def waits_by_age(self) -> bool:
-        """True if young rows wait for their label whatever has come."""
+        """True if recent rows wait for their label even if their outcome is known."""
         return self.labels.path is not None and self.labels.missing == "negative"
 
     @property
     def sampling_rate(self) -> float:
-        """The share of negatives that were kept over that of positives: what odds are multiplied by."""
+        """Sampling rate of negatives over that of positives, by which odds are multiplied."""
         return self.negative_sampling_rate / self.positive_sampling_rate
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """One column cannot be two things; what is not quarantined is not written."""
+        """Check that each column has one role, and that keys of weights and of quarantine go together."""
         roles = [("score", self.score), ("label", self.label), ("weight", self.weight)]
-        seen: dict[str, str] = {}
+        roles_of: dict[str, str] = {}
         for role, column in [*roles, *(("segment", column) for column in self.segment)]:
-            if column in seen:
-                yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
+            if column in roles_of:
+                yield role, f"expected another column than log.{roles_of[column]}, found '{column}' for both"
             elif column is not None:
-                seen[column] = role
+                roles_of[column] = role
         yield from label_conflicts(self.key, self.label, self.labels)
         if self.sampling and self.weight is None:
             yield "weights", "expected log.weight with log.weights=sampling, found log.weight=null"
@@ -226,7 +226,7 @@ def _parse_date(text: str) -> dt.date:
 
 
 def check_days(text: str) -> None:
-    """Check a number of days such as 30d; ValueError where it is none."""
+    """Raise ValueError unless the text is a number of days such as 30d."""
     if not re.fullmatch(r"[1-9]\d{0,4}d", text):
         hint = f": write {text}d" if re.fullmatch(r"[1-9]\d{0,4}", text) else ""
         raise ValueError(f"expected a number of days such as 30d, found {text!r}{hint}")
@@ -240,7 +240,7 @@ def whole_days(text: str) -> int: ...
 @overload
 def whole_days(text: str | None) -> int | None: ...
 def whole_days(text: str | None) -> int | None:
-    """Number of days in text such as 30d; None of None."""
+    """Return the number of days of text such as 30d; None for None."""
     return None if text is None else int(text.removesuffix("d"))
 
 
@@ -273,11 +273,11 @@ class WindowConfig(Section):
 
     @property
     def last_day(self) -> dt.date | None:
-        """The last day, where it is given."""
+        """The last day if it is configured, otherwise None."""
         return None if self.until is None else _parse_date(self.until)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """The other keys only mean something with a column."""
+        """Check that other keys have a column."""
         for key in ("until", "half_life"):
             if getattr(self, key) is not None and self.column is None:
                 yield key, "only goes with window.column, found window.column=null"
@@ -292,7 +292,7 @@ class StoreConfig(Section):
     """Store to publish the lookup table in."""
 
     path: Text
-    """Folder of the published tables; made if it is not there."""
+    """Folder of the published tables; created if it does not exist."""
     table: Name
     """Name of the table: letters, digits, '-', '_' and '.'."""
     publish: Literal["current", "candidate"] = "current"
@@ -362,7 +362,7 @@ class SegmentsConfig(Section):
     """
 
     def positives(self, pooling: bool) -> int:
-        """Rows with label 1 that a segment needs. pooling : whether segments are partially pooled."""
+        """Return the resolved min_positives. pooling : whether segments are partially pooled."""
         return self.min_positives or (100 if pooling else 10)
 
 
@@ -418,15 +418,11 @@ class GateConfig(Section):
     """Requirements for a new table before it goes live; a table that fails stays a candidate, exit 4."""
 
     min_rows: int = Field(1000, ge=0)
-    """Rows that the table must have been fitted to, at least; with weights, as many as they count for
-    (log.weights).
-    """
+    """Least number of rows that the table is fitted to; with weights, as log.weights counts them."""
     min_positives: int = Field(10, ge=0)
-    """Rows with label 1 that it must have been fitted to, at least, and as many with label 0; with weights as
-    gate.min_rows.
-    """
+    """Least number of rows with label 1, and of rows with label 0; with weights as gate.min_rows."""
     max_rows_drop: float = Field(0.5, ge=0, le=1)
-    """The largest share by which it may have fewer rows, and less weight, than the current version. 1: any."""
+    """The largest relative decrease of its rows, and of their weight, against the current version's. 1: any."""
     ranking: bool = True
     """true: scores must rank; refused if the AUC is below 0.5 beyond chance (2.33 standard errors), as with
     inverted labels, or if all scores get one probability.
@@ -451,29 +447,29 @@ class GateConfig(Section):
 
     @property
     def share(self) -> float | None:
-        """The share of rows that are held out, where it is one."""
+        """Share of rows that are held out; None if days or no rows are."""
         return None if self.holdout is None or self.holdout[-1] not in "0123456789" else float(self.holdout)
 
     @property
     def days(self) -> int:
-        """The number of last days that are held out."""
+        """Number of last days that are held out."""
         return int(self.holdout[:-1]) if self.holdout and self.holdout.endswith("d") else 0
 
     @property
     def holds_out(self) -> bool:
-        """True if rows are held out, as far as the configuration alone says it."""
+        """True if a share or days are held out; False for auto and none."""
         return self.share is not None or self.days > 0
 
     def resolved(self, *, window: WindowConfig, live: bool) -> GateConfig:
-        """The same with `auto` replaced by what it means here. live : whether there is a current version."""
+        """Return a copy with `auto` resolved. live : whether there is a current version."""
         if self.holdout != AUTO_HOLDOUT:
             return self
         by_days = window.column is not None and whole_days(window.last) > 1
-        found = NO_HOLDOUT if not live else "1d" if by_days else "0.1"
-        return self.model_copy(update={"holdout": found})
+        holdout = NO_HOLDOUT if not live else "1d" if by_days else "0.1"
+        return self.model_copy(update={"holdout": holdout})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """The other keys only mean something with a holdout."""
+        """Check that refit=false has a holdout."""
         if not self.refit and not self.holds_out:
             yield "refit", f"only goes with gate.holdout, found gate.holdout={self.holdout}"
 
@@ -512,7 +508,7 @@ class EvaluateSection(Section):
     """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Only what is measured can be required."""
+        """Check the names of the measures."""
         for name in self.require:
             if name not in REQUIRABLE:
                 yield "require", f"expected names among {', '.join(REQUIRABLE)}, found {name!r}"
@@ -533,9 +529,7 @@ class ScoredConfig(Section):
     window's last day.
     """
     mode: Literal["new", "replace"] = "new"
-    """Treatment of output.path where it holds an earlier result. new: refuse. replace: put the new output, whole,
-    in its place.
-    """
+    """Treatment of an earlier result in output.path. new: refuse. replace: the complete new output replaces it."""
     column: Text = "probability"
     """Name of the column with the calibrated probability."""
     version_column: Text = "table_version"
@@ -554,8 +548,8 @@ class ClassifierConfig(Section):
     """A classifier that `logcal generate` trained."""
 
     path: Text | None = None
-    """Its folder, or that of the generated log. The log then has features: their score is added as log.score, with
-    the probability and the decision. null: the log has scores.
+    """Folder of the classifier, or of the generated log. The log then has features: their score is added as
+    log.score, with the probability and the decision. null: the log has scores.
     """
     packages: Packages = ("sklearn",)
     """Packages whose types may be loaded with it: sklearn, xgboost, lightgbm, catboost."""
@@ -564,13 +558,13 @@ class ClassifierConfig(Section):
 
 
 class RangeSection(Section):
-    """Scores that a table is not for."""
+    """Limit of scores outside the table's range."""
 
     max_outside_range: float = Field(0.5, ge=0, le=1)
     """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted to.
-    Above it nothing is written (exit code 4; follow refuses the file by name): such scores are often of another model,
-    or in percent. From 0.01 on there is a warning. These rows get the probability at the end of the range, or by a
-    smooth curve that goes on (docs/methods.md).
+    Above it nothing is written (exit code 4; follow refuses the file): such scores often come from another model, or
+    are in percent. From 0.01 on there is a warning. These rows get the probability at the end of the range, or of a
+    smooth curve that continues beyond it (docs/methods.md).
     """
 
 
@@ -581,7 +575,7 @@ class ScoreSection(RangeSection):
     """With window.column: the number of last days to score, such as 1d. null: window.last."""
     max_unseen: float = Field(1.0, ge=0, le=1)
     """With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it does not
-    know. Above it nothing is written (exit code 4). From 0.01 on there is a warning.
+    have. Above it nothing is written (exit code 4). From 0.01 on there is a warning.
     """
 
 
@@ -593,9 +587,7 @@ class ReportConfig(Section):
     day, {job} the command's name.
     """
     mode: Literal["new", "replace"] = "new"
-    """Treatment of report.path where it holds another report. new: refuse. replace: put the new one, whole, in its
-    place.
-    """
+    """Treatment of another report in report.path. new: refuse. replace: the complete new report replaces it."""
 
 
 class PageConfig(Section):

@@ -111,11 +111,11 @@ OFF = 3.3
 
 def judge_held_out(
     config: GateConfig,
-    held: HeldOut,
+    holdout: HeldOut,
     fitted_positives: float,
     spread: float | None = 0.0,
     *,
-    explicit: bool = True,
+    by_user: bool = True,
 ) -> Verdict:
     """Check a map on held-out rows.
 
@@ -126,19 +126,19 @@ def judge_held_out(
     fitted_positives : weight of the rows with label 1 that the map was fitted to
     spread : standard deviation between days of the logarithm of observed over expected positives, if the held-out rows
         are of other days than the fitted ones; None: unknown
-    explicit : whether gate.holdout was set by the user; otherwise too few rows give no warning
+    by_user : whether gate.holdout was set by the user; otherwise too few rows give no warning
     """
-    if held.rows.rarer < RARE:
+    if holdout.rows.rarer < RARE:
         few = (
             f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
-            f"{held.rows.rarer:,.10g} of the rarer one"
+            f"{holdout.rows.rarer:,.10g} of the rarer one"
         )
-        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], [few] if explicit else [])
+        return Verdict(holdout.as_dict() | {"judged": False, "compared": False}, [], [few] if by_user else [])
     failed: list[tuple[str, str]] = []
     warnings = []
     spread = DAYS_VARY if spread is None else spread
-    bars, against = held.bars, held.against if held.fresh.rarer >= RARE else None
-    if (message := _unexpected(held, fitted_positives, spread)) is not None:
+    bars, against = holdout.bars, holdout.against if holdout.fresh.rarer >= RARE else None
+    if (message := _unexpected(holdout, fitted_positives, spread)) is not None:
         if against is not None and (against.log_loss.difference or 0.0) < 0:
             warnings.append(f"{message}; the current version is further off")
         else:
@@ -146,23 +146,23 @@ def judge_held_out(
     if config.ranking and bars is not None and bars.auc is not None and bars.auc_error is not None:
         message = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
         failed += [("ranking", message)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
-    if held.loss is not None and math.isinf(held.loss):
+    if holdout.loss is not None and math.isinf(holdout.loss):
         message = "found an infinite log loss on held-out rows, of a label that the table gives probability 0"
         failed.append(("holdout", message))
     if against is not None:
         failed += _worse(against, spread)
-        if held.worse:
+        if holdout.worse:
             warnings.append(
-                f"in {counted(len(held.worse), 'segment')} the log loss on held-out rows is worse than the current "
-                f"version's beyond chance: {in_words(held.worse)}"
+                f"in {counted(len(holdout.worse), 'segment')} the log loss on held-out rows is worse than the current "
+                f"version's beyond chance: {in_words(holdout.worse)}"
             )
-    elif held.current and explicit:
+    elif holdout.current and by_user:
         warnings.append(
             f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
-            f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
+            f"label that neither was fitted to, found {holdout.fresh.rarer:,.10g} of the rarer one"
         )
     refusals = [{"rule": rule, "message": message} for rule, message in failed]
-    return Verdict({**held.as_dict(), "judged": True, "compared": against is not None}, refusals, warnings)
+    return Verdict({**holdout.as_dict(), "judged": True, "compared": against is not None}, refusals, warnings)
 
 
 def _worse(against: Comparison, spread: float) -> list[tuple[str, str]]:
@@ -192,31 +192,31 @@ def _by_days(against: Comparison, spread: float) -> float:
     return spread / max(1 - rate, 0.1) * abs(against.expected_new - against.expected_old) / against.weight
 
 
-def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | None:
+def _unexpected(holdout: HeldOut, fitted_positives: float, spread: float) -> str | None:
     """Describe a number of positives that chance and the variation of days do not explain; None otherwise."""
-    observed = held.rows.positives
-    if not held.expected:
+    observed = holdout.rows.positives
+    if not holdout.expected:
         return None
     error = math.sqrt(1 / observed + 1 / max(fitted_positives, 1) + spread**2)
-    if abs(math.log(observed / held.expected)) <= OFF * error:
+    if abs(math.log(observed / holdout.expected)) <= OFF * error:
         return None
-    return f"expected about {held.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
+    return f"expected about {holdout.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
 
 
 def held_out_line(gate: dict[str, Any]) -> str | None:
     """Describe the held-out rows of a manifest's gate; None if nothing was measured."""
-    held = gate.get("holdout") or {}
-    if not isinstance(loss := held.get("log_loss"), float):
+    facts = gate.get("holdout") or {}
+    if not isinstance(loss := facts.get("log_loss"), float):
         return None
-    line = f"log loss on {held['rows']:,.10g} held-out rows: {loss:.4f}"
-    against = held["against_current"]["log_loss"] if held["against_current"] else {}
-    if held["compared"] and against.get("difference") is not None:
+    line = f"log loss on {facts['rows']:,.10g} held-out rows: {loss:.4f}"
+    against = facts["against_current"]["log_loss"] if facts["against_current"] else {}
+    if facts["compared"] and against.get("difference") is not None:
         difference = against["difference"]
-        subset = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
+        on = "" if facts["rows_compared"] == facts["rows"] else f"on {facts['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
             return f"{line}; fitted without them, the table equals the previous version: nothing to compare"
         gap = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
-        line += f", {subset}{gap} the previous version's (standard error {against['error']:.2g})"
+        line += f", {on}{gap} the previous version's (standard error {against['error']:.2g})"
     return line
 
 
