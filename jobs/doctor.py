@@ -114,7 +114,7 @@ def _compiled() -> str:
     Isotonic().fit(np.linspace(0, 1, 100), np.arange(100) % 2)
     seconds = time.perf_counter() - started
     path = pava.pool_groups.stats.cache_path
-    location = f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
+    location = f"kept in {Path(path).parent}" if path else "kept nowhere: each command compiles again"
     return f"{location}; a small fit took {seconds:.1f} s"
 
 
@@ -152,7 +152,7 @@ def _host(_: int) -> str:
 
 def _store(path: Any) -> str:
     if path is None:
-        return "not looked at: give --set store.path=..."
+        return "not checked: give --set store.path=..."
     import uuid
 
     from fsspec.implementations.local import LocalFileSystem
@@ -170,7 +170,7 @@ def _store(path: Any) -> str:
 
 def _log(path: Any) -> str:
     if path is None:
-        return "not looked at: give --set log.path=..."
+        return "not checked: give --set log.path=..."
     from pipeline.log.column_facts import log_facts
 
     paths = [path] if isinstance(path, str) else list(path)

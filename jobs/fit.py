@@ -210,7 +210,7 @@ def _check_interval(recipe: Recipe) -> None:
         raise ConfigError(
             f"calibrator.interval: expected method auto (without candidates and segments) or smooth with posterior, "
             f"found {recipe.method}{' with segments' if recipe.columns else ''}: other methods have no posterior; band "
-            "goes with any, and auto takes what there is"
+            "goes with any, and auto chooses a supported one"
         )
     if recipe.interval == VENN_ABERS and not recipe.isotonic:
         raise ConfigError(

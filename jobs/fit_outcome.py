@@ -77,7 +77,7 @@ def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
         details.append(_choice_line(data))
     if (move := facts.get("largest_score_move")) is not None:
         grid = manifest["config"]["score_table"]["grid"]
-        details.append(f"scores were rounded to {grid}: the largest move is {move:.3g}")
+        details.append(f"scores were rounded to {grid}: the largest change is {move:.3g}")
     if segments is not None:
         details.append(_segments_line(segments))
     waiting = f", {facts['rows_waiting']:,} waiting for their label" if facts.get("rows_waiting") else ""

@@ -103,7 +103,7 @@ class Prepared:
             (
                 f"list: find new files every {config.follow.poll}",
                 "score: copy each file and add the probability (a task for 64 files or 64 MiB)",
-                "commit: write what became of each file to the ledger",
+                "commit: write the outcome of each file to the ledger",
             ),
             (f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
             (f"{self.places.target_root}/", f"{self.ledger.root}/"),
@@ -123,13 +123,13 @@ class Prepared:
                 lease_owner.release()
         except OSError as error:
             raise TemporaryError(
-                f"{self.ledger.root}: a file operation failed ({error}); what was begun is ended by the next run"
+                f"{self.ledger.root}: a file operation failed ({error}); the next run finishes its batch"
             ) from error
 
     def _follow(self, executor: Executor, lease_owner: LeaseOwner) -> Outcome:
         config = self.config
         # Before the ledger is written: the table's name may be mistyped.
-        current = self._current() if config.refit.wanted else self._await_version()
+        current = self._current() if config.refit.enabled else self._await_version()
         if config.follow.rebuild and self.ledger.stream() is None:
             count = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{count:,}")
@@ -181,7 +181,7 @@ class Prepared:
                 # A temporary fault, such as a full disk, ends the run; the next run tries again.
                 raise
             log.warning(
-                "%s: no note of this stream can be left (%s): who removes versions of '%s' does not know of it",
+                "%s: the stream cannot be registered (%s): pruning versions of '%s' does not protect those it uses",
                 self.store.root,
                 error,
                 self.store.table,
@@ -221,7 +221,7 @@ class Prepared:
                 f"The first: {refused[min(refused)]}"
             )
         if not stream.batches and not refits.outcomes[PUBLISHED]:
-            if self.config.refit.wanted:  # an interrupted refit may have left old versions
+            if self.config.refit.enabled:  # an interrupted refit may have left old versions
                 prune(self.store, self.config.retention.versions)
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 

@@ -125,7 +125,7 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, A
     if problems:
         columns = [f"{column.name} ({column.described()})" for column in facts.columns]
         raise InputRejectedError(
-            f"the log at {log} has no column that looks like what is missing; name it, such as with --set "
+            f"the log at {log} has no column that fits the keys below; name it, such as with --set "
             f"{problems[0].partition(':')[0]}=NAME.\n{listing(problems)}\nIts columns:\n{listing(columns)}"
         )
 

@@ -72,7 +72,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
         )
         raise ConfigError(
             f"monitor: expected the settings that {path} began with, {before}, found {current}: evidence under others "
-            "does not add; move the file away to begin anew"
+            "does not add up; move the file away to start again"
         )
     days = _new_days(window, history, version)
     # Without new days, a page of the days tested before may still have to be written.

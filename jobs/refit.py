@@ -78,8 +78,8 @@ class Refits:
     def due(self) -> bool:
         """True if a refit is due: after an alarm, enough time, or enough rows."""
         refit, last = self.config.refit, self.last
-        if not refit.wanted or not last:
-            return refit.wanted
+        if not refit.enabled or not last:
+            return refit.enabled
         every, previous, now = parse_duration(refit.every), last.get("checked", last), time.time()
         # A clock that was set back must not delay refits.
         too_late = every is not None and not 0 <= now - previous["at"] < every
@@ -262,7 +262,7 @@ def check(config: FollowConfig) -> None:
     ConfigError
         The method or its parameters are wrong.
     """
-    if config.refit.wanted:
+    if config.refit.enabled:
         from pipeline.fit.calibration import make_calibrator
 
         make_calibrator(config.calibrator.method, config.calibrator.params)

@@ -106,7 +106,7 @@ def _draw(prepared: Any, path: str) -> None:
         raise ConfigError(f"--graph: expected a file that ends in {', '.join(KINDS)}, found {path}")
     if not hasattr(prepared, "graph"):
         raise ConfigError(
-            "--graph: this job runs others, or what it finds when it looks: draw fit, score, evaluate, generate, "
+            "--graph: this job has no graph before it runs: draw fit, score, evaluate, generate, "
             "compare or monitor"
         )
     content = drawing(prepared.graph(), path)
@@ -140,8 +140,8 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
         try:
             with _no_garbage():
                 prepared: Startable = job.load_module().prepare(config)
-        except NothingToDoError as nothing:
-            nothing.tidy()
+        except NothingToDoError as error:
+            error.tidy()
             raise
         attempt.plan = prepared.plan
         outcome = prepared.execute(executor(threads=prepared.threads))

@@ -54,7 +54,7 @@ def warm() -> Outcome:
     location = (
         f"kept in {Path(cache).parent}"
         if cache
-        else "kept nowhere, since no place can be written to: set LOGCAL_CACHE"
+        else "kept nowhere, since no folder can be written to: set LOGCAL_CACHE"
     )
     summary = {"compiled": new, "kernels": total, "seconds": round(seconds, 1), "place": cache}
     return Outcome(summary, [f"{new} of {total} kernels compiled in {seconds:.0f} s, {location}"])

@@ -313,7 +313,7 @@ def test_a_misfit_is_sent_away_and_a_late_worker_ends_what_a_dead_one_began(plac
     running = start(place, "fit", *dask.settings, *window, "cluster.timeout=60")
     running.await_that(lambda: list(place.store.glob("ads/days/*/run-*")), "a sorted run of a day")
     small = dask.begin_worker(memory="512MiB")
-    running.await_line("a worker came that is not used: cluster.memory: expected workers with at least 1GiB")
+    running.await_line("a worker is not used: cluster.memory: expected workers with at least 1GiB")
     small.wait(timeout=240)
     dask.worker.kill()
     dask.begin_worker()

@@ -282,7 +282,7 @@ def test_other_settings_do_not_add_to_the_same_evidence(place):
     write_day(place / "log", 10)
     look(place)
     write_day(place / "log", 11)
-    with pytest.raises(ConfigError, match="move the file away to begin anew"):
+    with pytest.raises(ConfigError, match="move the file away to start again"):
         planned(place, "monitor.tolerance=1.2")
 
 

@@ -112,7 +112,7 @@ class ClusterWatch:
     def _reason(self, workers: Mapping[str, WorkerSeen]) -> str:
         paused = sum(worker.status == "paused" for worker in workers.values())
         if paused:
-            return f"all {paused} workers are paused, for want of memory: give each more (cluster.memory)"
+            return f"all {paused} workers are paused, since they lack memory: give each more (cluster.memory)"
         return self.manager_message() or self.last_problem
 
     def _check_new_workers(self, workers: Mapping[str, WorkerSeen]) -> None:
@@ -140,7 +140,7 @@ class ClusterWatch:
         self.last_problem = problem
         if self.warned < _MOST_WARNINGS:
             self.warned += 1
-            log.warning("a worker came that is not used: %s", problem)
+            log.warning("a worker is not used: %s", problem)
         soon(lambda: self.client.retire_workers([address], close_workers=True, remove=True))
 
     def _resubmit_from_paused(self, workers: Mapping[str, WorkerSeen]) -> None:

@@ -246,7 +246,7 @@ class FollowSection(Section):
     give_up: sections.Duration = "5m"
     """Time after which a file that cannot be read is refused; until then it may be half-written."""
     lifetime: sections.Duration = "24h"
-    """Time after which the command ends with 0, to be started again by whatever supervises it."""
+    """Time after which the command ends with 0, to be started again by its supervisor."""
     status: bool = False
     """Print the stream's status and exit."""
     retry: Text | None = None
@@ -283,7 +283,7 @@ class RefitSection(Section):
     """
 
     @property
-    def wanted(self) -> bool:
+    def enabled(self) -> bool:
         """True if there are refits."""
         return not (self.every is None and self.rows is None and self.alarm is None)
 
@@ -337,7 +337,7 @@ class FollowConfig(JobConfig):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that refits can be published, and that keys of days have a column of dates."""
-        if self.refit.wanted and self.store.version is not None:
+        if self.refit.enabled and self.store.version is not None:
             yield "store.version", "expected null with refits, which publish new versions, found one"
         if self.refit.mature_after != "0d" and self.window.column is None:
             yield "refit.mature_after", "only goes with window.column, found window.column=null"

@@ -37,8 +37,8 @@ def check_holdout(config: FitConfig) -> None:
     gate = config.gate
     if gate.days and config.window.column is None:
         raise ConfigError(
-            f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: which rows "
-            "are the last is what it says; or hold out a share such as 0.2"
+            f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: it tells "
+            "which rows are the last; or hold out a share such as 0.2"
         )
     if gate.days and gate.days >= whole_days(config.window.last):
         raise ConfigError(
@@ -99,7 +99,7 @@ WHAT_TO_DO = {
     "scale": "Correct the log, or give scores of another kind a table of their own",
     "ranking": "Correct the log",
     "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
-    "holdout": "Are their labels complete and right? If so, the next fit, which includes them, is compared anew",
+    "holdout": "Are their labels complete and right? If so, the next fit, which includes them, is checked again",
 }
 """Remedy by rule; it ends the rule's message."""
 COPIED, COPIES = 1000, 10
