@@ -431,7 +431,7 @@ def test_where_there_is_no_line():
     # Labels that a line parts have no finite maximum.
     parted = Spread(np.linspace(0.1, 0.9, 4), none + 5, np.array([0.0, 0, 5, 5]))
     assert cox(parted) is None
-    assert "no line parts" in agreement(parted).reasons["slope"]
+    assert "no threshold separates" in agreement(parted).reasons["slope"]
 
 
 def test_sampled_negatives_move_the_intercept():

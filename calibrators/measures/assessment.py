@@ -53,7 +53,7 @@ class Measures:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: an infinite log loss is the text "Infinity", so that nobody takes it for one that was not taken."""
+        """For JSON: an infinite log loss is the string "Infinity"; None means that it does not exist."""
         values = asdict(self)
         if self.log_loss is not None and math.isinf(self.log_loss):
             values["log_loss"] = "Infinity"
@@ -71,16 +71,16 @@ class ReliabilityBin:
     Attributes
     ----------
     lower, upper : float
-        Equal-width bins: lower <= probability < upper, the last closed. Equal-frequency groups: the last
-        probability of the group before (the lowest of all in the first group) and the last of this group; where
-        a tie straddles the border both groups have a share of it.
+        Equal-width bins: lower <= probability < upper, the last bin closed. Equal-frequency groups: the last
+        probability of the previous group (of the first group, the lowest of all) and the last of this group; a
+        tie across a border is divided between both groups.
     weight, positives : float >= 0
     mean_prediction, frequency : float in [0, 1], or None for an empty bin
         Weighted mean of the probabilities, and share of positives.
     effective_size : float >= 0
-        The number of observations that the interval counts: the weight where weights are counts of rows, else
-        Kish's effective size (sum of weights)**2 / (sum of squares), a distinct score being one observation; so
-        where weighted rows share scores the interval is wider than it need be, never narrower.
+        Number of observations for the interval. If weights count rows, the weight; else Kish's effective size
+        (sum of weights)**2 / (sum of squares), with a distinct score as one observation: if weighted rows share
+        scores, the interval is too wide, never too narrow.
     interval_low, interval_high : float in [0, 1], or None for an empty bin
         Wilson's 95 % interval of the frequency.
     """
@@ -102,7 +102,7 @@ class Histogram:
 
     Attributes
     ----------
-    edges : tuple of float, ascending, one more than there are bins; bins are closed below, the last above too.
+    edges : tuple of float, ascending, one more than bins; a bin contains its lower edge, the last also its upper.
     weight, positives : tuples of float >= 0
     """
 
@@ -113,16 +113,16 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Assessment:
-    """Everything that is measured of one column of predictions.
+    """Measures, reliability tables and histogram of one column of predictions.
 
     Attributes
     ----------
     weight, positives : float: totals
-    weighted : bool: whether the weights are something else than counts of rows
+    weighted : bool: False if the weights count rows
     lowest, highest : float: range of the predictions
     mean_prediction : float in [0, 1], or None where the predictions are not probabilities
     measures : Measures
-    by_width, by_frequency : tuples of ReliabilityBin, ascending; empty where they are not probabilities
+    by_width, by_frequency : tuples of ReliabilityBin, ascending; empty where the predictions are not probabilities
     histogram : Histogram: over [0, 1], or over the predictions' range where they are not probabilities
     """
 
@@ -189,8 +189,8 @@ class Threshold(NamedTuple):
 
     Attributes
     ----------
-    value : cases with a probability >= value are decided positive; above 1 where no case should be.
-    rate : classification rate that it has on the data it was chosen with, in [0, 1].
+    value : cases with a probability >= value are decided positive; above 1 if no case should be.
+    rate : classification rate on the data from which the threshold was chosen, in [0, 1].
     """
 
     value: float
@@ -200,7 +200,7 @@ class Threshold(NamedTuple):
 def best_threshold(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
 ) -> Threshold:
-    """The threshold that maximises the classification rate.
+    """Choose the threshold that maximises the classification rate.
 
     Parameters
     ----------
@@ -212,13 +212,13 @@ def best_threshold(
     -------
     Threshold
         All values between two neighbouring probabilities give the same decisions. The threshold is 0.5 if that is among
-        the best values; otherwise the middle of the best gap, or of the one nearest to 0.5, or of the lower of two.
+        the best values; otherwise the middle of the best gap. Of several, the gap nearest to 0.5 wins, then the lower.
         Equal probabilities get the same decision. Independent of the order of the cases. O(n log n).
 
     Raises
     ------
     ValueError
-        For probabilities outside [0, 1] and for what `Calibrator.fit` refuses.
+        For probabilities outside [0, 1] and for inputs that `Calibrator.fit` rejects.
 
     References
     ----------
@@ -234,7 +234,7 @@ def best_threshold(
     p, weight, positives = collapse(probabilities, labels, sample_weight)
     if p[0] < 0 or p[-1] > 1:
         raise ValueError(f"probabilities: expected numbers in [0, 1], found {p[0]:g} to {p[-1]:g}")
-    # Deciding positive from the i-th probability on is right for the negatives below and the positives above.
+    # Deciding positive from the i-th probability on is correct for the negatives below and the positives above.
     gains = np.concatenate([[0.0], np.cumsum((weight - positives) - positives)])
     best = np.flatnonzero(gains == gains.max())
     lower = np.concatenate([[0.0], p])[best]
@@ -243,5 +243,5 @@ def best_threshold(
     # The middle of neighbouring doubles may be the lower one, which would be decided positive too.
     values = np.where((values <= lower) & (best > 0), upper, values)
     value = float(values[np.argmin(np.abs(values - 0.5))])
-    right = positives.sum() + gains.max()
-    return Threshold(value, float(min(right / weight.sum(), 1.0)))
+    correct = positives.sum() + gains.max()
+    return Threshold(value, float(min(correct / weight.sum(), 1.0)))

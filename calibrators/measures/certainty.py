@@ -1,4 +1,4 @@
-"""Uncertainty of the measures of predictions, also of arrays: error bars, tests of calibration, decompositions."""
+"""Uncertainty of measures of predictions: error bars, tests of calibration, decompositions, comparisons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.measures.engine import MeasureOptions, Merged, Predict, Sums, column_passes
-from calibrators.measures.predictions import areas_under_roc, check_predictions, measured_passes, one_label
+from calibrators.measures.predictions import areas_under_roc, auc_reason, check_predictions, measured_passes
 from calibrators.measures.spread import Agreement, Spread, agreement
 
 
@@ -25,7 +25,7 @@ from calibrators.measures.spread import Agreement, Spread, agreement
 class ErrorBars:
     """Error bars of measures of predictions; None where a number does not exist, with the reason in `reasons`.
 
-    Weights count rows: one of 2 is the row twice.
+    Weights count rows: a weight of 2 equals a repeated row.
 
     Attributes
     ----------
@@ -35,17 +35,17 @@ class ErrorBars:
         O / E, and its 95 % interval: Wilson's of O / N over E / N, with N the rows.
     ratio_z : float
         (O - E) / sqrt(V), V the sum of p (1 - p): standard normal if every probability is right.
-        These five are of all rows, also where a log holds only a share r of the negatives: then each of them counts
-        1 / r, which adds p**2 (1 - p) (1 / r - 1) to V, and takes as much from the rows of the interval.
+        These numbers, from `observed` on, describe all rows. If a log contains only a share r of the negatives, each
+        counts 1 / r, which adds p**2 (1 - p) (1 / r - 1) to V and reduces the interval's N accordingly.
     spiegelhalter_z : float
         Spiegelhalter's statistic: standard normal if every probability is right.
     score_test, score_test_p : float
-        Of logit P = a + b logit p, the score test of (a, b) = (0, 1), chi-square with 2 degrees of freedom, and its
+        Score test of (a, b) = (0, 1) in logit P = a + b logit p, chi-square with 2 degrees of freedom, and its
         p-value. Rows with p of 0 or 1 are left out.
     left_out : float >= 0
-        Those rows.
+        Number of rows left out of the score test.
     auc, auc_error, auc_low, auc_high : float
-        Area under the ROC curve, DeLong's standard error, and 1.96 errors to either side, within [0, 1].
+        Area under the ROC curve, DeLong's standard error, and 1.96 errors to either side, clipped to [0, 1].
 
     References
     ----------
@@ -84,7 +84,7 @@ def error_bar_passes(predict: Predict | None = None) -> Generator[Pass, Any, Err
     ----------
     predict : callable, optional
         Applied to the scores first; must not decrease with the score. None: the scores are the predictions; if any
-        lies outside [0, 1], only the AUC and its error are taken.
+        lies outside [0, 1], only the AUC and its error are computed.
 
     Raises
     ------
@@ -96,17 +96,17 @@ def error_bar_passes(predict: Predict | None = None) -> Generator[Pass, Any, Err
 
 
 def area_under_roc(weight: Array, positives: Array) -> tuple[float | None, float | None]:
-    """The AUC of few groups of tied rows, ascending, and DeLong's standard error; without compiled code.
+    """Compute the AUC of groups of tied rows, ascending, and DeLong's standard error, without compiled code.
 
-    None where one of the labels has no row, or one row only.
+    The AUC is None if a label has no rows, the error None if a label has at most one row.
     """
     negatives = weight - positives
     hits, misses = math.fsum(positives), math.fsum(negatives)
     if not (hits > 0 and misses > 0):
         return None, None
-    # Of a positive the share of the negatives below it, and half of those tied; of a negative, of the positives.
+    # For a positive, the share of the negatives below it, ties counting 1/2; for a negative, vice versa.
     below, above = (
-        (np.cumsum(own) - own / 2) / total for own, total in ((negatives, misses), (positives, hits))
+        (np.cumsum(counts) - counts / 2) / total for counts, total in ((negatives, misses), (positives, hits))
     )
     auc = math.fsum(positives * below) / hits
     if hits <= 1 or misses <= 1:
@@ -117,90 +117,91 @@ def area_under_roc(weight: Array, positives: Array) -> tuple[float | None, float
 
 
 def error_bars_of(sums: Sums, rows: Sums | None = None, *, tests: bool = True) -> ErrorBars:
-    """The error bars of one column.
+    """Compute the error bars of one column.
 
-    sums : of all rows. rows : of a log of sampled rows, the sums of those that there are, with the odds that they have
-    in it; None: the same. tests : whether to take the tests of single predictions
+    sums : sums that describe all rows
+    rows : for a log of sampled rows, the sums of the sampled rows with the log's odds; None: the same as `sums`
+    tests : whether to compute the tests of single predictions
     """
-    found = {name: float(values[0]) for name, values in error_bars_of_columns(sums, rows or sums).items()}
-    values: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in found.items()}
+    numbers = {name: float(values[0]) for name, values in error_bars_of_columns(sums, rows or sums).items()}
+    values: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in numbers.items()}
     values["reasons"] = reasons = _reasons(sums, values)
     if not tests and values["expected"] is not None:
         values |= dict.fromkeys(("spiegelhalter_z", "score_test", "score_test_p", "left_out"))
-        why = "not taken of predictions before calibration"
-        reasons |= dict.fromkeys(("spiegelhalter_z", "score_test"), why)
+        reason = "not computed for predictions before calibration"
+        reasons |= dict.fromkeys(("spiegelhalter_z", "score_test"), reason)
     return ErrorBars(**values)
 
 
 def _reasons(sums: Sums, values: dict[str, Any]) -> dict[str, str]:
-    found = one_label(sums)
-    if not found and values["auc_error"] is None:
-        found["auc_error"] = "not defined, because one of the labels has one row only"
-    why = {
+    reasons = auc_reason(sums)
+    if not reasons and values["auc_error"] is None:
+        reasons["auc_error"] = "not defined, because one of the labels has one row only"
+    missing = {
         "ratio": "not defined, because every probability is 0",
         "ratio_z": "not defined, because every probability is 0 or 1",
         "spiegelhalter_z": "not defined, because every probability is 0, 1/2 or 1",
         "score_test": "not defined, because it needs two different probabilities between 0 and 1",
     }
     if values["expected"] is None:
-        why = dict.fromkeys(("expected", *why), "not taken, because the scores are not probabilities")
-    return found | {name: reason for name, reason in why.items() if values[name] is None}
+        missing = dict.fromkeys(("expected", *missing), "not taken, because the scores are not probabilities")
+    return reasons | {name: reason for name, reason in missing.items() if values[name] is None}
 
 
 def error_bars_of_columns(sums: Sums, rows: Sums) -> dict[str, Array]:
-    """The numbers of `ErrorBars` by name, of columns; NaN where there is no such number. See `error_bars_of`."""
+    """Compute the numbers of `ErrorBars` of columns, by name; NaN where one does not exist. See `error_bars_of`."""
     proper = np.where(sums.probabilities, 1.0, np.nan)
     with np.errstate(all="ignore"):
-        found = _in_the_large(sums, proper) | _tests(rows, proper) | _auc(rows)
-    return {name: twelve_digits(values) for name, values in found.items()}
+        numbers = _calibration_in_the_large(sums, proper) | _tests(rows, proper) | _auc(rows)
+    return {name: twelve_digits(values) for name, values in numbers.items()}
 
 
 def _auc(sums: Sums) -> dict[str, Array]:
     hits, misses = sums.ranked
-    some = (hits.high > 0) & (misses.high > 0)
+    defined = (hits.high > 0) & (misses.high > 0)
     auc = areas_under_roc(sums)
     variance: Any = 0.0
-    for own, other, places, squares in (
+    for rows, other, linear, quadratic in (
         (hits, misses, kernels.HIT_PLACES, kernels.HIT_SQUARES),
         (misses, hits, kernels.MISS_PLACES, kernels.MISS_SQUARES),
     ):
-        place = sums.of(places)
-        spread = (own * sums.of(squares) - place * place).high / (2.0 * other.high * own.high) ** 2
-        # Rows less one, in the scale of the ranking.
-        variance += np.maximum(spread, 0.0) / np.where(own.high > sums.scale, own.high - sums.scale, np.nan)
-    error = np.where(some, np.sqrt(variance * sums.scale), np.nan)
+        total = sums.of(linear)
+        spread = (rows * sums.of(quadratic) - total * total).high / (2.0 * other.high * rows.high) ** 2
+        # The number of rows minus one, in the scale of the ranking.
+        variance += np.maximum(spread, 0.0) / np.where(rows.high > sums.scale, rows.high - sums.scale, np.nan)
+    error = np.where(defined, np.sqrt(variance * sums.scale), np.nan)
     low, high = np.maximum(0.0, auc - Z_95 * error), np.minimum(1.0, auc + Z_95 * error)
     return {"auc": auc, "auc_error": error, "auc_low": low, "auc_high": high}
 
 
-def _in_the_large(sums: Sums, proper: Array) -> dict[str, Array]:
+def _calibration_in_the_large(sums: Sums, proper: Array) -> dict[str, Array]:
     observed, weight = sums.of(kernels.POSITIVES).high, sums.of(kernels.WEIGHT).high
     expected, variance = sums.of(kernels.PREDICTED).high * proper, sums.of(kernels.VARIANCE).high * proper
-    some = np.where(expected > 0, expected, np.nan)
-    # Where negatives were sampled, fewer rows would say as much.
-    fewer = np.where(variance > 0, sums.of(kernels.INFORMATION).high / variance, 1.0)
-    low, high = wilson_intervals(observed / weight, weight * fewer)
+    positive_expected = np.where(expected > 0, expected, np.nan)
+    # A sample of the negatives carries as much information as fewer unsampled rows.
+    information_share = np.where(variance > 0, sums.of(kernels.INFORMATION).high / variance, 1.0)
+    low, high = wilson_intervals(observed / weight, weight * information_share)
     return {
         "observed": observed,
         "expected": expected,
-        "ratio": observed / some,
-        "ratio_low": low * weight / some,
-        "ratio_high": high * weight / some,
+        "ratio": observed / positive_expected,
+        "ratio_low": low * weight / positive_expected,
+        "ratio_high": high * weight / positive_expected,
         "ratio_z": sums.of(kernels.RESIDUAL).high / np.sqrt(np.where(variance > 0, variance, np.nan)),
     }
 
 
 def _tests(sums: Sums, proper: Array) -> dict[str, Array]:
     spread = sums.of(kernels.SIGNED_VARIANCE).high * proper
-    # In units of the largest weight, whose third power is no number.
+    # In units of the total weight, whose third power may overflow.
     unit = np.ldexp(1.0, -np.frexp(sums.of(kernels.WEIGHT).high)[1])
     terms = (kernels.INNER, kernels.ALONG, kernels.INFORMATION, kernels.ACROSS, kernels.SQUARE)
     u, along, a, b, c = (sums.of(term) * unit for term in terms)
     product = a * c
     determinant = (product - b * b).high
-    # Two distinct probabilities that rounding has not made one.
-    sure = (a.high > 0) & (determinant > 1e-12 * product.high)
-    test = (u * u * c - u * along * b * 2.0 + along * along * a).high / np.where(sure, determinant, np.nan)
+    # Two distinct probabilities that differ by more than rounding.
+    regular = (a.high > 0) & (determinant > 1e-12 * product.high)
+    test = (u * u * c - u * along * b * 2.0 + along * along * a).high / np.where(regular, determinant, np.nan)
     test = np.maximum(test, 0.0) / unit * proper
     return {
         "spiegelhalter_z": sums.of(kernels.SIGNED).high / np.sqrt(np.where(spread > 0, spread, np.nan)),
@@ -212,17 +213,17 @@ def _tests(sums: Sums, proper: Array) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Certainty:
-    """Uncertainty of the measures of one column of predictions, beside their error bars.
+    """Decompositions of the losses and agreement with outcomes of one column of predictions.
 
     Attributes
     ----------
     decomposition : Decomposition or None
-        Of the Brier score and the log loss, with what chance alone would do, and the reliability curve with its band;
-        None for scores that are no probabilities, and for sampled logs.
+        Decomposition of the Brier score and the log loss, its size under chance alone, and the reliability curve with
+        its band; None for scores that are not probabilities, and for sampled logs.
     debiased_squared_error : float or None
-        The mean squared calibration error over equal-count groups, less what chance adds; below 0 by chance.
+        Mean squared calibration error over equal-count groups minus its bias by chance; may be negative.
     agreement : Agreement or None
-        Cox's line, ICI and smooth calibration error; None for scores that are no probabilities.
+        Cox's line, ICI and smooth calibration error; None for scores that are not probabilities.
     """
 
     decomposition: Decomposition | None
@@ -230,22 +231,22 @@ class Certainty:
     agreement: Agreement | None = None
 
     @classmethod
-    def of(cls, column: Merged, found: Assessment, rate: float = 1.0) -> Certainty:
-        """From a column of predictions and its assessment."""
+    def of(cls, column: Merged, assessment: Assessment, rate: float = 1.0) -> Certainty:
+        """Compute it from a column of predictions and its assessment."""
         spread = None if column.cells is None else Spread.of(column.cells)
-        parts = None
-        if column.blocks is not None and column.drawn is not None and spread is not None:
-            # Of too many predictions to draw labels from each, from cells of 1/512 of log-odds.
-            drawn = column.drawn if column.drawn.size else np.column_stack([spread.p, spread.weight])
-            parts = decompose(column.blocks, drawn, found)
-        agreed = None if spread is None else agreement(spread, rate)
-        return cls(parts, debiased_squared_error(found.by_frequency), agreed)
+        decomposition = None
+        if column.blocks is not None and column.distinct is not None and spread is not None:
+            # If there are too many predictions to draw labels from each, use the cells' middles.
+            distinct = column.distinct if column.distinct.size else np.column_stack([spread.p, spread.weight])
+            decomposition = decompose(column.blocks, distinct, assessment)
+        outcome_agreement = None if spread is None else agreement(spread, rate)
+        return cls(decomposition, debiased_squared_error(assessment.by_frequency), outcome_agreement)
 
 
 def error_bars(
     probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
 ) -> ErrorBars:
-    """Observed over expected, tests of calibration, and the AUC's error, of predictions in memory.
+    """Compute observed over expected, tests of calibration, and the AUC's error for predictions in memory.
 
     Parameters
     ----------
@@ -268,14 +269,14 @@ def error_bars(
 def certainty(
     probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
 ) -> Certainty:
-    """Decompose losses and compute Cox's line, ICI and smooth ECE, each beside chance, in memory.
+    """Decompose losses and compute Cox's line, ICI and smooth ECE, for predictions in memory.
 
-    Parameters and notes as `error_bars`; 200 draws of labels take some tenths of a second.
+    Parameters and notes as in `error_bars`; 200 draws of labels take some tenths of a second.
 
     Examples
     --------
-    >>> found = certainty([0.1, 0.4, 0.4, 0.8], None, [0, 0, 1, 1])
-    >>> found.decomposition.brier.uncertainty
+    >>> uncertainty = certainty([0.1, 0.4, 0.4, 0.8], None, [0, 0, 1, 1])
+    >>> uncertainty.decomposition.brier.uncertainty
     0.25
     """
     points, _ = check_predictions(probability, weight, positives)
@@ -285,7 +286,7 @@ def certainty(
 def compare(
     old: npt.ArrayLike, new: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
 ) -> Comparison:
-    """Two predictions of the same rows, by the paired differences of their losses.
+    """Compare two predictions of the same rows by the paired differences of their losses.
 
     Parameters
     ----------
@@ -307,8 +308,8 @@ def compare(
         points, order = check_predictions(column, weight, positives)
         if points.score[0] < 0 or points.score[-1] > 1:
             raise ValueError(f"{name}: expected probabilities in [0, 1], found {points.score[[0, -1]]}")
-        back = np.argsort(order)
-        columns.append([one[back] for one in points])
+        inverse = np.argsort(order)
+        columns.append([values[inverse] for values in points])
     (p, w, k), (q, *_) = columns
     return comparison_of([pair_sums(p, q, w, k)[0]])
 
@@ -323,16 +324,16 @@ def certainty_passes(
     rate: float = 1.0,
     tests: bool = True,
 ) -> Generator[Pass, Any, tuple[Assessment, ErrorBars, Certainty]]:
-    """Yield the passes that take everything of one column of predictions, receive their results, return it.
+    """Yield the passes that measure one column of predictions, receive their results, return all measures.
 
     predict, bins, histogram_bins, rows, parts, rate : see `predictions.assessment_passes`
-    tests : whether to take the tests of single predictions
+    tests : whether to compute the tests of single predictions
     """
     if rate == 1.0:
-        wanted = MeasureOptions(predict, blocks=True, cells=True)
-        assessed, column = yield from measured_passes(wanted, bins, histogram_bins, rows, parts)
+        options = MeasureOptions(predict, blocks=True, cells=True)
+        assessed, column = yield from measured_passes(options, bins, histogram_bins, rows, parts)
         return assessed, error_bars_of(column.sums, tests=tests), Certainty.of(column, assessed)
-    # Measures are of all rows, tests of those that there are.
+    # Measures describe all rows, tests use the sampled rows.
     all_rows = measured_passes(MeasureOptions(predict, rate=rate), bins, histogram_bins, rows)
     sampled = column_passes(MeasureOptions(predict, odds=rate, cells=True))
     (assessed, column), sampled_column = yield from side_by_side(all_rows, sampled)

@@ -17,7 +17,7 @@ from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A mean loss of two predictions of the same rows.
+    """Mean losses of two predictions of the same rows, and their difference.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class PairedDifference:
     difference : float or None
         new - old; below 0 the new predictions are better. None where either is infinite.
     error : float or None
-        Its standard error: the rows are pairs, so that what both predictions have in common cancels.
+        Standard error of the difference, from the differences of single rows.
     """
 
     old: float
@@ -37,18 +37,18 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two predictions of the same rows.
+    """Comparison of two predictions of the same rows.
 
-    Weights count rows: one of 2 is the row twice.
+    Weights count rows: a weight of 2 equals a repeated row.
 
     Attributes
     ----------
     weight, positives : float
     log_loss, brier : PairedDifference
     infinite_old, infinite_new : float >= 0
-        Rows whose label was given probability 0.
+        Number of rows whose label was given probability 0.
     uncertainty : float >= 0
-        The log loss of the share of positives as the prediction for every row (UNC).
+        Log loss if every row is predicted the share of positives (UNC).
     expected_old, expected_new : float >= 0
         Sums of the probabilities.
     moved : float >= 0
@@ -68,10 +68,10 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: an infinite loss is None."""
-        found = asdict(self)
-        for loss in (found["log_loss"], found["brier"]):
+        values = asdict(self)
+        for loss in (values["log_loss"], values["brier"]):
             loss |= {name: None for name, value in loss.items() if value is not None and math.isinf(value)}
-        return found
+        return values
 
 
 def comparison_passes(old: Predict | None, new: Predict | None) -> Generator[Pass, Any, Comparison]:
@@ -96,12 +96,12 @@ def comparison_passes(old: Predict | None, new: Predict | None) -> Generator[Pas
     >>> import numpy as np
     >>> from calibrators.arithmetic.passes import Points, run_in_memory
     >>> points = Points(np.array([0.2, 0.6]), np.array([10.0, 10.0]), np.array([3.0, 6.0]))
-    >>> found = run_in_memory(comparison_passes(None, lambda s: np.array([0.3, 0.6])), points)
-    >>> round(found.log_loss.difference, 5), round(found.log_loss.error, 5)
+    >>> comparison = run_in_memory(comparison_passes(None, lambda s: np.array([0.3, 0.6])), points)
+    >>> round(comparison.log_loss.difference, 5), round(comparison.log_loss.error, 5)
     (-0.01408, 0.03918)
     """
-    found: Comparison = yield Pass(partial(_chunk, old, new), comparison_of)
-    return found
+    comparison: Comparison = yield Pass(partial(_chunk, old, new), comparison_of)
+    return comparison
 
 
 def _chunk(old: Predict | None, new: Predict | None, points: Points) -> Pair:
@@ -111,10 +111,10 @@ def _chunk(old: Predict | None, new: Predict | None, points: Points) -> Pair:
 
 
 def pair_sums(p: Array, q: Array, w: Array, k: Array, starts: Integers | None = None) -> Pair:
-    """The sums that comparisons of predictions p and q of the same rows need.
+    """Compute the sums that comparisons of predictions p and q of the same rows need.
 
-    w, k : the rows' weights, and those of the rows with label 1. Any rows in any order.
-    starts : where each of several columns begins, and the end; none is empty
+    w, k : weights of the rows, and of their positives; rows in any order
+    starts : index of each column's first row, and the number of rows; no column is empty. None: one column
 
     Returns
     -------
@@ -134,23 +134,24 @@ def pair_sums(p: Array, q: Array, w: Array, k: Array, starts: Integers | None = 
 def _terms(p: Array, q: Array, w: Array, k: Array) -> list[Array]:
     n = w - k
     with np.errstate(divide="ignore"):
-        logs = [(-np.log(one), -np.log1p(-one)) for one in (p, q)]
+        logs = [(-np.log(chance), -np.log1p(-chance)) for chance in (p, q)]
     terms = [w, k, w * p, w * q, w * np.abs(p - q)]
     finite = []
-    for one, (hit, miss) in zip((p, q), logs, strict=True):
-        never, always = one <= 0, one >= 1
+    for chance, (hit, miss) in zip((p, q), logs, strict=True):
+        never, always = chance <= 0, chance >= 1
         terms.append(np.where(never, k, 0.0) + np.where(always, n, 0.0))
         finite.append((np.where(never, 0.0, hit), np.where(always, 0.0, miss)))
-    both = [((p > 0) & (q > 0), (p < 1) & (q < 1)), (True, True)]
-    for losses, sure in zip((finite, [((1 - one) ** 2, one**2) for one in (p, q)]), both, strict=True):
+    squared = [((1 - chance) ** 2, chance**2) for chance in (p, q)]
+    both_finite = ((p > 0) & (q > 0), (p < 1) & (q < 1))
+    for losses, masks in ((finite, both_finite), (squared, (True, True))):
         terms += [k * hit + n * miss for hit, miss in losses]
-        apart = [np.where(fine, new - old, 0.0) for fine, old, new in zip(sure, *losses, strict=True)]
-        terms += [k * apart[0] + n * apart[1], k * apart[0] ** 2 + n * apart[1] ** 2]
+        hit, miss = (np.where(mask, new - old, 0.0) for mask, old, new in zip(masks, *losses, strict=True))
+        terms += [k * hit + n * miss, k * hit**2 + n * miss**2]
     return terms
 
 
 def comparison_of(parts: list[Pair]) -> Comparison:
-    """The comparison over all parts of a column, from their `pair_sums`."""
+    """Build the comparison of a column from the `pair_sums` of its parts."""
     total = stacked(parts).total()
     weight, positives, expected_old, expected_new, moved, infinite_old, infinite_new, *losses = (
         total.high.tolist()
@@ -172,9 +173,9 @@ def comparison_of(parts: list[Pair]) -> Comparison:
 
 
 def _paired(infinite: tuple[float, float], sums: list[float], weight: float) -> PairedDifference:
-    """From the sums of both losses, of their differences, and of the squares of these."""
+    """Build a difference. sums : of the old and the new losses, their differences, and their squares."""
     before, after = (
-        math.inf if some else twelve(loss / weight) for loss, some in zip(sums, infinite, strict=False)
+        math.inf if rows else twelve(loss / weight) for loss, rows in zip(sums, infinite, strict=False)
     )
     if any(infinite):
         return PairedDifference(before, after, None, None)

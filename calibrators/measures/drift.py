@@ -1,9 +1,9 @@
-"""Drift: evidence, day by day, that a table's probabilities are no longer right, which may be looked at every day.
+"""Drift: sequential evidence, day by day, that a table's probabilities are no longer right.
 
 A day's evidence for a change of the log odds by a is the likelihood ratio of its labels under the probabilities with
-that change, against the nearest probabilities that are still within the tolerance. While all odds are right within the
-tolerance its expectation is at most 1, so the running product is a supermartingale, and the chance that it ever reaches
-1 / alpha is at most alpha (Ville), however often it is looked at.
+that change, against the nearest probabilities within the tolerance. While all odds are right within the tolerance, its
+expectation is at most 1. So the running product is a supermartingale, and the probability that it ever reaches
+1 / alpha is at most alpha (Ville), even if it is checked every day.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from calibrators.arithmetic.passes import Array, Pass, Points
 from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
 
 CHANGES = (-0.7, -0.4, -0.2, -0.1, -0.05, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""The changes of the log odds that are looked for, beyond the tolerance."""
+"""Alternatives of the test: changes of the log odds beyond the tolerance."""
 
 TOLERANCE = 1.05
-"""Factor up to which odds may be wrong."""
+"""Largest acceptable ratio of wrong to right odds."""
 
 
 class Evidence(NamedTuple):
-    """The evidence of one day.
+    """Evidence of one day.
 
-    logs : tuple of float, one of each of `CHANGES`: log likelihood ratios; infinite where a row got a label that the
-        table called impossible.
-    rows, observed, expected : float: rows, positives, and the sum of the probabilities
+    logs : tuple of float, one for each of `CHANGES`: log likelihood ratios; infinite if a row has a label to which the
+        table gave probability 0
+    rows, observed, expected : float: number of rows, positives, and the sum of the probabilities
     """
 
     logs: tuple[float, ...]
@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
 
 
 def evidence_pass(predict: Predict | None, tolerance: float = TOLERANCE) -> Pass:
-    """The pass over a day's score table that yields its `Evidence`.
+    """Make the pass over a day's score table that yields its `Evidence`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def evidence_pass(predict: Predict | None, tolerance: float = TOLERANCE) -> Pass
 
     Notes
     -----
-    O(m); the same however the day was cut. Weights count rows; rows must be independent.
+    O(m). Does not depend on the division into parts. Weights count rows; rows must be independent.
     """
     return Pass(partial(_chunk, predict, tolerance), evidence_of)
 
@@ -62,7 +62,7 @@ def _chunk(predict: Predict | None, tolerance: float, points: Points) -> Pair:
 
 
 def evidence_sums(p: Array, w: Array, k: Array, tolerance: float, starts: Integers | None = None) -> Pair:
-    """The sums that evidence of points needs, of columns of these one after the other; shape (columns, sums)."""
+    """Compute the sums that evidence needs, for columns stored one after the other; shape (columns, sums)."""
     return sum_terms(partial(_terms, tolerance), (p, w, k), starts)
 
 
@@ -71,19 +71,19 @@ def _terms(tolerance: float, p: Array, w: Array, k: Array) -> list[Array]:
     terms = [w, k, w * p, np.where(impossible, w, 0.0)]
     for change in CHANGES:
         shift = math.copysign(math.log(tolerance), change)
-        # What the normalisation loses, a logarithm of 1 and more.
+        # The logarithm of the normalisation, >= 0.
         low, high = sorted((math.exp(shift), math.exp(shift + change)))
         terms.append(w * np.log1p((high - low) * p / (1.0 - p + low * p)))
     return terms
 
 
 def evidence_of(parts: list[Pair]) -> Evidence:
-    """The evidence of a column, from the `evidence_sums` of its parts."""
+    """Compute the evidence of a column from the `evidence_sums` of its parts."""
     total = stacked(parts).total()
     weight, positives, expected, impossible = total.high[:4].tolist()
-    # Each positive has gained the change, and every row what the normalisation has lost.
-    lost = total[4:] * np.where(np.array(CHANGES) > 0, -1.0, 1.0)
-    logs = twelve_digits((Pair.of(np.array(CHANGES)) * positives + lost).high).tolist()
+    # The log likelihood ratio: the change for each positive, minus the normalisation of every row.
+    normalisation = total[4:] * np.where(np.array(CHANGES) > 0, -1.0, 1.0)
+    logs = twelve_digits((Pair.of(np.array(CHANGES)) * positives + normalisation).high).tolist()
     if impossible:
         logs = [math.inf] * len(CHANGES)
     return Evidence(tuple(logs), twelve(weight), twelve(positives), twelve(expected))
@@ -91,46 +91,46 @@ def evidence_of(parts: list[Pair]) -> Evidence:
 
 @dataclass(frozen=True)
 class DriftState:
-    """Evidence of the days so far: eleven numbers.
+    """Accumulated evidence of the days so far.
 
     Attributes
     ----------
     days : int
-    logs : tuple of float, one of each of `CHANGES`: the logarithm of the product of the days' evidence, started on
-        each day with a share of the whole, so that any day may be the first of the change.
+    logs : tuple of float, one for each of `CHANGES`: logarithm of a mixture of the products of the days' evidence
+        since each day, since any day may be the first of the change
     """
 
     days: int = 0
     logs: tuple[float, ...] = (-math.inf,) * len(CHANGES)
 
     def after(self, evidence: Evidence) -> DriftState:
-        """The state after one day more."""
+        """Return the state after one more day."""
         t = self.days + 1
         start = -math.log(t) - math.log(t + 1)
-        moved = (
-            float(np.logaddexp(log, start)) + own for log, own in zip(self.logs, evidence.logs, strict=True)
+        logs = (
+            float(np.logaddexp(log, start)) + new for log, new in zip(self.logs, evidence.logs, strict=True)
         )
-        return DriftState(t, tuple(moved))
+        return DriftState(t, tuple(logs))
 
     @property
     def log_e(self) -> float:
-        """The logarithm of the e-value: mean over the changes, and what is left for days to come."""
-        rest = -math.log(self.days + 1)
+        """Logarithm of the e-value: mean over the changes, plus the mixture's share of future days."""
+        future = -math.log(self.days + 1)
         mean = float(np.logaddexp.reduce(np.array(self.logs))) - math.log(len(self.logs))
-        return float(np.logaddexp(mean, rest))
+        return float(np.logaddexp(mean, future))
 
     @property
     def direction(self) -> float:
-        """The change of the log odds with the most evidence."""
+        """Change of the log odds with the most evidence."""
         return CHANGES[int(np.argmax(self.logs))]
 
 
 def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:
-    """Tell which of several e-values are alarms, with a share of false ones of at most alpha (e-BH).
+    """Tell which e-values are alarms, with a false discovery rate of at most alpha (e-BH).
 
     Parameters
     ----------
-    log_e : array-like, shape (n,): logarithms of current e-values; of one table, n = 1: an alarm from 1 / alpha on
+    log_e : array-like, shape (n,): logarithms of current e-values; if n = 1, an e-value >= 1 / alpha is an alarm
     alpha : float in (0, 1)
 
     References
@@ -146,10 +146,10 @@ def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:
     e = np.asarray(log_e, dtype=np.float64)
     order = np.argsort(-e, kind="stable")
     enough = e[order] >= math.log(e.size / alpha) - np.log(np.arange(1, e.size + 1))
-    found = np.zeros(e.size, np.bool_)
+    is_alarm = np.zeros(e.size, np.bool_)
     count = int(np.flatnonzero(enough)[-1]) + 1 if enough.any() else 0
-    found[order[:count]] = True
-    return found
+    is_alarm[order[:count]] = True
+    return is_alarm
 
 
 def stability_index(reference: npt.ArrayLike, now: npt.ArrayLike) -> tuple[float, float]:
@@ -162,8 +162,8 @@ def stability_index(reference: npt.ArrayLike, now: npt.ArrayLike) -> tuple[float
     Returns
     -------
     psi, ks : float >= 0
-        PSI over at most 20 cells of nearly equal reference weight, joined from the given ones, half an observation
-        added to each. If nothing has changed it is about (1 / n + 1 / m) times a chi-square with 19 degrees of freedom.
+        PSI over at most 20 groups of cells of nearly equal reference weight, with half an observation added to each.
+        Without a change it is about (1 / n + 1 / m) times a chi-square with 19 degrees of freedom.
 
     Examples
     --------

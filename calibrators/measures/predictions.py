@@ -1,7 +1,7 @@
 """Measures of predictions, in memory and in passes over the parts of a score table.
 
-All numbers are rounded to 12 significant digits of sums that have more digits. So they depend neither on the order of
-the observations, nor on their division into parts, nor on whether repeated rows were added up.
+All numbers are computed from sums with more than 12 significant digits and rounded to 12. So they depend neither on the
+order of the observations, nor on their division into parts, nor on whether repeated rows were added up.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 
 AssessmentPasses = Generator[Pass, Any, Assessment]
 
-_ELSEWHERE = {
+_LAZY_IMPORTS = {
     "Agreement": "spread",
     "Certainty": "certainty",
     "Comparison": "comparison",
@@ -84,13 +84,13 @@ _ELSEWHERE = {
     "compare": "certainty",
     "error_bars": "certainty",
 }
-"""Names that are measures, too, by the module that they are in: those import this one."""
+"""Further public names and their modules. They are imported on access, because these modules import this one."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"calibrators.measures.{_ELSEWHERE[name]}"), name)
+    return getattr(importlib.import_module(f"calibrators.measures.{_LAZY_IMPORTS[name]}"), name)
 
 
 THRESHOLD = 0.5
@@ -103,7 +103,7 @@ def measure(
     positives: npt.ArrayLike,
     bins: int = 10,
 ) -> Measures:
-    """Measures of predictions in memory. See `assess`.
+    """Compute measures of predictions in memory; see `assess`.
 
     Examples
     --------
@@ -122,21 +122,21 @@ def assess(
     histogram_bins: int = 50,
     rows: int | None = None,
 ) -> Assessment:
-    """Measures, reliability tables and histogram of predictions in memory.
+    """Compute measures, reliability tables and histogram of predictions in memory.
 
     Parameters
     ----------
     probability : array-like, shape (n,), finite, in any order
         Predictions; equal ones are a tie. If any lies outside [0, 1] they are scores, not probabilities: only
-        measures of the ranking are taken.
+        the AUC is computed.
     weight : array-like, shape (n,), finite, > 0; None for 1
         A weight of 2 equals a repeated row.
     positives : array-like, shape (n,), in [0, weight]
-        The weight of the label 1: where an entry is one row, its label times its weight.
+        Weight of the label 1; of an entry of one row, its label times its weight.
     bins, histogram_bins : int >= 1
     rows : int, optional
-        Number of rows behind the weights, if known: weights that are whole numbers but do not add up to it are
-        weights, not counts (it matters to the intervals of the reliability tables only).
+        Number of rows, if known: whole weights that do not add up to it are weights, not counts of rows. Used only
+        for the intervals of the reliability tables.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def assess(
 def check_predictions(
     probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
 ) -> tuple[Points, npt.NDArray[np.int64]]:
-    """Predictions in ascending order, and their places before; see `assess`. Raises ValueError as it does."""
+    """Check predictions as `assess` does. Return them in ascending order, and their original positions."""
     p = np.asarray(probability, dtype=np.float64) + 0.0
     if p.ndim != 1 or p.size == 0:
         raise ValueError(f"probability: expected shape (n,) with n >= 1, found shape {p.shape}")
@@ -169,15 +169,15 @@ def check_predictions(
     for name, column in (("weight", w), ("positives", k)):
         if column.shape != p.shape:
             raise ValueError(f"{name}: expected shape {p.shape} as probability has, found {column.shape}")
-    for name, fine, wanted in (
+    for name, valid, expected in (
         ("probability", np.isfinite(p), "finite numbers"),
         ("weight", np.isfinite(w) & (w > 0), "finite numbers > 0"),
         ("positives", (k >= 0) & (k <= w), "numbers in [0, weight]"),
     ):
-        if not fine.all():
-            bad = np.flatnonzero(~fine)
+        if not valid.all():
+            invalid = np.flatnonzero(~valid)
             raise ValueError(
-                f"{name}: expected {wanted}, found {bad.size} others, the first at index {bad[0]}"
+                f"{name}: expected {expected}, found {invalid.size} others, the first at index {invalid[0]}"
             )
     if np.all(p[:-1] <= p[1:]):
         return Points(*(np.ascontiguousarray(column) for column in (p, w, k))), np.arange(p.size)
@@ -203,8 +203,8 @@ def assessment_passes(
         map). None: the scores are the predictions.
     bins, histogram_bins, rows : see `assess`
     parts : sequence of (float, array), optional
-        Where they are known: of each part the first score and the weight, as addends. They save a pass where all
-        weights are whole numbers; no number depends on them.
+        First score and weight (as addends) of each part, if known. They save a pass if all weights are whole numbers;
+        the results are the same.
     rate : float > 0
         For a log of sampled rows: the kept share of the negatives divided by the kept share of the positives. Measures
         describe all rows: a negative weighs 1 / rate.
@@ -217,41 +217,41 @@ def assessment_passes(
     Notes
     -----
     Two passes, or one with `parts`. The second needs the few parts in which an equal-frequency group ends (or, for
-    scores that are not probabilities, all parts for the histogram over their range). State: some hundred sums a part.
+    scores that are not probabilities, all parts for the histogram over their range). State: some hundred sums per part.
     """
     passes = measured_passes(MeasureOptions(predict, rate=rate), bins, histogram_bins, rows, parts)
     return (yield from passes)[0]
 
 
 def measured_passes(
-    wanted: MeasureOptions,
+    options: MeasureOptions,
     bins: int = 10,
     histogram_bins: int = 50,
     rows: int | None = None,
     parts: Sequence[tuple[float, Array]] = (),
 ) -> Generator[Pass, Any, tuple[Assessment, Merged]]:
-    """`assessment_passes`, with the column that the assessment is made of. wanted : its edges are filled in."""
+    """`assessment_passes` that also return the merged column. options : `edges` are filled in here."""
     for name, number in (("bins", bins), ("histogram_bins", histogram_bins)):
         if number < 1:
             raise ValueError(f"{name}: expected a whole number >= 1, found {number}")
-    column = yield from column_passes(replace(wanted, edges=bin_edges(bins, histogram_bins)), bins, parts)
+    column = yield from column_passes(replace(options, edges=bin_edges(bins, histogram_bins)), bins, parts)
     if column.sums.probabilities[0]:
-        fine = _histogram([0.0, *_inner(histogram_bins), 1.0], column.sums)
-        return _assessed(column.sums, bins, fine, rows), column
+        histogram = _histogram([0.0, *_inner_edges(histogram_bins), 1.0], column.sums)
+        return _assessment_of(column.sums, bins, histogram, rows), column
     edges = _edges_over(float(column.sums.low[0]), float(column.sums.high[0]), histogram_bins)
-    again = MeasureOptions(wanted.predict, tuple(edges[1:-1].tolist()), wanted.rate)
-    found = yield Pass(partial(part_state, again, None), partial(merge, again, 1))
-    return _assessed(column.sums, bins, _histogram(edges.tolist(), found.sums), rows), column
+    histogram_options = MeasureOptions(options.predict, tuple(edges[1:-1].tolist()), options.rate)
+    merged = yield Pass(partial(part_state, histogram_options, None), partial(merge, histogram_options, 1))
+    return _assessment_of(column.sums, bins, _histogram(edges.tolist(), merged.sums), rows), column
 
 
-def bin_edges(*several: int) -> tuple[float, ...]:
-    """Edges of so many bins of equal width of [0, 1], but 0 and 1, and the threshold: doubles nearest to i / bins."""
-    return tuple(sorted({THRESHOLD, *(edge for bins in several for edge in _inner(bins))}))
+def bin_edges(*counts: int) -> tuple[float, ...]:
+    """Inner edges i / bins of equal-width bins of [0, 1], for each number of bins, and the threshold; ascending."""
+    return tuple(sorted({THRESHOLD, *(edge for bins in counts for edge in _inner_edges(bins))}))
 
 
-def _inner(bins: int) -> list[float]:
-    found: list[float] = (np.arange(1, bins) / bins).tolist()
-    return found
+def _inner_edges(bins: int) -> list[float]:
+    edges: list[float] = (np.arange(1, bins) / bins).tolist()
+    return edges
 
 
 def _edges_over(low: float, high: float, bins: int) -> Array:
@@ -262,49 +262,49 @@ def _edges_over(low: float, high: float, bins: int) -> Array:
     return np.maximum.accumulate(np.clip(low * (1 - t) + high * t, low, high))
 
 
-# From sums to results, of all columns at once.
+# Results of all columns from their sums.
 
 
 def measures_of_columns(sums: Sums, groups: Groups, bins: int) -> dict[str, Array]:
-    """The `MEASURES` of columns of predictions, and the mean prediction; NaN where there is no such number.
+    """Compute the `MEASURES` of columns, their mean prediction, weight and positives; NaN where one does not exist.
 
-    groups : of equal weight. bins : of equal width
+    groups : groups of equal weight. bins : number of bins of equal width
     """
     weight, positives = sums.of(kernels.WEIGHT), sums.of(kernels.POSITIVES)
     proper = np.where(sums.probabilities, weight.high, np.nan)
     halves = bins_of(sums, [0.0, THRESHOLD, 1.0])
-    right = halves.weight[:, 0] - halves.positives[:, 0] + halves.positives[:, 1]
+    correct = halves.weight[:, 0] - halves.positives[:, 0] + halves.positives[:, 1]
     infinite = sums.of(kernels.INFINITE).high > 0
     with np.errstate(all="ignore"):
         brier = sums.of(kernels.BRIER).high / proper
-        errors = [calibration_errors(own) for own in (groups, bins_of(sums, [0.0, *_inner(bins), 1.0]))]
-        found = {
+        errors = [calibration_errors(g) for g in (groups, bins_of(sums, [0.0, *_inner_edges(bins), 1.0]))]
+        measures = {
             "auc": areas_under_roc(sums),
-            "accuracy": right / proper,
+            "accuracy": correct / proper,
             "brier": brier,
             "rmse": np.sqrt(brier),
             "log_loss": np.where(
                 infinite & ~np.isnan(proper), np.inf, sums.of(kernels.LOG_LOSS).high / proper
             ),
         }
-        for how, (mean, largest) in zip(("frequency", "width"), errors, strict=True):
-            found[f"ece_{how}"] = np.where(np.isnan(proper), np.nan, mean)
-            found[f"mce_{how}"] = np.where(np.isnan(proper), np.nan, largest)
-        found["mean_prediction"] = sums.of(kernels.PREDICTED).high / proper
-        found |= {"weight": weight.high, "positives": positives.high}
-    return {name: twelve_digits(values) for name, values in found.items()}
+        for grouping, (mean, largest) in zip(("frequency", "width"), errors, strict=True):
+            measures[f"ece_{grouping}"] = np.where(np.isnan(proper), np.nan, mean)
+            measures[f"mce_{grouping}"] = np.where(np.isnan(proper), np.nan, largest)
+        measures["mean_prediction"] = sums.of(kernels.PREDICTED).high / proper
+        measures |= {"weight": weight.high, "positives": positives.high}
+    return {name: twelve_digits(values) for name, values in measures.items()}
 
 
 def calibration_errors(groups: Groups) -> tuple[Array, Array]:
-    """Expected and maximum calibration error of columns over their groups."""
+    """Compute the expected and the maximum calibration error of columns over their groups."""
     weight = np.where(groups.weight > 0, groups.weight, np.nan)
     with np.errstate(all="ignore"):
-        apart = np.where(groups.weight > 0, groups.gap, 0.0)
-        return apart.sum(axis=1) / groups.weight.sum(axis=1), np.fmax.reduce(apart / weight, axis=1)
+        gap = np.where(groups.weight > 0, groups.gap, 0.0)
+        return gap.sum(axis=1) / groups.weight.sum(axis=1), np.fmax.reduce(gap / weight, axis=1)
 
 
 def areas_under_roc(sums: Sums) -> Array:
-    """AUC of columns; NaN for one class."""
+    """Compute the AUC of columns; NaN where all labels are equal."""
     hits, misses = sums.ranked
     with np.errstate(all="ignore"):
         pairs = 2.0 * hits.high * misses.high
@@ -312,9 +312,9 @@ def areas_under_roc(sums: Sums) -> Array:
 
 
 def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, Array]:
-    """Numbers of groups, shape (columns, groups), by their names in `ReliabilityBin`; NaN of empty ones.
+    """Compute the numbers of groups, shape (columns, groups), by their names in `ReliabilityBin`; NaN if empty.
 
-    weighted : of columns, whether weights are something else than counts of rows
+    weighted : shape (columns,): False if the weights count rows
     """
     weight = np.where(groups.weight > 0, groups.weight, np.nan)
     with np.errstate(all="ignore"):
@@ -328,20 +328,20 @@ def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, 
         }
 
 
-# Of one column.
+# Results of one column.
 
 
-def _assessed(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> Assessment:
+def _assessment_of(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> Assessment:
     proper, weighted = bool(sums.probabilities[0]), _weighted(sums, rows)
     low, high = float(sums.low[0]), float(sums.high[0])
-    # Scores that are no probabilities may be as large as doubles are: of those the AUC alone is taken.
+    # Scores that are not probabilities may overflow in the other measures, which are then not used.
     with np.errstate(all="ignore"):
         groups = groups_of(sums)
-        values = {name: float(own[0]) for name, own in measures_of_columns(sums, groups, bins).items()}
-    reasons, widths = one_label(sums), [0.0, *_inner(bins), 1.0]
+        values = {name: float(column[0]) for name, column in measures_of_columns(sums, groups, bins).items()}
+    reasons, widths = auc_reason(sums), [0.0, *_inner_edges(bins), 1.0]
     if not proper:
-        why = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
-        reasons |= dict.fromkeys((name for name in MEASURES if name != "auc"), why)
+        reason = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
+        reasons |= dict.fromkeys((name for name in MEASURES if name != "auc"), reason)
     elif math.isinf(values["log_loss"]):
         infinite = float(sums.of(kernels.INFINITE).high[0])
         reasons["log_loss"] = (
@@ -364,8 +364,8 @@ def _assessed(sums: Sums, bins: int, histogram: Histogram, rows: int | None) -> 
     )
 
 
-def one_label(sums: Sums) -> dict[str, str]:
-    """Why there is no AUC, if there is none."""
+def auc_reason(sums: Sums) -> dict[str, str]:
+    """Give the reason why a column has no AUC, if it has none."""
     hits, misses = sums.ranked
     if hits.high[0] > 0 and misses.high[0] > 0:
         return {}
@@ -374,22 +374,22 @@ def one_label(sums: Sums) -> dict[str, str]:
 
 def _weighted(sums: Sums, rows: int | None) -> bool:
     # Whole weights > 0 that add up to the number of rows are all 1.
-    return not sums.whole[0] or (rows is not None and bool(sums.of(kernels.WEIGHT).high[0] != rows))
+    return not sums.integral[0] or (rows is not None and bool(sums.of(kernels.WEIGHT).high[0] != rows))
 
 
 def _reliability(borders: list[float], groups: Groups, weighted: bool) -> tuple[ReliabilityBin, ...]:
     table = bins_as_table(groups, np.array([weighted]))
     with np.errstate(all="ignore"):
-        ends = wilson_intervals(table["frequency"], table["effective_size"])
-    table |= dict(zip(("interval_low", "interval_high"), ends, strict=True))
+        intervals = wilson_intervals(table["frequency"], table["effective_size"])
+    table |= dict(zip(("interval_low", "interval_high"), intervals, strict=True))
     table = {name: twelve_digits(column) for name, column in table.items()}
-    found = []
+    bins = []
     for i, (lower, upper) in enumerate(pairwise(borders)):
         row: dict[str, Any] = {name: float(column[0, i]) for name, column in table.items()}
         if math.isnan(row["weight"]):
             row = dict.fromkeys(row) | dict.fromkeys(("weight", "positives", "effective_size"), 0.0)
-        found.append(ReliabilityBin(lower=lower, upper=upper, **row))
-    return tuple(found)
+        bins.append(ReliabilityBin(lower=lower, upper=upper, **row))
+    return tuple(bins)
 
 
 def _histogram(edges: list[float], sums: Sums) -> Histogram:

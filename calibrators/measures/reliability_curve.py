@@ -12,19 +12,19 @@ from calibrators.arithmetic.pooling import pool_points
 from calibrators.measures.decomposition import mean_losses
 
 CELLS = 1000
-"""Groups of neighbouring predictions that labels are drawn for: some thousand are as good as the rows."""
+"""Largest number of cells of neighbouring predictions from which labels are drawn."""
 
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """Observed frequencies of predicted probabilities, by isotonic regression of the labels on them.
+    """Observed frequency as a function of the predicted probability, by isotonic regression.
 
     Attributes
     ----------
     predicted : float64 array, ascending: the lowest and the highest probability of each block
     observed : float64 array, of the same shape: the frequency of positives in the block
     miscalibration, discrimination, uncertainty : float >= 0
-        The parts of the Brier score, which is miscalibration - discrimination + uncertainty.
+        Parts of the Brier score, which is miscalibration - discrimination + uncertainty.
     """
 
     predicted: Array
@@ -36,7 +36,7 @@ class ReliabilityCurve:
 
 @dataclass(frozen=True)
 class ConsistencyBand:
-    """Range of the curve, at each prediction by itself, if every probability were right.
+    """Pointwise range of the reliability curve if every probability were right.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class ConsistencyBand:
 def probability_points(
     labels: npt.ArrayLike, probabilities: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
 ) -> Points:
-    """Points of predicted probabilities. Raises ValueError for what is not in [0, 1], and as `collapse` does."""
+    """Make points of predicted probabilities. Raises ValueError as `collapse` does, and outside [0, 1]."""
     p = check_scores(probabilities)
     check_labels(labels, p.size)
     outside = np.flatnonzero((p < 0) | (p > 1))
@@ -66,7 +66,7 @@ def probability_points(
 
 
 def reliability_curve(points: Points) -> ReliabilityCurve:
-    """The curve and the decomposition of the Brier score. O(m).
+    """Compute the curve and the decomposition of the Brier score. O(m).
 
     points : scores are probabilities in [0, 1]
 
@@ -104,9 +104,9 @@ def consistency_band(
 
     Parameters
     ----------
-    points : scores are probabilities in [0, 1]. Weights that are not whole count as Kish's effective number of rows,
-        (sum of weights)**2 / sum of squares, spread as the weights are.
-    level : float in (0, 1): share of the draws inside, at each prediction by itself
+    points : scores are probabilities in [0, 1]. Fractional weights are scaled to add up to Kish's effective number of
+        rows, (sum of weights)**2 / sum of squares.
+    level : float in (0, 1): share of the draws inside the band, at each prediction
     draws : int >= 1
     seed : int >= 0
 
@@ -129,7 +129,7 @@ def consistency_band(
 
 
 def _cells(points: Points) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Mean probability and number of rows of cells of neighbours, ascending and distinct."""
+    """Group neighbouring points into cells: distinct ascending mean probabilities, and numbers of rows."""
     weight = points.weight
     if not np.array_equal(weight, np.floor(weight)):
         weight = weight * (weight.sum() / np.square(weight).sum())
@@ -138,8 +138,8 @@ def _cells(points: Points) -> tuple[Array, npt.NDArray[np.int64]]:
     _, start = np.unique(cell, return_index=True)
     rows = np.add.reduceat(weight, start)
     p = np.add.reduceat(weight * points.score, start) / rows
-    # Rounding may put a mean beside a single value: cells are told apart by their places.
+    # Rounding may break the order of the means, or make two equal.
     p = np.maximum.accumulate(np.clip(p, 0.0, 1.0))
-    whole = np.maximum(1, np.rint(rows)).astype(np.int64)
+    counts = np.maximum(1, np.rint(rows)).astype(np.int64)
     distinct, first = np.unique(p, return_index=True)
-    return distinct, np.add.reduceat(whole, first)
+    return distinct, np.add.reduceat(counts, first)

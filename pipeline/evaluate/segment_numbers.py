@@ -117,7 +117,7 @@ def _numbers(
     """Numbers of segments, shape (segments, fields)."""
     groups = groups_of(sums)
     measures = measures_of_columns(sums, groups, bins)
-    table = bins_as_table(groups, ~sums.whole | weighted)
+    table = bins_as_table(groups, ~sums.integral | weighted)
     weight, p = table["weight"], table["mean_prediction"]
     with np.errstate(all="ignore"):
         row = weight / table["effective_size"]
