@@ -471,6 +471,12 @@ def test_the_smooth_error_is_the_width_at_which_it_is_the_error(seed):
     assert found == pytest.approx(optimize.brentq(lambda h: error(h) - h, 1e-3, 1), abs=1e-4)
 
 
+@pytest.mark.parametrize(("p", "positives"), [(1e-4, 60.0), (1 - 1e-4, 940.0)])
+def test_the_smooth_error_counts_the_whole_residual_at_an_end(p, positives):
+    spread = Spread(np.array([p]), np.array([1000.0]), np.array([positives]))
+    assert smooth_ece(spread) == pytest.approx(0.0599, abs=1e-6)
+
+
 def test_segments_ratios_are_those_of_all_rows():
     rng = np.random.default_rng(6)
     p = np.full(800, 0.2)

@@ -234,6 +234,7 @@ def smooth_ece(spread: Spread) -> float:
     cell = np.rint(spread.p * _SMOOTH_CELLS).astype(np.int64)
     residual = np.bincount(cell, spread.positives - spread.weight * spread.p, _SMOOTH_CELLS + 1)
     residual = residual / spread.weight.sum()
+    residual[[0, -1]] *= 2.0  # an end coincides with its mirror image
     # Reflection at both ends gives a periodic function, with twice the interval as period.
     reflected = np.concatenate([residual, residual[-2:0:-1]])
     spectrum = np.fft.rfft(reflected)
@@ -242,7 +243,7 @@ def smooth_ece(spread: Spread) -> float:
     def error(width: float) -> float:
         smoothed = np.fft.irfft(spectrum * np.exp(-0.5 * (width * frequency) ** 2), reflected.size)
         inside = np.abs(smoothed[: _SMOOTH_CELLS + 1])
-        # A residual at an end has no mirror image, so its smoothed value is twice too large.
+        # Integrate by the trapezoidal rule.
         return float(inside[1:-1].sum() + inside[0] / 2 + inside[-1] / 2)
 
     low, high = 0.0, 1.0
