@@ -31,7 +31,7 @@ from pipeline.sort.run_files import (
     SignedRows,
     Tagged,
     read_run,
-    restored,
+    restore_run,
     write_run,
 )
 
@@ -74,7 +74,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives,
         path = tmp_path_factory.mktemp("run") / "run"
         run = write_run(path, written)
         assert path.stat().st_size == run.file_bytes
-        again, rest = restored(str(path), run.sizes, np.append(run.index, [7.0]))
+        again, rest = restore_run(str(path), run.sizes, np.append(run.index, [7.0]))
         assert rest.tolist() == [7.0]
         for found in (run, again):
             sizes = (len(negatives), len(positives), len(rows), len(entries), *[len(tags)] * 3)
@@ -83,7 +83,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives,
                 # Bit for bit.
                 assert one.tobytes() == np.ascontiguousarray(other).tobytes()
         with pytest.raises(ValueError, match="numbers, found"):
-            restored(str(path), run.sizes, run.index[:-1])
+            restore_run(str(path), run.sizes, run.index[:-1])
 
 
 @given(
@@ -367,7 +367,7 @@ def test_rows_and_entries_are_merged_in_the_order_of_score_and_code(seed, n, m):
     score, tag = random.integers(0, 9, n) / 4, random.integers(0, 12, n)
     own = random.integers(0, 9, m) / 4, random.integers(0, 6, m), random.integers(1, 9, m) * 1.0, np.ones(m)
     bucket = CodedBucket(score, tag, (np.empty(0), np.empty(0, np.int64), np.empty(0)), own)
-    found = np.stack([np.asarray(column, np.float64) for column in bucket.in_order()])
+    found = np.stack([np.asarray(column, np.float64) for column in bucket.sorted_entries()])
     rows = np.stack([score, tag >> 1, np.ones(n), tag & 1])
     whole = np.concatenate([rows, np.stack(own)], axis=1)
     assert (np.lexsort((found[1], found[0])) == np.arange(n + m)).all()

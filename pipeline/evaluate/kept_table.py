@@ -24,7 +24,7 @@ from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
 from pipeline.log.windows import Window, day_of
-from pipeline.sort.folding import together
+from pipeline.sort.folding import merge_entries
 from pipeline.sort.run_files import RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import SortPlan, add_up
@@ -170,7 +170,7 @@ def _write_points(
         return write_points_run(score, weight, positives, folder, index)
     encoder = Encoder(segments)
     code = encoder.encode(batch)
-    entries = expand_coded(together(Coded(score, code.astype(np.int64), weight, positives)))
+    entries = expand_coded(merge_entries(Coded(score, code.astype(np.int64), weight, positives)))
     # How many rows each segment had is known of the version that kept them.
     held = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), held)

@@ -1,4 +1,4 @@
-"""Buckets: ranges of scores, each gathered from all sorted runs; the second stage of the out-of-core sort."""
+"""Buckets: the second stage of the out-of-core sort, which gathers ranges of scores from all runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibrators.arithmetic.passes import Array, Blocks, Points
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
-from pipeline.sort.folding import recode, together
+from pipeline.sort.folding import merge_entries, recode
 from pipeline.sort.run_files import (
     CODED_ENTRIES,
     CODED_ROWS,
@@ -36,13 +36,14 @@ from pipeline.sort.segments import Codes
 TableOf = Callable[[int], Codes]
 
 HEAVY = 3
-"""Times the bytes of a bucket: when so much of rows with segments is gathered, a tie is heavy, and ties are folded."""
+"""Multiple of a bucket's bytes above which ties of rows with segments are folded while the bucket is read."""
 
 
 def splitters(runs: list[Run], bucket_bytes: int) -> Array:
-    """Scores that cut all runs into buckets of about `bucket_bytes`; never inside a tie.
+    """Choose scores that cut all runs into buckets of about `bucket_bytes`; never inside a tie.
 
-    Bucket b holds splitters[b - 1] <= score < splitters[b]. The error is at most one stride a section a run.
+    Bucket b holds splitters[b - 1] <= score < splitters[b]. A bucket's size is off by at most one stride per section
+    and run.
     """
     sample = np.concatenate([part for run in runs for part in run.samples])
     sizes = np.concatenate(
@@ -54,26 +55,26 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
     )
     order = np.argsort(sample, kind="stable")
     sample, sizes = sample[order], sizes[order]
-    before = np.cumsum(sizes, dtype=np.int64)
-    whole = before[-1]
-    before -= sizes
+    bytes_before = np.cumsum(sizes, dtype=np.int64)
+    total_bytes = bytes_before[-1]
+    bytes_before -= sizes
     buckets = max(1, -(-sum(run.bytes for run in runs) // bucket_bytes))
-    targets = np.arange(1, buckets) * whole / buckets
-    chosen = np.unique(sample[np.searchsorted(before, targets).clip(max=sample.size - 1)])
+    targets = np.arange(1, buckets) * total_bytes / buckets
+    cuts = np.unique(sample[np.searchsorted(bytes_before, targets).clip(max=sample.size - 1)])
     # Nothing lies below the lowest score.
-    return chosen[chosen > sample[0]]
+    return cuts[cuts > sample[0]]
 
 
-class Places(NamedTuple):
-    """Places of a bucket's rows.
+class BucketSpans(NamedTuple):
+    """Spans of the run files that hold a bucket's rows.
 
     Attributes
     ----------
-    runs : the numbers of the runs to read. paths : of these
-    sections : those that any run has
-    words : uint32 array, shape (runs, columns of these sections, 2): the words to read of each file
-    room, largest : for how many rows of each of all sections: of all runs, and of any one
-    most : bytes to hold before ties are folded
+    runs, paths : numbers and paths of the runs to read
+    sections : sections that any run has
+    words : uint32 array, shape (runs, columns of these sections, 2): first word to read, and one past the last
+    room, largest : upper bounds of the rows of each section, in all runs together and in any one run
+    most_bytes : bytes in memory above which ties are folded
     """
 
     runs: list[int]
@@ -82,55 +83,55 @@ class Places(NamedTuple):
     words: npt.NDArray[np.uint32]
     room: tuple[int, ...]
     largest: tuple[int, ...]
-    most: int
+    most_bytes: int
 
 
-def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
-    """Find the rows of each bucket between edges.
+def bucket_spans(runs: list[Run], edges: Array, bucket_bytes: int) -> list[BucketSpans]:
+    """Find the spans of each bucket.
 
-    edges : float64 array, shape (buckets + 1,), ascending. bucket_bytes : that a bucket without heavy ties has
+    edges : float64 array, shape (buckets + 1,), ascending. bucket_bytes : size of a bucket without heavy ties
     """
     sections = tuple(s for s in range(len(COLUMNS)) if any(run.sizes[s] for run in runs))
     buckets = edges.size - 1
     columns = [column for s in sections for column in COLUMNS[s]]
-    # One array: of a billion rows there are some hundred thousand places, and a small one each takes 0.1 kB more.
+    # One array: a billion rows have some hundred thousand spans, and an array for each would take 0.1 kB more.
     words = np.zeros((len(runs), buckets, len(columns), 2), np.uint32)
     room = np.zeros((buckets, len(COLUMNS)), np.int64)
     largest = np.zeros_like(room)
-    most = HEAVY * bucket_bytes
+    most_bytes = HEAVY * bucket_bytes
     for r, run in enumerate(runs):
         passed = edges[:-1] >= run.below
-        own_words = words[r]
+        run_words = words[r]
         for section in sections:
             start, stop = run_files.blocks_between(run, section, edges)
             start[passed] = stop[passed] = 0
             # The last block may be shorter.
             last = np.minimum(stop * run_files.SAMPLE_STRIDE, run.sizes[section])
-            own = np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
-            room[:, section] += own
-            largest[:, section] = np.maximum(largest[:, section], own)
+            rows = np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
+            room[:, section] += rows
+            largest[:, section] = np.maximum(largest[:, section], rows)
             for column in COLUMNS[section]:
                 c = columns.index(column)
-                own_words[:, c, 0], own_words[:, c, 1] = run.ends[column][start], run.ends[column][stop]
-    there = np.asarray((words[..., 0] < words[..., 1]).any(axis=2))
-    found = []
+                run_words[:, c, 0], run_words[:, c, 1] = run.ends[column][start], run.ends[column][stop]
+    nonempty = np.asarray((words[..., 0] < words[..., 1]).any(axis=2))
+    spans = []
     for b in range(buckets):
-        readers = np.flatnonzero(there[:, b])
+        readers = np.flatnonzero(nonempty[:, b])
         paths = [runs[r].path for r in readers]
-        rows = tuple(room[b].tolist()), tuple(largest[b].tolist())
-        found.append(Places(readers.tolist(), paths, sections, words[readers, b], *rows, most))
-    return found
+        sizes = tuple(room[b].tolist()), tuple(largest[b].tolist())
+        spans.append(BucketSpans(readers.tolist(), paths, sections, words[readers, b], *sizes, most_bytes))
+    return spans
 
 
 class Bucket(NamedTuple):
-    """The rows of a range of scores.
+    """Rows of a range of scores.
 
     Attributes
     ----------
-    negatives, positives : float64 arrays, ascending: scores of rows with label 0 and 1
+    negatives, positives : float64 arrays, ascending: scores of rows of weight 1 with label 0 and 1
     rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
-    entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
-    pooled : what `pool_classes` makes of negatives and positives, where it has been asked
+    entries : scores, and an array with the columns weight and positives, in the order of the runs; None if empty
+    pooled : result of `pool_classes` for negatives and positives, if computed
     """
 
     negatives: Array
@@ -140,54 +141,56 @@ class Bucket(NamedTuple):
     pooled: tuple[Blocks, int] | None = None
 
     @property
-    def plain(self) -> bool:
-        """True if it holds nothing but scores of rows of weight 1."""
+    def unweighted(self) -> bool:
+        """True if the bucket only has scores of rows of weight 1."""
         return self.entries is None and self.rows.size == 0
 
     def points(self) -> Points:
-        """The points of all of them; `rows` are used up."""
-        plain = list(ordering.merge_classes(self.negatives, self.positives))
+        """Return the points of all rows; `rows` is overwritten."""
+        unweighted = list(ordering.merge_classes(self.negatives, self.positives))
         if self.rows.size == 0 and self.entries is None:
-            return Points(*plain)
-        rows = self._rows()
+            return Points(*unweighted)
+        weighted = self._weighted_rows()
         if self.entries is not None:
             entries = sort_entries(*self.entries)
-            at = np.searchsorted(rows[0], entries[0])
-            rows = [np.insert(column, at, more) for column, more in zip(rows, entries, strict=True)]
-        folded = Points(*ordering.sum_ties(*rows))
-        # A log has either weights or whole-number counts, which add exactly.
-        return folded if plain[0].size == 0 else _merged(plain, folded)
+            positions = np.searchsorted(weighted[0], entries[0])
+            weighted = [
+                np.insert(column, positions, new) for column, new in zip(weighted, entries, strict=True)
+            ]
+        folded = Points(*ordering.sum_ties(*weighted))
+        # Without weights the sums are whole numbers, which add exactly.
+        return folded if unweighted[0].size == 0 else _merge_points(unweighted, folded)
 
-    def _rows(self) -> list[Array]:
-        """Scores, weights and positives of the weighted rows, sorted."""
+    def _weighted_rows(self) -> list[Array]:
+        """Return score, weight and positives of the weighted rows, sorted by score."""
         score, signed = sort_pairs(self.rows) if self.rows.size else (np.empty(0), np.empty(0))
         return [score, np.abs(signed), np.maximum(signed, 0.0)]
 
 
-def _merged(columns: list[Array], others: Points) -> Points:
-    """Points of two sorted sets of points with whole-number weights; quick where the others are few.
+def _merge_points(columns: list[Array], others: Points) -> Points:
+    """Merge two sorted sets of points with whole-number weights; fast if `others` are few.
 
-    columns : of the one set, used up
+    columns : first set, overwritten
     """
     score = columns[0]
-    at = np.searchsorted(score, others.score)
-    there = score[np.minimum(at, score.size - 1)] == others.score
-    for column, more in zip(columns[1:], others[1:], strict=True):
-        column[at[there]] += more[there]
+    positions = np.searchsorted(score, others.score)
+    matched = score[np.minimum(positions, score.size - 1)] == others.score
+    for column, sums in zip(columns[1:], others[1:], strict=True):
+        column[positions[matched]] += sums[matched]
     del score, column
-    if not there.all():
-        for i, more in enumerate(others):  # one after the other: each is some MB
-            columns[i] = np.insert(columns[i], at[~there], more[~there])
+    if not matched.all():
+        for i, sums in enumerate(others):  # one column at a time saves some MB
+            columns[i] = np.insert(columns[i], positions[~matched], sums[~matched])
     return Points(*columns)
 
 
 class CodedBucket(NamedTuple):
-    """The rows of a range of scores of a log with segments, in the order of the runs, with the codes of all runs.
+    """Rows of a range of scores of a log with segments, in the order of the runs, with the codes of all runs.
 
     Attributes
     ----------
-    score, tag : float64 and int64 arrays: of rows without weights
-    rows, entries : tuples of arrays: score, code and signed weight; score, code, weight and positives
+    score, tag : float64 and int64 arrays: rows of weight 1
+    rows : score, code and signed weight of weighted rows. entries : score, code, weight and positives
     """
 
     score: Array
@@ -196,36 +199,36 @@ class CodedBucket(NamedTuple):
     entries: tuple[Array, Integers, Array, Array]
 
     @property
-    def plain(self) -> bool:
-        """True if it holds nothing but rows of weight 1."""
+    def unweighted(self) -> bool:
+        """True if the bucket only has rows of weight 1."""
         return self.rows[0].size == 0 and self.entries[0].size == 0
 
-    def in_order(self) -> Coded:
-        """All of them as entries, sorted by score and code."""
+    def sorted_entries(self) -> Coded:
+        """Return all rows as entries, sorted by score and code."""
         score, code, signed = self.rows
         label = (self.tag & 1).astype(np.float64)
-        return together(
+        return merge_entries(
             Coded(*self.entries),
             Coded(score, code, np.abs(signed), np.maximum(signed, 0.0)),
             Coded(self.score, self.tag >> 1, np.ones(label.size), label),
         )
 
 
-def read_bucket(where: Places, low: float, high: float) -> Bucket:
-    """The rows with low <= score < high of all runs."""
-    columns = _read(where, low, high, None)
+def read_bucket(spans: BucketSpans, low: float, high: float) -> Bucket:
+    """Read the rows with low <= score < high of all runs."""
+    columns = _read(spans, low, high, None)
     entries = columns[ENTRIES]
     return Bucket(
-        _sorted(columns[NEGATIVES]),
-        _sorted(columns[POSITIVES]),
+        _sorted_scores(columns[NEGATIVES]),
+        _sorted_scores(columns[POSITIVES]),
         columns[ROWS],
         (entries[:, 0].copy(), entries[:, 1:].copy()) if entries.size else None,
     )
 
 
-def read_coded_bucket(where: Places, low: float, high: float, table_of: TableOf) -> CodedBucket:
-    """The same of a log with segments. table_of : a run's number to the new code of each of its codes."""
-    return _coded(_read(where, low, high, table_of))
+def read_coded_bucket(spans: BucketSpans, low: float, high: float, table_of: TableOf) -> CodedBucket:
+    """Read a bucket of a log with segments. table_of : function from a run's number to its table of new codes."""
+    return _coded(_read(spans, low, high, table_of))
 
 
 def _coded(columns: list[Array]) -> CodedBucket:
@@ -243,78 +246,78 @@ def _columns(rows: Array) -> list[Array]:
     return [np.ascontiguousarray(column) for column in rows.T]
 
 
-def _read(where: Places, low: float, high: float, table_of: TableOf | None) -> list[Array]:
-    """The rows of each section in the order of the runs."""
-    most = where.most if table_of is not None else sum(map(operator.mul, where.room, WIDTHS))
-    kept: list[Words] = [
-        np.empty((min(room, most // width + largest), width // 8), np.uint64)
-        for room, largest, width in zip(where.room, where.largest, WIDTHS, strict=True)
+def _read(spans: BucketSpans, low: float, high: float, table_of: TableOf | None) -> list[Array]:
+    """Read the rows of each section, in the order of the runs."""
+    most_bytes = spans.most_bytes if table_of is not None else sum(map(operator.mul, spans.room, WIDTHS))
+    buffers: list[Words] = [
+        np.empty((min(room, most_bytes // width + largest), width // 8), np.uint64)
+        for room, largest, width in zip(spans.room, spans.largest, WIDTHS, strict=True)
     ]
     filled = [0] * len(COLUMNS)
-    ahead = _ahead(where)
-    numbers = np.empty(max(where.largest), np.uint64)
-    for r, path, spans in zip(where.runs, where.paths, where.words.tolist(), strict=True):
+    prefetched = _prefetch(spans)
+    work = np.empty(max(spans.largest), np.uint64)
+    for r, path, words in zip(spans.runs, spans.paths, spans.words.tolist(), strict=True):
         table = None if table_of is None else table_of(r)
-        with RunFile(path, ahead.pop(path, None), numbers) as file:
-            for section in where.sections:
-                own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]
-                if own[0][0] == own[0][1]:
+        with RunFile(path, prefetched.pop(path, None), work) as file:
+            for section in spans.sections:
+                column_words, words = words[: len(COLUMNS[section])], words[len(COLUMNS[section]) :]
+                if column_words[0][0] == column_words[0][1]:
                     continue
                 start = filled[section]
-                of_ties = section in (ENTRIES, CODED_ENTRIES)
-                bounds = (-np.inf, np.inf) if of_ties else (low, high)
-                _, stop = file.read_rows(own, *bounds, kept[section], start)
-                if of_ties:
-                    block = kept[section][start:stop]
+                folded = section in (ENTRIES, CODED_ENTRIES)
+                bounds = (-np.inf, np.inf) if folded else (low, high)
+                _, stop = file.read_rows(column_words, *bounds, buffers[section], start)
+                if folded:
+                    block = buffers[section][start:stop]
                     scores = block[:, 0].view(np.float64)
                     a, b = np.searchsorted(scores, [low, high])
                     block[: b - a] = block[a:b].copy()
                     stop = start + int(b - a)
                 if table is not None:
-                    recode(kept[section][start:stop, 1], table, labelled=section == TAGGED)
+                    recode(buffers[section][start:stop, 1], table, labelled=section == TAGGED)
                 filled[section] = stop
-        if sum(map(operator.mul, filled, WIDTHS)) > most:
-            most = _fold(kept, filled, where.most, where.largest)
-    return [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
+        if sum(map(operator.mul, filled, WIDTHS)) > most_bytes:
+            most_bytes = _fold_ties(buffers, filled, spans.most_bytes, spans.largest)
+    return [rows[:stop].view(np.float64) for rows, stop in zip(buffers, filled, strict=True)]
 
 
-def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int]) -> int:
-    """Make entries of all rows held, one a score and segment where sums allow it; return how many bytes to hold next.
+def _fold_ties(buffers: list[Words], filled: list[int], most_bytes: int, largest: Sequence[int]) -> int:
+    """Fold all rows read so far into entries, one per score and segment if sums allow; return the next bytes limit.
 
-    A score that very many rows have is in one bucket: what is held of it is bounded by the segments.
+    A heavily tied score lies in a single bucket; after folding, its memory is bounded by the number of segments.
     """
-    bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)])
-    score, code, weight, positives = ordering.expand_coded(bucket.in_order())
+    bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(buffers, filled, strict=True)])
+    score, code, weight, positives = ordering.expand_coded(bucket.sorted_entries())
     filled[:] = [0] * len(filled)
     filled[CODED_ENTRIES] = score.size
-    held = score.size * WIDTHS[CODED_ENTRIES]
-    # Where little was folded, folding again and again would take long.
-    most = max(most, 2 * held)
-    for section, (rows, width) in enumerate(zip(kept, WIDTHS, strict=True)):
-        room = most // width + largest[section] if largest[section] else 0
+    used_bytes = score.size * WIDTHS[CODED_ENTRIES]
+    # A higher limit avoids folding again and again if little was folded.
+    most_bytes = max(most_bytes, 2 * used_bytes)
+    for section, (rows, width) in enumerate(zip(buffers, WIDTHS, strict=True)):
+        room = most_bytes // width + largest[section] if largest[section] else 0
         room = max(room, filled[section])
         if rows.shape[0] < room:
-            kept[section] = np.empty((room, width // 8), np.uint64)
-    out = kept[CODED_ENTRIES]
+            buffers[section] = np.empty((room, width // 8), np.uint64)
+    out = buffers[CODED_ENTRIES]
     for i, column in enumerate((score, code, weight, positives)):
         out[: score.size, i] = column.view(np.uint64)
-    return most
+    return most_bytes
 
 
-def _ahead(where: Places) -> dict[str, dict[int, bytes]]:
-    """Prefetch runs in a store, in as many requests at a time as it takes; of other runs nothing."""
+def _prefetch(spans: BucketSpans) -> dict[str, dict[int, bytes]]:
+    """Prefetch spans of runs in an object store by concurrent requests; skip local runs."""
     return fetch(
         [
             (path, 8 * start, 8 * stop)
-            for path, spans in zip(where.paths, where.words.tolist(), strict=True)
+            for path, words in zip(spans.paths, spans.words.tolist(), strict=True)
             if is_url(path)
-            for start, stop in spans
+            for start, stop in words
             if start < stop
         ]
     )
 
 
-def _sorted(scores: Array) -> Array:
+def _sorted_scores(scores: Array) -> Array:
     flat = scores.reshape(-1)
     sort_scores(flat)
     return flat

@@ -1,8 +1,8 @@
-"""Rows on their way into runs: gathered, sorted, their longer ties folded, written.
+"""Buffers that gather a task's rows, sort them, fold longer ties into sums and write runs.
 
 Rows without weights are sorted as scores alone, one class at a time: twice as fast as pairs, for any finite scores, and
 without loss. Rows with weights are pairs of score and weight, with the label as the weight's sign. Rows with segments
-have their segment's code besides the score. Longer ties become sums.
+have their segment's code besides the score.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder
+from pipeline.sort import folding
 from pipeline.sort.counting import Counted, CountedWeights
-from pipeline.sort.folding import coded_sections, plain_sections, tagged_sections, together, without_short
 from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
 
 _SIGNS = np.array([-1.0, 1.0])
@@ -28,9 +28,9 @@ _SIGNS = np.array([-1.0, 1.0])
 
 
 class Buffer:
-    """Rows without weights, on their way into runs.
+    """Buffer of rows without weights.
 
-    sampling : whether `sums` of the rows' weights are wanted
+    sampling : whether weights are sampling weights, of which `sums` are kept
     """
 
     coded = False
@@ -42,7 +42,7 @@ class Buffer:
         self.folder = folder
         self.index = index
         self.counted = Counted(self.coded)
-        self.held = 0
+        self.size = 0
         self.used_positive = 0
         self.lowest, self.highest = np.inf, -np.inf
         self.runs: list[Run] = []
@@ -53,47 +53,47 @@ class Buffer:
         self.n = self.p = 0
 
     def add(self, rows: Rows) -> int:
-        """Take the usable rows; return how many there were."""
-        good = usable(rows)
-        rows = rows if good.all() else rows.some(good)
-        rest = self.counted.rest(rows) if self._counts(rows) else rows
-        used = rows.score.size - rest.score.size
-        for start in range(0, rest.score.size, self.capacity):
-            part = rest.some(slice(start, start + self.capacity))
-            if self.held + part.score.size > self.capacity:
+        """Add the usable rows; return their number."""
+        valid = usable(rows)
+        rows = rows if valid.all() else rows.some(valid)
+        uncounted = self.counted.count(rows) if self._may_count(rows) else rows
+        used = rows.score.size - uncounted.score.size
+        for start in range(0, uncounted.score.size, self.capacity):
+            part = uncounted.some(slice(start, start + self.capacity))
+            if self.size + part.score.size > self.capacity:
                 self.flush()
-            before = self.held
+            before = self.size
             self._append(part)
-            used += self.held - before
+            used += self.size - before
         return used
 
     def flush(self) -> None:
-        """Write what is held as a run."""
-        if self.held or self.counted.rows:
+        """Write the rows in the buffer as a run."""
+        if self.size or self.counted.rows:
             counted, positive = self.counted.take()
             self.used_positive += positive
             self._write_rows(counted)
-        self.held = self.n = self.p = 0
+        self.size = self.n = self.p = 0
 
-    def _counts(self, rows: Rows) -> bool:
+    def _may_count(self, rows: Rows) -> bool:
         return rows.weight is None
 
     def _append(self, rows: Rows) -> None:
-        own = rows.score, rows.label, self.negatives, self.positives, self.n, self.p
-        self.n, self.p = row_kernels.split_classes(*own)
-        self.held = self.n + self.p
+        arguments = rows.score, rows.label, self.negatives, self.positives, self.n, self.p
+        self.n, self.p = row_kernels.split_classes(*arguments)
+        self.size = self.n + self.p
 
     def _write_rows(self, counted: Coded) -> None:
         negatives, positives = self.negatives[: self.n], self.positives[: self.p]
         self.used_positive += self.p
-        few, counted = without_short(counted)
-        if few.score.size:
-            of_both = (few.weight - few.positives, few.positives)
-            more = [np.repeat(few.score, count.astype(np.int64)) for count in of_both]
-            negatives, positives = np.append(negatives, more[0]), np.append(positives, more[1])
+        short, counted = folding.split_short_ties(counted)
+        if short.score.size:
+            class_counts = (short.weight - short.positives, short.positives)
+            repeated = [np.repeat(short.score, count.astype(np.int64)) for count in class_counts]
+            negatives, positives = np.append(negatives, repeated[0]), np.append(positives, repeated[1])
         sort_scores(negatives)
         sort_scores(positives)
-        self._write(plain_sections(negatives, positives, np.empty((0, 2)), counted))
+        self._write(folding.unsegmented_sections(negatives, positives, np.empty((0, 2)), counted))
 
     def _add_weights(self, signed: Array) -> None:
         if self.sampling:
@@ -102,38 +102,38 @@ class Buffer:
     def _write(self, sections: Sections, segments: RunSegments | None = None) -> None:
         path = f"{self.folder}/run-{self.index:06d}-{len(self.runs):04d}"
         self.runs.append(write_run(path, sections, segments))
-        lowest, highest = sections.ends
+        lowest, highest = sections.score_range
         self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
 
 
 class WeightedBuffer(Buffer):
-    """Rows with weights, on their way into runs."""
+    """Buffer of rows with weights."""
 
     def _allocate(self) -> None:
         self.rows = np.empty((self.capacity, 2))
         self.counted = CountedWeights(coded=False)
 
-    def _counts(self, rows: Rows) -> bool:
+    def _may_count(self, rows: Rows) -> bool:
         return not self.sampling and rows.score.size > 0
 
     def _append(self, rows: Rows) -> None:
         assert rows.weight is not None
-        own = self.rows[self.held : self.held + rows.score.size]
-        np.add(rows.score, 0.0, out=own[:, 0])  # -0.0 is 0.0
-        np.multiply(rows.weight, _SIGNS.take(rows.label), out=own[:, 1])
-        self.held += rows.score.size
+        target = self.rows[self.size : self.size + rows.score.size]
+        np.add(rows.score, 0.0, out=target[:, 0])  # -0.0 is 0.0
+        np.multiply(rows.weight, _SIGNS.take(rows.label), out=target[:, 1])
+        self.size += rows.score.size
 
     def _write_rows(self, counted: Coded) -> None:
-        pairs = self.rows[: self.held]
+        pairs = self.rows[: self.size]
         self.used_positive += int(np.count_nonzero(pairs[:, 1] > 0))
         self._add_weights(pairs[:, 1])
-        self._write(plain_sections(np.empty(0), np.empty(0), pairs, counted))
+        self._write(folding.unsegmented_sections(np.empty(0), np.empty(0), pairs, counted))
 
 
 class CodedBuffer(Buffer):
-    """Rows with segments, with weights or without, on their way into runs.
+    """Buffer of rows with segments, with or without weights.
 
-    encoder : gave the rows' codes, and knows what they stand for
+    encoder : encoder that gave the rows their segments' codes
     """
 
     coded = True
@@ -150,19 +150,19 @@ class CodedBuffer(Buffer):
 
     def _append(self, rows: Rows) -> None:
         assert rows.code is not None
-        own = slice(self.held, self.held + rows.score.size)
-        np.add(rows.score, 0.0, out=self.score[own])  # -0.0 is 0.0
-        slot = self.slot[own]
+        span = slice(self.size, self.size + rows.score.size)
+        np.add(rows.score, 0.0, out=self.score[span])  # -0.0 is 0.0
+        slot = self.slot[span]
         np.multiply(rows.code, 2, out=slot)
         slot += rows.label
         self._add_counts(np.bincount(slot))
         if rows.weight is not None:
-            self.weight[own] = rows.weight
-        self.held = own.stop
+            self.weight[span] = rows.weight
+        self.size = span.stop
 
     def _add_counts(self, counts: npt.NDArray[Any]) -> None:
         if counts.size > self.counts.size:
-            # Not at every batch: with many segments each has new ones.
+            # Twice the size needed, so that it does not grow with every batch: with many segments each has new ones.
             self.counts = np.append(self.counts, np.zeros(2 * counts.size - self.counts.size, np.int64))
         self.counts[: counts.size] += counts.astype(np.int64, copy=False)
 
@@ -173,26 +173,30 @@ class CodedBuffer(Buffer):
         counts = self.counts.reshape(-1, 2)[: len(self.encoder)].copy()
         self.counts[:] = 0
         present = np.flatnonzero(counts[:, 0] | counts[:, 1])
-        places = np.zeros(counts.shape[0], np.int32)
-        places[present] = np.arange(present.size)
-        slot = self.slot[: self.held]
+        new_codes = np.zeros(counts.shape[0], np.int32)
+        new_codes[present] = np.arange(present.size)
+        slot = self.slot[: self.size]
         if present.size < counts.shape[0]:
-            slot = 2 * places[slot >> 1] + (slot & 1)
-        counted = counted._replace(code=places[counted.code].astype(np.int64))
-        own = counts[present]
-        # A run's segments are held until those of all runs are numbered.
-        segments = RunSegments(self.encoder.values_of(present), own.astype(np.min_scalar_type(own.max())))
+            slot = 2 * new_codes[slot >> 1] + (slot & 1)
+        counted = counted._replace(code=new_codes[counted.code].astype(np.int64))
+        by_label = counts[present]
+        # A small integer type: the segments of all runs stay in memory until they are numbered.
+        segments = RunSegments(
+            self.encoder.values_of(present), by_label.astype(np.min_scalar_type(by_label.max()))
+        )
         if self.weighted:
-            self._add_weights(self.weight[: self.held])
-            signed = np.where(slot & 1, self.weight[: self.held], -self.weight[: self.held])
-            sections = coded_sections(self.score[: self.held], slot >> 1, signed)
+            self._add_weights(self.weight[: self.size])
+            signed = np.where(slot & 1, self.weight[: self.size], -self.weight[: self.size])
+            sections = folding.coded_sections(self.score[: self.size], slot >> 1, signed)
         else:
-            few, counted = without_short(counted)
-            score = self.score[: self.held]
-            for label, rows in enumerate((few.weight - few.positives, few.positives)):
-                if rows.size:  # otherwise nothing is copied
-                    score = np.append(score, np.repeat(few.score, rows.astype(np.int64)))
-                    tags = np.repeat(2 * few.code + label, rows.astype(np.int64))
+            short, counted = folding.split_short_ties(counted)
+            score = self.score[: self.size]
+            for label, rows in enumerate((short.weight - short.positives, short.positives)):
+                if rows.size:  # avoids copying the arrays
+                    score = np.append(score, np.repeat(short.score, rows.astype(np.int64)))
+                    tags = np.repeat(2 * short.code + label, rows.astype(np.int64))
                     slot = np.append(slot, tags.astype(np.int32))
-            sections = tagged_sections(score, slot, present.size)
-        self._write(sections._replace(coded_entries=together(sections.coded_entries, counted)), segments)
+            sections = folding.tagged_sections(score, slot, present.size)
+        self._write(
+            sections._replace(coded_entries=folding.merge_entries(sections.coded_entries, counted)), segments
+        )

@@ -1,4 +1,4 @@
-"""Rows whose scores repeat, counted instead of sorted.
+"""Counting of rows with repeated scores in a hash table, instead of sorting them.
 
 Many models give few different scores: trees with few leaves, scores of four digits. If a sample of a batch shows this,
 its rows are summed by score in a hash table, into the entries that sorting and folding would give.
@@ -14,36 +14,36 @@ from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 
 _SLOTS = 1 << 17
-"""Slots of the table: 2 MB. It takes half as many scores."""
+"""Slots of the table (2 MB). It holds at most half as many scores."""
 
 _MOST_ROWS = 1 << 31
-"""Counts are numbers of 32 bits."""
+"""Largest count: counts have 32 bits."""
 
 _SAMPLE = 2048
 _MANY = 16
-"""Scores of a sample that repeat where many do: of less than some hundred thousand scores;
-one score that a tenth of the rows has is less work to sort."""
+"""Repeated scores in a sample above which rows are counted: the batch then has at most some hundred thousand scores.
+A single score that a tenth of the rows share is quicker to sort."""
 
 _TRIAL = 1 << 17
-"""Rows after which it is asked whether most of them had scores that were there."""
+"""Rows after which counting stops unless most of them had scores that were already in the table."""
 
 _NO_CODES = np.empty(0, np.int32)
 
-_ROOM = 22
-"""Bits of the number of weights that are added up."""
+_COUNT_BITS = 22
+"""Bits of the number of weights that are summed."""
 
 _HEADROOM = 8
-"""As many times the first batch's largest weight later ones may have."""
+"""Largest weight of later batches, as a multiple of the first batch's."""
 
 
 class Counted:
-    """Rows of weight 1, added up by score, on their way into a run.
+    """Rows of weight 1, counted by score.
 
-    coded : whether by their segments' codes, too
+    coded : whether rows are also counted by their segments' codes
 
     Attributes
     ----------
-    rows : how many are held
+    rows : number of rows counted
     """
 
     most_rows = _MOST_ROWS
@@ -58,81 +58,83 @@ class Counted:
         self._codes = _NO_CODES
         self._stopped = False
 
-    def rest(self, rows: Rows) -> Rows:
-        """Count rows where that is less work than sorting them; return those that are left, in their order.
+    def count(self, rows: Rows) -> Rows:
+        """Count rows if that is less work than sorting them; return the uncounted rows, in their order.
 
-        These are all rows of a batch whose scores mostly differ; and scores that the table has no room
-        for.
+        Uncounted are all rows of a batch whose scores mostly differ, and rows for whose scores the table has no room.
         """
-        if self._stopped or self.rows + rows.score.size > self.most_rows or not _repeat(rows):
+        if self._stopped or self.rows + rows.score.size > self.most_rows or not _scores_repeat(rows):
             return rows
-        left = np.empty(rows.score.size, np.int64)
-        count = self._count(rows, left)
-        self.rows += rows.score.size - count
-        seen = self.rows + count
-        self._stopped = seen >= _TRIAL and 2 * (self.rows - int(self._table[-1, 0])) < seen
-        return rows if count == rows.score.size else rows.some(left[:count])
+        uncounted = np.empty(rows.score.size, np.int64)
+        remaining = self._count(rows, uncounted)
+        self.rows += rows.score.size - remaining
+        total = self.rows + remaining
+        self._stopped = total >= _TRIAL and 2 * (self.rows - int(self._table[-1, 0])) < total
+        return rows if remaining == rows.score.size else rows.some(uncounted[:remaining])
 
-    def _count(self, rows: Rows, left: npt.NDArray[np.int64]) -> int:
+    def _count(self, rows: Rows, uncounted: npt.NDArray[np.int64]) -> int:
         if self._table.shape[0] == 1:
             self._table = np.zeros((_SLOTS + 1, 2), np.uint64)
             self._codes = np.empty(_SLOTS if self.coded else 0, np.int32)
         code = _NO_CODES if rows.code is None else rows.code
-        count: int = kernels.count_rows(rows.score, rows.label, code, self._table, self._codes, left)
-        return count
+        columns = rows.score, rows.label, code
+        return int(kernels.count_rows(*columns, self._table, self._codes, uncounted))
 
     def take(self) -> tuple[Coded, int]:
-        """Hand over the held rows, in any order, and how many are positive; begin anew."""
-        there = np.flatnonzero(self._table[:-1, 0])
-        key, counts = self._table[there].T
-        code = self._codes[there].astype(np.int64) if self.coded and there.size else np.empty(0, np.int64)
+        """Return the counted rows as entries, in any order, and the number of positives; clear the table."""
+        slots = np.flatnonzero(self._table[:-1, 0])
+        key, counts = self._table[slots].T
+        code = self._codes[slots].astype(np.int64) if self.coded and slots.size else np.empty(0, np.int64)
         self._clear()
         positives = (counts >> np.uint64(32)).astype(np.float64)
         weight = (counts & np.uint64(0xFFFFFFFF)).astype(np.float64) + positives
-        found = Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
-        return found, int(positives.sum())
+        entries = Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
+        return entries, int(positives.sum())
 
 
 class CountedWeights(Counted):
-    """Rows with weights, added up exactly by score, on their way into a run."""
+    """Rows with weights, summed exactly by score."""
 
-    most_rows = 1 << _ROOM
+    most_rows = 1 << _COUNT_BITS
 
-    def _count(self, rows: Rows, left: npt.NDArray[np.int64]) -> int:
+    def _count(self, rows: Rows, uncounted: npt.NDArray[np.int64]) -> int:
         assert rows.weight is not None
         if self._table.shape[0] == 1:
             self._table = np.zeros((_SLOTS + 1, 1), np.uint64)
             self._sums = np.zeros((_SLOTS, 6))
-            # Each part of a weight is a multiple of what its cutter's last bit is, and so is their sum.
+            # Each part of a weight, and so the sum of parts, is a multiple of its cutter's last bit.
             self._positive = 0
             exponent = int(np.frexp(_HEADROOM * rows.weight.max())[1])
-            cutters = np.ldexp(1.5, [exponent + _ROOM - k * (52 - _ROOM) for k in range(3)])
+            cutters = np.ldexp(1.5, [exponent + _COUNT_BITS - k * (52 - _COUNT_BITS) for k in range(3)])
             self._cutters = np.append(cutters, np.ldexp(1.0, exponent))
-        given = rows.score, rows.label, rows.weight
-        count, hits = kernels.count_weights(given, self._table[:, 0], self._sums, self._cutters, left)
+        columns, keys = (rows.score, rows.label, rows.weight), self._table[:, 0]
+        remaining, hits = kernels.count_weights(columns, keys, self._sums, self._cutters, uncounted)
         self._positive += hits
-        return int(count)
+        return int(remaining)
 
     def take(self) -> tuple[Coded, int]:
-        """As `Counted.take`: of each score up to three entries, the components of its sums."""
-        there = np.flatnonzero(self._table[:-1, 0])
-        if not there.size:
+        """As `Counted.take`, with up to three entries for each score: the components of its sums."""
+        slots = np.flatnonzero(self._table[:-1, 0])
+        if not slots.size:
             return super().take()
-        score = (self._table[there, 0] - np.uint64(1)).view(np.float64)
-        parts = [without_codes(score, *self._sums[there, k::3].T) for k in range(3)]
-        found = Coded(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        some = (found.weight != 0) | (found.positives != 0)
+        score = (self._table[slots, 0] - np.uint64(1)).view(np.float64)
+        parts = [without_codes(score, *self._sums[slots, k::3].T) for k in range(3)]
+        entries = Coded(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        nonzero = (entries.weight != 0) | (entries.positives != 0)
         self._clear()
-        return Coded(found.score[some], found.code, found.weight[some], found.positives[some]), self._positive
+        score, weight, positives = (entries[i][nonzero] for i in (0, 2, 3))
+        return Coded(score, entries.code, weight, positives), self._positive
 
 
-def _repeat(rows: Rows) -> bool:
+def _scores_repeat(rows: Rows) -> bool:
     """Tell whether a batch's scores, with their codes, repeat so often that counting is less work than sorting."""
     step = max(1, rows.score.size // _SAMPLE)
-    some = rows.score[::step].view(np.uint64)
+    sample = rows.score[::step].view(np.uint64)
     if rows.code is not None:
-        some = some ^ (rows.code[::step].astype(np.uint64) << np.uint64(32)) * np.uint64(0x9E3779B97F4A7C15)
-    some = np.sort(some)
-    same = some[1:] == some[:-1]
+        sample = sample ^ (rows.code[::step].astype(np.uint64) << np.uint64(32)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+    sample = np.sort(sample)
+    same = sample[1:] == sample[:-1]
     repeated = np.count_nonzero(same[1:] < same[:-1]) + (same.size > 0 and bool(same[-1]))
-    return bool(repeated >= _MANY or 2 * np.count_nonzero(same) >= some.size)
+    return bool(repeated >= _MANY or 2 * np.count_nonzero(same) >= sample.size)

@@ -32,7 +32,7 @@ from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
-from pipeline.sort.run_files import Run, RunSegments, restored
+from pipeline.sort.run_files import Run, RunSegments, restore_run
 from pipeline.sort.run_merging import merge_small
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import add_up
@@ -176,7 +176,7 @@ def read_day(folder: str) -> Kept | None:
         if facts["segments"]:
             run_segments = [*_read_segments(f"{folder}/{SEGMENTS}", len(run_segments))]
         for run, segments in zip(facts["runs"], run_segments, strict=True):
-            one, numbers = restored(f"{folder}/{run['name']}", run["sizes"], numbers, segments)
+            one, numbers = restore_run(f"{folder}/{run['name']}", run["sizes"], numbers, segments)
             if one.file_bytes != sizes.get(run["name"]):
                 return None
             receipt.runs.append(one)

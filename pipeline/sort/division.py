@@ -22,7 +22,7 @@ from logcal.lookup_table import one_array
 from pipeline.execution import Executor
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
-from pipeline.sort.buckets import Places
+from pipeline.sort.buckets import BucketSpans
 from pipeline.sort.run_files import Integers, Run, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import SortPlan, ranges
@@ -184,14 +184,14 @@ class _Side(NamedTuple):
 
 
 def _divide(
-    entry: tuple[Places, float, float], share: float, drawing: _Drawing | None, folder: str, index: int
+    entry: tuple[BucketSpans, float, float], share: float, drawing: _Drawing | None, folder: str, index: int
 ) -> tuple[_Side, _Side]:
-    where, low, high = entry
+    spans, low, high = entry
     code = cell = salt = None
     if drawing is None:
-        points = buckets.read_bucket(where, low, high).points()
+        points = buckets.read_bucket(spans, low, high).points()
     else:
-        entries = buckets.read_coded_bucket(where, low, high, drawing.coding.table).in_order()
+        entries = buckets.read_coded_bucket(spans, low, high, drawing.coding.table).sorted_entries()
         count = drawing.coding.count
         score, code, weight, positives = sum_coded(entries)
         points = Points(score, weight, positives)

@@ -1,4 +1,4 @@
-"""Rows in order, also by their tags where scores are equal, and their longer ties as sums, as runs hold them."""
+"""Sorting of rows by score and tag, and folding of longer ties into sums: the sections of a run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _MOST = 1 << 15
 
 
 def bits_of_tags(codes: int) -> int:
-    """Return the number of bits of the tags of so many codes."""
+    """Return the number of bits of the tags of `codes` codes."""
     return max(1, (2 * codes - 1).bit_length())
 
 
 def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> tuple[Array, Integers]:
-    """Rows in ascending order of score and tag.
+    """Sort rows by score and tag.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
 
     Notes
     -----
-    Rows are scattered by the leading bits of their scores to pieces in which the rest of the score and the tag are one
-    64-bit whole number: these are sorted, and the rows are read back from them. Nothing is gathered. Where that needs
-    too many pieces, as with scores of very many magnitudes and very many segments, pairs are sorted. O(n), but for the
-    tags of equal scores.
+    Rows are scattered by the leading bits of their scores to pieces. Within a piece the rest of the score and the tag
+    are one 64-bit integer; these keys are sorted, and the rows are decoded from them, without a gather. If that needs
+    too many pieces (scores of very many magnitudes and very many segments), pairs are sorted instead. O(n), except for
+    the tags of equal scores.
     """
     n = score.size
     low, high = ordinals(np.array([score.min(), score.max()]))
@@ -64,8 +64,8 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
         pairs.view(np.int64)[:, 1] = tag
         score, out = sort_pairs(pairs)
         tags = out.view(np.int64)
-        places, number = _tied(score)
-        tags[places] = np.sort(number << 32 | tags[places]) & 0xFFFFFFFF
+        tied, number = _tied(score)
+        tags[tied] = np.sort(number << 32 | tags[tied]) & 0xFFFFFFFF
         return score, tags
     while shift > 1 and span >> (shift - 1) <= n // _MOST:
         shift -= 1
@@ -82,31 +82,31 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
 
 
 def order_tagged(score: Array, tag: npt.NDArray[np.signedinteger]) -> Integers:
-    """The places of rows in ascending order of score and tag; equal ones in their order. tag : below 2 ** 32."""
+    """Return the stable order of rows by score and tag. tag : integers below 2 ** 32."""
     order = ascending(np.ascontiguousarray(score))
-    places, number = _tied(score[order])
-    some = order[places]
-    order[places] = some[ascending(number << 32 | tag[some])]
+    tied, number = _tied(score[order])
+    rows = order[tied]
+    order[tied] = rows[ascending(number << 32 | tag[rows])]
     return order
 
 
 def _tied(score: Array) -> tuple[Integers, Integers]:
-    """The places of sorted rows with equal scores, and a number for the score of each.
+    """Return the positions of sorted rows in ties, and the number of each one's tie.
 
-    The number and a row's tag are one whole number.
+    Tie number and tag fit into one 64-bit integer.
     """
     same = score[1:] == score[:-1]
-    places = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    some = score[places]
-    new = np.zeros(places.size, np.bool_)
-    np.not_equal(some[1:], some[:-1], out=new[1:])
-    return places, np.cumsum(new)
+    positions = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    scores = score[positions]
+    new = np.zeros(positions.size, np.bool_)
+    np.not_equal(scores[1:], scores[:-1], out=new[1:])
+    return positions, np.cumsum(new)
 
 
 def recode(column: npt.NDArray[Any], table: npt.NDArray[np.int32], *, labelled: bool) -> None:
-    """Replace a run's own codes by those of all runs, in place.
+    """Replace a run's codes by those of all runs, in place.
 
-    column : whole numbers of 64 bits: codes, or tags where `labelled`. table : the new code of each old one
+    column : 64-bit integers: codes, or tags if `labelled`. table : new code by old code
     """
     old = column.astype(np.int64)
     column[:] = (table[old >> 1].astype(np.int64) << 1) | (old & 1) if labelled else table[old]
@@ -118,28 +118,28 @@ SHORTEST_FOLDED_TIE = 4
 _EMPTY = np.empty(0)
 
 
-def together(*parts: Coded) -> Coded:
-    """Entries of several, sorted by score and code."""
+def merge_entries(*parts: Coded) -> Coded:
+    """Merge sets of entries, sorted by score and code."""
     score, code, weight, positives = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = order_tagged(score, code) if code.size else ascending(score)
     return Coded(score[order], code[order] if code.size else code, weight[order], positives[order])
 
 
-def without_short(counted: Coded) -> tuple[Coded, Coded]:
-    """Ties of rows of weight 1 that are smaller as rows, and the others."""
+def split_short_ties(counted: Coded) -> tuple[Coded, Coded]:
+    """Split ties of rows of weight 1 into those that are smaller as rows, and the others."""
     short = counted.weight < SHORTEST_FOLDED_TIE
-    return Coded(*_those(counted, short)), Coded(*_those(counted, ~short))
+    return Coded(*_select(counted, short)), Coded(*_select(counted, ~short))
 
 
-def _those(columns: Iterable[npt.NDArray[Any]], which: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Some of the numbers of each column; a column may be empty for being absent."""
-    return (column[which] if column.size else column for column in columns)
+def _select(columns: Iterable[npt.NDArray[Any]], index: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Index each column; an empty column is an absent one and stays."""
+    return (column[index] if column.size else column for column in columns)
 
 
-def _longer_ties(score: Array, code: Integers | None = None, bits: int = 0) -> npt.NDArray[np.bool_] | None:
+def _long_ties(score: Array, code: Integers | None = None, bits: int = 0) -> npt.NDArray[np.bool_] | None:
     """Find the sorted rows in ties of at least `SHORTEST_FOLDED_TIE`; None if there are none.
 
-    code : equal in a tie, but for so many lowest bits
+    code : equal in a tie, except for the lowest `bits` bits
     """
     reach = SHORTEST_FOLDED_TIE - 1
     same = score[reach:] == score[:-reach]
@@ -148,68 +148,69 @@ def _longer_ties(score: Array, code: Integers | None = None, bits: int = 0) -> n
         same[near] = code[near] >> bits == code[near + reach] >> bits
     if not same.any():
         return None
-    found = np.zeros(score.size, np.bool_)
+    tied = np.zeros(score.size, np.bool_)
     for i in range(SHORTEST_FOLDED_TIE):
-        found[i : i + same.size] |= same
-    return found
+        tied[i : i + same.size] |= same
+    return tied
 
 
-def _fold(values: Array, label: int) -> tuple[Array, Coded]:
-    """Sorted scores of a class without their longer ties, and the ties as entries."""
-    tied = _longer_ties(values)
+def _fold_class(values: Array, label: int) -> tuple[Array, Coded]:
+    """Split sorted scores of a class into those outside longer ties, and entries for the longer ties."""
+    tied = _long_ties(values)
     if tied is None:
         return values, without_codes(_EMPTY, _EMPTY, _EMPTY)
-    some = values[tied]
-    starts = tie_starts(some)
-    count = np.diff(starts, append=some.size).astype(np.float64)
-    return values[~tied], without_codes(some[starts], count, label * count)
+    ties = values[tied]
+    starts = tie_starts(ties)
+    count = np.diff(starts, append=ties.size).astype(np.float64)
+    return values[~tied], without_codes(ties[starts], count, label * count)
 
 
 def fold_coded(rows: CodedRows) -> tuple[CodedRows, Coded]:
-    """Weighted rows sorted by score and code, or by score, without their longer ties, and these ties' exact sums.
+    """Split sorted weighted rows into those outside longer ties, and the exact sums of the longer ties.
 
-    Ties whose sums would take more memory than their rows stay.
+    rows : sorted by score and code, or by score without codes. Ties whose sums take more memory than their rows stay.
     """
     width = 8 * (3 if rows.code.size else 2)
-    tied = _longer_ties(rows.score, rows.code if rows.code.size else None)
+    tied = _long_ties(rows.score, rows.code if rows.code.size else None)
     if tied is None:
         return rows, _entries_of(CodedRows.of(_EMPTY, _EMPTY))
-    places = np.flatnonzero(tied)
-    before = _entries_of(CodedRows(*_those(rows, places)))
-    after = expand_coded(before)
-    rows_of = np.diff(tie_starts(*before[:2]), append=before.score.size)
-    entries_of = np.diff(tie_starts(*after[:2]), append=after.score.size)
-    shorter = (width + 8) * entries_of < width * rows_of
-    tied[places] = np.repeat(shorter, rows_of)
-    there = np.repeat(shorter, entries_of)
-    return CodedRows(*_those(rows, ~tied)), Coded(*_those(after, there))
+    positions = np.flatnonzero(tied)
+    rows_as_entries = _entries_of(CodedRows(*_select(rows, positions)))
+    sums = expand_coded(rows_as_entries)
+    tie_rows = np.diff(tie_starts(*rows_as_entries[:2]), append=rows_as_entries.score.size)
+    tie_sums = np.diff(tie_starts(*sums[:2]), append=sums.score.size)
+    shorter = (width + 8) * tie_sums < width * tie_rows
+    tied[positions] = np.repeat(shorter, tie_rows)
+    kept = np.repeat(shorter, tie_sums)
+    return CodedRows(*_select(rows, ~tied)), Coded(*_select(sums, kept))
 
 
 def _entries_of(rows: CodedRows) -> Coded:
     return Coded(rows.score, rows.code, np.abs(rows.signed), np.maximum(rows.signed, 0.0))
 
 
-def plain_sections(negatives: Array, positives: Array, pairs: Array, *entries: Coded) -> Sections:
-    """Rows without segments as a run holds them.
+def unsegmented_sections(negatives: Array, positives: Array, pairs: Array, *entries: Coded) -> Sections:
+    """Return the sections of a run for rows without segments.
 
     Parameters
     ----------
     negatives, positives : ascending scores of rows of weight 1
-    pairs : scores and signed weights of weighted rows, in any order, shape (n, 2); are used up
+    pairs : scores and signed weights of weighted rows, in any order, shape (n, 2); overwritten
+    entries : ties of rows
     """
-    negatives, of_negatives = _fold(negatives, label=0)
-    positives, of_positives = _fold(positives, label=1)
+    negatives, of_negatives = _fold_class(negatives, label=0)
+    positives, of_positives = _fold_class(positives, label=1)
     rows, of_rows = fold_coded(CodedRows.of(*sort_pairs(pairs)))
-    score, _, *sums = expand_coded(together(of_negatives, of_positives, of_rows, *entries))
+    score, _, *sums = expand_coded(merge_entries(of_negatives, of_positives, of_rows, *entries))
     return Sections(negatives, positives, SignedRows(rows.score, rows.signed), Points(score, *sums))
 
 
 def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int) -> Sections:
-    """Rows of weight 1 with tags of so many codes, in any order, as a run holds them."""
+    """Return the sections of a run for rows of weight 1 with tags of `codes` codes, in any order."""
     if not score.size:
         return Sections()
     score, tags = sort_tagged(score, tag, bits_of_tags(codes))
-    tied = _longer_ties(score, tags, 1)
+    tied = _long_ties(score, tags, 1)
     if tied is None:
         return Sections(tagged=Tagged(score, tags))
     label = (tags[tied] & 1).astype(np.float64)
@@ -218,7 +219,7 @@ def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int
 
 
 def coded_sections(score: Array, code: npt.NDArray[np.signedinteger], signed: Array) -> Sections:
-    """Weighted rows with codes, in any order, as a run holds them."""
+    """Return the sections of a run for weighted rows with codes, in any order."""
     order = order_tagged(score, code)
     rows, entries = fold_coded(CodedRows(score[order], code[order].astype(np.int64), signed[order]))
     return Sections(coded_rows=rows, coded_entries=entries)

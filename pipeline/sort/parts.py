@@ -1,4 +1,4 @@
-"""Parts of a score table: ranges of scores as points, in Parquet files or on their way through a pass."""
+"""Parts of a score table: the points of ranges of scores, written as Parquet files or passed to a chunk function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _MOST_CLASSES = 1 << 26
 
 
 class Part(NamedTuple):
-    """A part of the table: a range of scores; weight and positives as expansions, empty where not known."""
+    """Part of a score table: a range of scores.
+
+    path : Parquet file; None if it is not written. first : lowest score. points : number of points
+    weight, positives : totals as expansions, empty where not known
+    """
 
     path: str | None
     first: float
@@ -32,15 +36,15 @@ class Part(NamedTuple):
     positives: Array
 
     def read(self) -> Points:
-        """Read its points, where they are written."""
+        """Read the points of a written part."""
         assert self.path is not None
         return read_points(self.path)
 
 
 def run_parts(parts: Iterable[tuple[float, Any]], request: Pass, executor: Executor, stage: str) -> Any:
-    """Carry out a pass over parts, or over those of them that it needs.
+    """Carry out a pass over the parts that it needs.
 
-    parts : of each the first score, and what reads its points, a `Part` as a rule
+    parts : first score of each part, and an object whose `read` returns its points, such as a `Part`
     """
     tasks = [(part, request.chunk) for first, part in parts if request.only is None or first in request.only]
     return executor.reduce(stage, _run_part, tasks, request.combine)
@@ -50,32 +54,32 @@ def _run_part(part: Any, chunk: Callable[[Points], Any]) -> Any:
     return chunk(part.read())
 
 
-def merge(
+def merge_bucket(
     bucket: Bucket, path: str | None, chunk: Callable[[Points], Any] | None, classes: Classes | None
 ) -> tuple[Part, Any] | None:
-    """Rows of a range of scores as a part, written where there is a path, and what a pass makes of them.
+    """Make a part of a bucket's rows, written if there is a path; return it with the pass's state, None without rows.
 
-    Returns None where there are no rows.
+    chunk, classes : functions of the pass
     """
     rows = bucket.negatives.size + bucket.positives.size
-    if classes is not None and path is None and bucket.plain and 0 < rows < _MOST_CLASSES:
+    if classes is not None and path is None and bucket.unweighted and 0 < rows < _MOST_CLASSES:
         return _pooled(bucket, classes)
     points = bucket.points()
     return merge_points(points, path, chunk) if points.score.size else None
 
 
 def _pooled(bucket: Bucket, classes: Classes) -> tuple[Part, Any]:
-    """Do `merge_points` for rows without weights whose points nobody needs."""
+    """Make a part of rows without weights from their scores alone, without their points."""
     negatives, positives = bucket.negatives, bucket.positives
-    known: dict[Classes, Any] = {} if bucket.pooled is None else {pool_classes: bucket.pooled}
-    state, points = of_classes(classes, negatives, positives, known)
+    states: dict[Classes, Any] = {} if bucket.pooled is None else {pool_classes: bucket.pooled}
+    state, points = of_classes(classes, negatives, positives, states)
     first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
     hits = np.array([float(positives.size)])[: min(1, positives.size)]
     return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
 
 
 def merge_points(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
-    """Points of a range of scores as a part; as `merge`."""
+    """Make a part of points; see `merge_bucket`."""
     if path is not None:
         write_points(points, path)
     part = Part(
@@ -95,21 +99,21 @@ def write_points(points: Points, path: str) -> None:
 
 
 def write_part(table: pa.Table, path: str, repeated: list[str]) -> None:
-    """Write a part, with the columns that repeat values as dictionaries."""
+    """Write a part as Parquet. repeated : columns to write as dictionaries."""
     with writing(path) as file:
         pq.write_table(
             table,
             file,
-            # Within some hundredths as small as zstd makes it, and read in two thirds of the time.
+            # A few percent larger than with zstd, and read in two thirds of the time.
             compression="lz4",
             use_dictionary=repeated,
             column_encoding={"score": "BYTE_STREAM_SPLIT"},
-            row_group_size=max(1, table.num_rows),  # several would be read and then joined: twice the memory
+            row_group_size=max(1, table.num_rows),  # reading several would take twice the memory
         )
 
 
 def read_points(path: str) -> Points:
-    """A part of a score table."""
+    """Read a part of a score table."""
     with reading(path) as source, pq.ParquetFile(source, pre_buffer=False) as file:
         table = file.read(columns=schema.SCORE_TABLE.names, use_threads=False)
     return Points(*(as_numpy(table.column(name)) for name in schema.SCORE_TABLE.names))

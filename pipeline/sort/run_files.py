@@ -1,12 +1,11 @@
 """Run files: sorted rows in scratch space, packed, with an index.
 
-A run's sections ascend by score. Of a log without segments they are the scores of rows with label 0, those of rows with
+A run's sections ascend by score. A log without segments has four: the scores of rows with label 0, those of rows with
 label 1, weighted rows (score and weight, with the sign of the label), and *entries* (score, weight, positives) for ties
-of several rows. With segments each row has the run's own code of its segment beside its score, and equal scores ascend
-by it; rows of weight 1 have the label as the lowest bit of what is then called their tag.
+of several rows. With segments each row also has the run's code of its segment, and equal scores ascend by code. Rows of
+weight 1 have a *tag* instead: twice the code, plus the label.
 
-Each number of a section is packed for itself (`pipeline._kernels.packing`), in blocks: any stretch of blocks can be
-read alone.
+Each column of a section is packed in blocks (`pipeline._kernels.packing`); any range of blocks can be read alone.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
 
 SAMPLE_STRIDE = 1024
-"""Numbers of a block. The first score of each is kept: splitters and places are found from them."""
+"""Numbers per block. The first score of each block is a sample, used to find splitters and block ranges."""
 
 MOST_ROWS = 1 << 30
-"""Most rows of a run: places in it are numbers of 32 bits."""
+"""Most rows of a run: positions in it have 32 bits."""
 
 NEGATIVES, POSITIVES, ROWS, ENTRIES, TAGGED, CODED_ROWS, CODED_ENTRIES = range(7)
 """The sections."""
 
 COLUMNS = ((0,), (1,), (2, 3), (4, 5, 6), (7, 8), (9, 10, 11), (12, 13, 14, 15))
-"""The columns of each section, the scores first."""
+"""Column numbers of each section, the scores first."""
 
 WIDTHS = tuple(8 * len(columns) for columns in COLUMNS)
-"""Bytes of a row of each section in memory."""
+"""Bytes of a row in memory, by section."""
 
 _HEADERS = 1 << 13
-"""Bytes of short blocks at the ends of a small log's runs."""
+"""Allowance for short last blocks in the runs of a small log, in bytes."""
 
 _EMPTY = np.empty(0)
 _NO_CODES = np.empty(0, np.int64)
@@ -51,21 +50,21 @@ Words = npt.NDArray[np.uint64]
 
 
 def row_width(weighted: bool, segmented: bool = False) -> int:
-    """Bytes of a row of a log in memory."""
+    """Return the bytes of a row of a log in memory."""
     if segmented:
         return WIDTHS[CODED_ROWS if weighted else TAGGED]
     return WIDTHS[ROWS if weighted else NEGATIVES]
 
 
 def most_bytes(rows: int, weighted: bool, segmented: bool = False) -> int:
-    """Bound the bytes of the run files of so many rows of a log, whatever they hold."""
+    """Return an upper bound of the bytes of the run files of `rows` rows."""
     width = row_width(weighted)
     # A tag has some 21 bits at most.
     return rows * (width + width // 8 + (3 if segmented else 0)) + _HEADERS
 
 
 class SignedRows(NamedTuple):
-    """Weighted rows: float64 arrays, shape (n,). signed : the weight, negative where the label is 0."""
+    """Weighted rows: float64 arrays, shape (n,). signed : weight, negative for label 0."""
 
     score: Array
     signed: Array
@@ -87,14 +86,15 @@ class CodedRows(NamedTuple):
 
     @classmethod
     def of(cls, score: Array, signed: Array) -> CodedRows:
-        """Rows without segments."""
+        """Return rows without segments."""
         return cls(score, _NO_CODES, signed)
 
 
 class Sections(NamedTuple):
     """Sections of a run, each ascending by score, and equal scores by segment.
 
-    coded_entries : ties of several rows of one segment; those of a score and a segment may be components of exact sums
+    coded_entries : ties of several rows of one segment. Several entries of one score and segment are components of an
+        exact sum.
     """
 
     negatives: Array = _EMPTY
@@ -107,7 +107,7 @@ class Sections(NamedTuple):
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """All columns, as `COLUMNS` numbers them."""
+        """All columns, numbered as in `COLUMNS`."""
         return (
             self.negatives,
             self.positives,
@@ -119,7 +119,7 @@ class Sections(NamedTuple):
         )
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def score_range(self) -> tuple[float, float]:
         """The lowest and the highest score."""
         scores = [self.columns[columns[0]] for columns in COLUMNS]
         return (
@@ -129,9 +129,9 @@ class Sections(NamedTuple):
 
 
 class RunSegments(NamedTuple):
-    """The segments of a run, by its own codes.
+    """Segments of a run, indexed by the run's codes.
 
-    values : of each column of the key. counts : whole numbers, shape (codes, 2): rows with label 0 and with label 1
+    values : one array per column of the key. counts : integers, shape (codes, 2): rows with label 0 and with label 1
     """
 
     values: list[pa.Array]
@@ -140,12 +140,11 @@ class RunSegments(NamedTuple):
 
 @dataclass
 class Run:
-    """A run file.
+    """Run file: path, size and block index.
 
-    sizes : rows of each section. samples : the first score of each block, of each section.
-    ends : uint32 arrays, one a column: the word of the file that each block begins at, and the end.
-    segments : of a log with segments
-    below : all scores are below it; infinite where that is not known
+    sizes : rows of each section. samples : first score of each block, one array per section
+    ends : block offsets in 8-byte words, with the end of the last block; one uint32 array per column
+    segments : None without segments. below : exclusive upper bound of the scores; infinite if not known
     """
 
     path: str
@@ -157,7 +156,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its content, in memory."""
+        """Size of the rows in memory."""
         return sum(width * size for width, size in zip(WIDTHS, self.sizes, strict=True))
 
     @property
@@ -167,7 +166,7 @@ class Run:
 
     @property
     def index(self) -> Array:
-        """Facts about the blocks, in one float64 array."""
+        """Block index: samples and offsets in one float64 array."""
         return np.concatenate([*self.samples, *self.ends])
 
 
@@ -175,74 +174,78 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
     """Write a run; a repeated task writes the same file again."""
     ends: list[Integers] = []
     first = {columns[0] for columns in COLUMNS}
-    write_blob(path, packed_columns(((own, i in first) for i, own in enumerate(sections.columns)), ends))
+    write_blob(
+        path, packed_columns(((column, i in first) for i, column in enumerate(sections.columns)), ends)
+    )
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
     return Run(
         path,
         tuple(score.size for score in scores),
         # Copies: a view would keep the whole column alive.
         tuple(score[::SAMPLE_STRIDE].copy() for score in scores),
-        tuple(own.astype(np.uint32) for own in ends),
+        tuple(end.astype(np.uint32) for end in ends),
         segments,
-        below=math.nextafter(sections.ends[1], math.inf),
+        below=math.nextafter(sections.score_range[1], math.inf),
     )
 
 
 def packed_columns(
     columns: Iterable[tuple[npt.NDArray[Any], bool]], ends: list[Integers]
 ) -> Iterator[memoryview]:
-    """The words of columns of 8 bytes; appends to `ends` where each one's blocks begin, and the end.
+    """Yield the packed words of 8-byte columns; append the block offsets of each column to `ends`.
 
-    columns : each with whether it ascends
+    columns : pairs of a column and whether it ascends
     """
-    at = 0
+    file_offset = 0
     words: Words = np.empty(0, np.uint64)
     for column, ascending in columns:
-        own = np.zeros(blocks_of(column.size) + 1, np.int64)
-        room = column.size + (packing.HEADER + 1) * (own.size - 1)
+        offsets = np.zeros(blocks_of(column.size) + 1, np.int64)
+        room = column.size + (packing.HEADER + 1) * (offsets.size - 1)
         if words.size < room:
             words = np.empty(room, np.uint64)
-        packing.pack(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, ascending, words, own)
-        yield words[: own[-1]].data
-        ends.append(own + at)
-        at += int(own[-1])
+        packing.pack(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, ascending, words, offsets)
+        yield words[: offsets[-1]].data
+        ends.append(offsets + file_offset)
+        file_offset += int(offsets[-1])
 
 
-def restored(
+def restore_run(
     path: str, sizes: Sequence[int], numbers: Array, segments: RunSegments | None = None
 ) -> tuple[Run, Array]:
-    """The run whose `index` is at the front of `numbers`, and the numbers behind it.
+    """Restore a run from its `index`, the first numbers of `numbers`; return it and the numbers that follow.
 
     Raises
     ------
     ValueError
-        There are too few numbers.
+        `numbers` is shorter than the index.
     """
     blocks = [blocks_of(size) for size in sizes]
-    ends = [blocks[section] + 1 for section, own in enumerate(COLUMNS) for _ in own]
-    lengths = [*blocks, *ends]
+    end_counts = [blocks[section] + 1 for section, columns in enumerate(COLUMNS) for _ in columns]
+    lengths = [*blocks, *end_counts]
     if numbers.size < sum(lengths):
         raise ValueError(f"expected {sum(lengths):,} numbers, found {numbers.size:,}")
-    *parts, rest = np.split(numbers, np.cumsum(lengths))
-    samples, own = parts[: len(blocks)], parts[len(blocks) :]
-    places = tuple(part.astype(np.uint32) for part in own)
-    return Run(path, tuple(sizes), tuple(samples), places, segments), rest
+    *parts, remaining = np.split(numbers, np.cumsum(lengths))
+    samples, offsets = parts[: len(blocks)], parts[len(blocks) :]
+    ends = tuple(part.astype(np.uint32) for part in offsets)
+    return Run(path, tuple(sizes), tuple(samples), ends, segments), remaining
 
 
 def blocks_of(numbers: int) -> int:
-    """Return the number of blocks of so many numbers."""
+    """Return the number of blocks of a column of `numbers` numbers."""
     return -(-numbers // SAMPLE_STRIDE)
 
 
 def read_run(run: Run) -> Sections:
-    """All that a run holds."""
-    kept: list[list[Any]] = []
+    """Read a whole run."""
+    sections: list[list[Any]] = []
     with RunFile(run.path) as file:
-        for own, size in zip(COLUMNS, run.sizes, strict=True):
-            out: Words = np.empty((size, len(own)), np.uint64)
-            file.read_rows([run.ends[column][[0, -1]].tolist() for column in own], -np.inf, np.inf, out, 0)
-            kept.append([np.ascontiguousarray(column) for column in out.view(np.float64).T])
-    negatives, positives, rows, entries, tagged, coded, coded_entries = kept
+        for columns, size in zip(COLUMNS, run.sizes, strict=True):
+            out: Words = np.empty((size, len(columns)), np.uint64)
+            file.read_rows(
+                [run.ends[column][[0, -1]].tolist() for column in columns], -np.inf, np.inf, out, 0
+            )
+            sections.append([np.ascontiguousarray(column) for column in out.view(np.float64).T])
+    negatives, positives, rows, entries, tagged, coded, coded_entries = sections
     for section in (tagged, coded, coded_entries):
         section[1] = section[1].view(np.int64)
     return Sections(
@@ -257,9 +260,9 @@ def read_run(run: Run) -> Sections:
 
 
 class RunFile(Blob):
-    """An open run file.
+    """Open run file.
 
-    ahead : see `Blob`. numbers : uint64 array, as long as any column that is read; None: made for each file
+    ahead : see `Blob`. numbers : work array, uint64, as long as the longest column to read; None: allocated per read
     """
 
     def __init__(
@@ -272,23 +275,22 @@ class RunFile(Blob):
     def read_rows(
         self, spans: Sequence[Sequence[int]], low: float, high: float, out: Words, start: int
     ) -> tuple[int, int]:
-        """Read the rows with low <= score < high of some blocks of a section.
+        """Read the rows with low <= score < high from a range of blocks of a section.
 
         Parameters
         ----------
-        spans : the words of these blocks in each column of the section
-        out : uint64 array, shape (rows, columns): bits of doubles, filled from row `start` on; all rows of the blocks
-            need room.
+        spans : words of these blocks, [start, stop) for each column of the section
+        out : uint64 array, shape (rows, columns): bits of doubles, filled from row `start` on; needs room for all rows
+            of the blocks
 
         Returns
         -------
-        first : how many rows of the section have lower scores, if those before the blocks have. stop : the row of
-        `out` behind the last one
+        first : position in the section of the first row read. stop : row of `out` after the last one
         """
         numbers = np.empty(out.shape[0] - start, np.uint64) if self._numbers is None else self._numbers
         first, a, stop = 0, 0, start
         for column, span in enumerate(spans):
-            words, size = self._load(*span)
+            words, size = self._read_words(*span)
             n = packing.unpack(words, size, column == 0, numbers)
             if column == 0 and n:
                 a, b = np.searchsorted(numbers[:n].view(np.float64), [low, high]).tolist()
@@ -296,8 +298,8 @@ class RunFile(Blob):
             out[start:stop, column] = numbers[a : a + stop - start]
         return first, stop
 
-    def _load(self, start: int, stop: int) -> tuple[Words, int]:
-        """Read the words from start to stop; return them, with padding behind, and how many they are."""
+    def _read_words(self, start: int, stop: int) -> tuple[Words, int]:
+        """Read the words from start to stop; return them with padding, and their number."""
         size = stop - start
         if self._words.size < size + packing.PADDING:
             self._words = np.zeros(size + packing.PADDING, np.uint64)
@@ -307,7 +309,7 @@ class RunFile(Blob):
 
 
 def blocks_between(run: Run, section: int, edges: Array) -> tuple[Integers, Integers]:
-    """Find the blocks of a section of a run that may hold scores between edges, from the samples alone.
+    """Find the blocks of a section of a run that may hold scores between edges, from the samples.
 
     Parameters
     ----------
@@ -315,7 +317,7 @@ def blocks_between(run: Run, section: int, edges: Array) -> tuple[Integers, Inte
 
     Returns
     -------
-    start, stop : int64 arrays, shape (buckets,): what is looked for lies in blocks start, ..., stop - 1.
+    start, stop : int64 arrays, shape (buckets,): first block of each bucket, and one past the last
     """
-    at = np.searchsorted(run.samples[section], edges)
-    return np.maximum(at[:-1] - 1, 0), at[1:]
+    position = np.searchsorted(run.samples[section], edges)
+    return np.maximum(position[:-1] - 1, 0), position[1:]

@@ -1,9 +1,9 @@
-"""Several runs merged into one: small runs into larger ones, and the rows of many runs by ranges of scores.
+"""Merging of runs: small runs into larger ones, and groups of runs within coarse ranges of scores.
 
-The latter is a second level of the sort's shuffle, where very many runs meet very many buckets. A bucket reads a
-slice of each run that it overlaps: M runs and K buckets are M K reads. Above `MOST_READS` the runs are divided into
-groups, and each group is first merged within C coarse ranges of scores into runs of about a bucket's size. A bucket
-then reads those of its own range alone: with about sqrt(M) groups, 2 K sqrt(M) reads in all.
+The latter is a second level of the sort's shuffle, for very many runs and buckets. A bucket reads a slice of each run
+that it overlaps: M runs and K buckets are M K reads. Above `MOST_READS` the runs are divided into groups, and each
+group is first merged within C coarse ranges of scores into runs of about a bucket's size. A bucket then reads only the
+runs of its range: with about sqrt(M) groups, 2 K sqrt(M) reads in all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.execution import Graph
 from pipeline.log.logs import neighbours
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buckets
-from pipeline.sort.folding import coded_sections, plain_sections, tagged_sections, together
+from pipeline.sort.folding import coded_sections, merge_entries, tagged_sections, unsegmented_sections
 from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt
 
@@ -32,11 +32,11 @@ _EVERYWHERE = np.array([-np.inf, np.inf])
 
 
 def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
-    """Merge neighbouring runs into runs of at most `most_bytes`, as far as they are smaller.
+    """Merge neighbouring small runs into runs of at most `most_bytes`.
 
-    The merged runs are new files; what they were merged of stays.
+    Merged runs are new files; the source files stay.
     """
-    made = 0
+    count = 0
     while True:
         groups = list(neighbours(runs, lambda run: run.bytes, most_bytes))
         if len(groups) == len(runs):
@@ -45,13 +45,13 @@ def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
         for group in groups:
             if len(group) > 1:
                 [piece] = pieces_of(group, _EVERYWHERE)
-                whole = merge_piece(piece, f"{folder}/run-merged-{made:06d}")
-                assert whole is not None
-                merged.append(whole)
-                made += 1
+                merged_run = merge_piece(piece, f"{folder}/run-merged-{count:06d}")
+                assert merged_run is not None
+                merged.append(merged_run)
+                count += 1
             else:
                 merged.append(group[0])
-        # Ties have become entries: what was too much for one run may fit now.
+        # Folded ties make merged runs smaller: more of them may fit into one run now.
         runs = merged
 
 
@@ -60,12 +60,12 @@ class Piece(NamedTuple):
 
     Attributes
     ----------
-    where : places of the rows
-    segments : of the runs of `where`, then of the others that are counted; empty without segments
-    counts : True if the merged run counts the rows of all segments of the group: one piece of a group does.
+    spans : spans of the rows
+    segments : segments of the runs in `spans`, then of other runs that are only counted; empty without segments
+    counts : True if the merged run counts the rows of all segments of the group; exactly one piece of a group does
     """
 
-    where: buckets.Places
+    spans: buckets.BucketSpans
     low: float
     high: float
     segments: tuple[RunSegments, ...] = ()
@@ -73,88 +73,87 @@ class Piece(NamedTuple):
 
 
 def pieces_of(runs: Sequence[Run], edges: npt.NDArray[np.float64]) -> list[Piece]:
-    """Cut a group of runs at edges, an ascending float64 array, into pieces that each fit into memory."""
-    found = []
-    where = buckets.places(list(runs), edges, sum(run.bytes for run in runs))
-    for i, own in enumerate(where):
-        read = [runs[r].segments for r in own.runs]
-        others = [run.segments for r, run in enumerate(runs) if i == 0 and r not in set(own.runs)]
-        segments = tuple(one for one in (*read, *others) if one is not None)
-        found.append(Piece(own, float(edges[i]), float(edges[i + 1]), segments, i == 0))
-    return found
+    """Cut a group of runs into pieces that fit into memory. edges : float64 array, ascending."""
+    pieces = []
+    for i, spans in enumerate(buckets.bucket_spans(list(runs), edges, sum(run.bytes for run in runs))):
+        read = [runs[r].segments for r in spans.runs]
+        others = [run.segments for r, run in enumerate(runs) if i == 0 and r not in set(spans.runs)]
+        segments = tuple(part for part in (*read, *others) if part is not None)
+        pieces.append(Piece(spans, float(edges[i]), float(edges[i + 1]), segments, i == 0))
+    return pieces
 
 
 def merge_piece(piece: Piece, path: str) -> Run | None:
-    """Merge the rows of a piece into one run; None if there is nothing to keep."""
+    """Merge the rows of a piece into one run; return None if the run would be empty."""
     if piece.segments:
         return _merge_coded(piece, path)
-    bucket = buckets.read_bucket(piece.where, piece.low, piece.high)
+    bucket = buckets.read_bucket(piece.spans, piece.low, piece.high)
     entries = []
     if bucket.entries is not None:
         score, sums = bucket.entries
         entries.append(without_codes(score, *sums.T))
-    sections = plain_sections(bucket.negatives, bucket.positives, bucket.rows, *entries)
+    sections = unsegmented_sections(bucket.negatives, bucket.positives, bucket.rows, *entries)
     return write_run(path, sections) if any(column.size for column in sections.columns) else None
 
 
 def _merge_coded(piece: Piece, path: str) -> Run | None:
-    """Do `merge_piece` for runs of a log with segments, which get codes in common."""
+    """Merge a piece of runs with segments, which get common codes."""
     names = [str(i) for i in range(len(piece.segments[0].values))]
     encoder = Encoder(names)
-    tables = [encoder.encode(pa.RecordBatch.from_arrays(own.values, names)) for own in piece.segments]
+    tables = [encoder.encode(pa.RecordBatch.from_arrays(part.values, names)) for part in piece.segments]
     counts = np.zeros((len(encoder), 2), np.int64)
     if piece.counts:
-        for own, table in zip(piece.segments, tables, strict=True):
-            counts[table] += own.counts
-    # Those of runs that are only counted come last, and have no number.
-    table_of = dict(zip(piece.where.runs, tables, strict=False)).__getitem__
-    bucket = buckets.read_coded_bucket(piece.where, piece.low, piece.high, table_of)
+        for part, table in zip(piece.segments, tables, strict=True):
+            counts[table] += part.counts
+    # The tables of runs that are only counted come last and are not read.
+    table_of = dict(zip(piece.spans.runs, tables, strict=False)).__getitem__
+    bucket = buckets.read_coded_bucket(piece.spans, piece.low, piece.high, table_of)
     tagged = tagged_sections(bucket.score, bucket.tag, len(encoder))
     rows = coded_sections(*bucket.rows) if bucket.rows[0].size else Sections()
-    entries = together(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)
+    entries = merge_entries(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)
     sections = Sections(
         tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=ordering.expand_coded(entries)
     )
-    kept = np.arange(len(encoder))
+    codes = np.arange(len(encoder))
     if not piece.counts:
-        sections, kept = _present(sections, len(encoder))
-        counts = counts[kept]
-    if not kept.size:
+        sections, codes = _drop_absent_segments(sections, len(encoder))
+        counts = counts[codes]
+    if not codes.size:
         return None
-    return write_run(path, sections, RunSegments(encoder.values_of(kept), counts))
+    return write_run(path, sections, RunSegments(encoder.values_of(codes), counts))
 
 
-def _present(sections: Sections, codes: int) -> tuple[Sections, npt.NDArray[np.int64]]:
-    """Give the segments that rows have the codes 0, 1, ...; return their old codes, too."""
+def _drop_absent_segments(sections: Sections, codes: int) -> tuple[Sections, npt.NDArray[np.int64]]:
+    """Renumber the segments that have rows as 0, 1, ...; return their old codes, too."""
     tagged, rows, entries = sections.tagged, sections.coded_rows, sections.coded_entries
-    there = np.zeros(codes, np.bool_)
+    present = np.zeros(codes, np.bool_)
     for code in (tagged.tag >> 1, rows.code, entries.code):
-        there[code] = True
-    kept = np.flatnonzero(there)
-    new = np.cumsum(there) - 1
+        present[code] = True
+    old_codes = np.flatnonzero(present)
+    new_codes = np.cumsum(present) - 1
     return (
         Sections(
-            tagged=tagged._replace(tag=(new[tagged.tag >> 1] << 1) | (tagged.tag & 1)),
-            coded_rows=rows._replace(code=new[rows.code]),
-            coded_entries=entries._replace(code=new[entries.code]),
+            tagged=tagged._replace(tag=(new_codes[tagged.tag >> 1] << 1) | (tagged.tag & 1)),
+            coded_rows=rows._replace(code=new_codes[rows.code]),
+            coded_entries=entries._replace(code=new_codes[entries.code]),
         ),
-        kept,
+        old_codes,
     )
 
 
 MOST_READS = 1 << 22
-"""Reads of slices up to which runs are merged at once: on an object store each is a request."""
+"""Most reads of slices with one level; on an object store each read is a request."""
 
 
 class Regrouping(NamedTuple):
-    """Shape of the second level: groups of runs, and coarse ranges of scores."""
+    """Shape of the second level: number of groups of runs, and of coarse ranges of scores."""
 
     groups: int
     ranges: int
 
 
 def regrouping(runs: int, buckets: int) -> Regrouping | None:
-    """Choose the shape for so many runs and buckets; None if one level is enough."""
+    """Choose the shape of the second level; None if one level is enough."""
     if runs * buckets <= MOST_READS:
         return None
     ranges = max(1, round(buckets / math.sqrt(runs)))
@@ -166,8 +165,8 @@ def add_regrouping(graph: Graph, total: Any, runs: int, buckets: int, scratch: s
 
     Parameters
     ----------
-    total : reference to the runs' receipt. runs, buckets : how many there are at most.
-    scratch : folder for the merged runs; those that they are made of stay, since tasks may run again.
+    total : reference to the runs' receipt. runs, buckets : upper bounds of their numbers
+    scratch : folder for the merged runs; the source runs stay, since tasks may run again
     """
     shape = regrouping(runs, buckets)
     if shape is None:
@@ -186,11 +185,11 @@ def _pieces(total: RunReceipt, shape: Regrouping) -> list[Piece | None]:
     size = -(-sum(run.bytes for run in total.runs) // shape.ranges)
     edges = np.concatenate([[-np.inf], buckets.splitters(total.runs, max(1, size)), [np.inf]])
     ends = np.linspace(0, len(total.runs), shape.groups + 1).astype(int).tolist()
-    found: list[Piece | None] = []
+    pieces: list[Piece | None] = []
     for start, stop in itertools.pairwise(ends):
         if start < stop:
-            found += pieces_of(total.runs[start:stop], edges)
-    return [*found, *([None] * (shape.groups * shape.ranges - len(found)))]
+            pieces += pieces_of(total.runs[start:stop], edges)
+    return [*pieces, *([None] * (shape.groups * shape.ranges - len(pieces)))]
 
 
 def _merge(piece: Piece | None, path: str) -> Run | None:

@@ -27,9 +27,9 @@ from pipeline.log.label_counts import all_counted, sum_labels
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
-from pipeline.sort.buckets import Places
+from pipeline.sort.buckets import BucketSpans
 from pipeline.sort.label_join import add_labels
-from pipeline.sort.parts import Part, merge, merge_points, run_parts
+from pipeline.sort.parts import Part, merge_bucket, merge_points, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
@@ -304,7 +304,7 @@ class _Entry(NamedTuple):
     scale : what weights are multiplied by, once they are added up
     """
 
-    where: Places
+    spans: BucketSpans
     low: float
     high: float
     scale: float
@@ -323,12 +323,12 @@ def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) 
     return [*found, *([None] * (count - len(found)))]
 
 
-def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[Places, float, float]]:
+def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[BucketSpans, float, float]]:
     """Buckets of about so many bytes: where the rows of each are, and its scores, low <= score < high."""
     inner = buckets.splitters(total.runs, bucket_bytes)
     edges = np.concatenate([[-math.inf], inner, [math.inf]])
-    where = buckets.places(total.runs, edges, bucket_bytes)
-    return [(where[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
+    spans = buckets.bucket_spans(total.runs, edges, bucket_bytes)
+    return [(spans[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
 
 
 def _merge_bucket(
@@ -341,22 +341,22 @@ def _merge_bucket(
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     if entry is None:
         return None
-    where, low, high, scale = entry
+    spans, low, high, scale = entry
     files: list[ShuffleFile] = []
     bucket: buckets.Bucket | Points
     if cutting is None:
-        bucket = buckets.read_bucket(where, low, high)
+        bucket = buckets.read_bucket(spans, low, high)
         if scale != 1.0:
             bucket = scaled(bucket.points(), scale)
     else:
-        coded = buckets.read_coded_bucket(where, low, high, cutting.coding.table)
+        coded = buckets.read_coded_bucket(spans, low, high, cutting.coding.table)
         bucket, files = merge_segments(coded, cutting, index, scale)
     chunk, classes = (None, None) if first is None else (first.chunk, first.classes)
     if isinstance(bucket, Points):
         if not bucket.score.size:
             return None
         return (*merge_points(bucket, path, chunk), files)
-    merged = merge(bucket, path, chunk, classes)
+    merged = merge_bucket(bucket, path, chunk, classes)
     return None if merged is None else (*merged, files)
 
 

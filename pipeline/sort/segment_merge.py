@@ -88,7 +88,7 @@ def merge_segments(
     files = []
     if cutting.kept is not None:
         _keep(_entries(bucket, scale), cutting.kept, index)
-    if bucket.plain:
+    if bucket.unweighted:
         score, tag = bucket.score, bucket.tag
         if score.size:
             score, tag = sort_tagged(score, tag, cutting.coding.bits)
@@ -120,7 +120,7 @@ def merge_segments(
 
 def _entries(bucket: CodedBucket, scale: float) -> Coded:
     """All of a bucket, sorted by score and code."""
-    entries = bucket.in_order()
+    entries = bucket.sorted_entries()
     if scale == 1.0:
         return entries
     # What is rounded must not depend on how rows lie in runs.

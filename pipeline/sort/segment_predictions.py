@@ -21,7 +21,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
-from pipeline.sort.folding import coded_sections, tagged_sections, together
+from pipeline.sort.folding import coded_sections, merge_entries, tagged_sections
 from pipeline.sort.run_files import Integers, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
@@ -254,7 +254,7 @@ def _order_coded(
         tag = 2 * code[alone] + positives[alone].astype(np.int64)
         sections = tagged_sections(score[alone], tag, work.codes.size)
     others = [column[~alone] for column in (score, code, weight, positives)]
-    entries = ordering.expand_coded(together(sections.coded_entries, Coded(*others)))
+    entries = ordering.expand_coded(merge_entries(sections.coded_entries, Coded(*others)))
     sections = sections._replace(coded_entries=entries)
     run = write_run(f"{folder}/run-{index:06d}-0000", sections)
     return RunReceipt([run], lowest=float(score.min()), highest=float(score.max())), work.codes
