@@ -92,7 +92,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
             decisions=decisions,
             **_earlier_days(current),
         )
-        fitting = replace(fitting, source=replace(fitting.source, kept=day_tables, rule=rule))
+        fitting = replace(fitting, source=replace(fitting.source, day_tables=day_tables, rule=rule))
     gate = config.gate.resolved(window=config.window, live=current is not None)
     needed = fitting.scratch_bytes(write=config.score_table.keep or gate.holds_out)
     if gate.holds_out:  # held-out rows that the current version was not fitted to are sorted separately
@@ -252,7 +252,7 @@ class Prepared(Startable):
     def plan(self) -> Plan:
         """Plan of the fit."""
         config, source, sort = self.config, self.fitting.source, self.fitting.plan
-        log, day_tables, quarantine = source.log, source.kept, self.sorting.quarantine
+        log, day_tables, quarantine = source.log, source.day_tables, self.sorting.quarantine
         merged = self.sorting.needed if day_tables is None else scratch_bytes(log, write=False)
         runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
         sort_stage, at_most = "write sorted runs to scratch", ""
@@ -298,8 +298,8 @@ class Prepared(Startable):
         scratch_key = f"{self.sorting.identity} {plan.run_rows} {software()}"
         with ExitStack() as stack:
             scratch = stack.enter_context(scratch_folder(self.config.scratch, scratch_key))
-            if source.kept is not None:
-                stack.enter_context(source.kept.in_use())
+            if source.day_tables is not None:
+                stack.enter_context(source.day_tables.in_use())
             keep = f"{scratch}/kept" if self.config.score_table.keep else None
             fitting = replace(self.fitting, plan=replace(plan, scratch=scratch, write=keep))
             content, days, trial = self._fit(fitting, executor)
@@ -321,8 +321,8 @@ class Prepared(Startable):
                     self.gate, trial.held_out, trial.positives, spread, by_user=by_user
                 )
             version = self._publish(content, manifest, keep, held_out, change)
-        if source.window is not None and source.kept is not None:
-            source.kept.tidy(source.window, days.tables)
+        if source.window is not None and source.day_tables is not None:
+            source.day_tables.tidy(source.window, days.tables)
         outcome = outcome_of(content.table.facts(), version)
         outcome.lines[-1:-1] = [f"  {line}" for line in label_lines(self.config.log, manifest)]
         return outcome

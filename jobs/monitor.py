@@ -214,7 +214,7 @@ class Prepared(Startable):
             plan = replace(plan, rules=replace(plan.rules, matched=False))
             for days in self._day_tables:
                 stack.enter_context(days.in_use())
-                tables = days.there(source.window)
+                tables = days.find(source.window)
                 if tables is not None:
                     source = replace(source, tables=tables)
                     break

@@ -340,7 +340,9 @@ class Trials:
             tables = [t for t in self._tables if not self.last or t.day >= self._first_held]
             fresh = [table for table in tables if not self._seen_day(table.day)]
             only = frozenset(table.day for table in fresh)
-            found = replace(source, kept=None, rule=EVERY_DAY, tables=fresh, only=only) if fresh else None
+            found = (
+                replace(source, day_tables=None, rule=EVERY_DAY, tables=fresh, only=only) if fresh else None
+            )
             return found, len(fresh) == len(tables)
         log = source.log
         files = tuple(file for file in log.files if (file.path, file.size, file.rows) not in self._seen)

@@ -1,12 +1,12 @@
-"""Day profiles: the counts of a day's rows in fixed cells of the score, to compare days with one another.
+"""Day profiles: histograms of a day's scores by label, to compare days; and exponential decay of older days.
 
-The cells are the same for every day, so that profiles add: a cell is a 64th of a power of two, whatever the scale of
-the scores. A profile is made from a day's sorted runs and kept beside them; it holds some hundred numbers.
+All days have the same cells, so that profiles can be added: a cell is a 64th of a power of two, at any scale of the
+scores. A profile is computed from a day's sorted runs and stored next to them; it has some hundred numbers.
 
-Older days of a window may count less. Each row of a day counts as the day's factor, 2^(-age / half-life) with 16
-significant bits. Sums of up to 2^37 rows with one factor are then exact, so the table equals, to the last bit, that of
-a log whose rows have the factor as weight. Rows with weights have the product of weight and factor, if the products are
-exact. Sampling weights are scaled to Kish's effective sample size first, so equal ones decay like rows without weights.
+With a half-life, each row of a day counts as the day's factor, 2^(-age / half-life) with 16 significant bits. Sums of
+up to 2^37 rows with one factor are then exact, so the table equals, to the last bit, that of a log whose rows have the
+factor as weight. Rows with weights get the product of weight and factor, if the products are exact. Sampling weights
+are scaled to Kish's effective sample size first, so equal ones decay like rows without weights.
 """
 
 from __future__ import annotations
@@ -37,26 +37,24 @@ from pipeline.sort.run_files import (
 )
 
 PROFILE = "profile"
-"""The file in a day table's folder."""
+"""Name of the file in a day table's folder."""
 
-_SHIFT = 46
-"""Bits of a score that do not count: 6 of its fraction do."""
+_DROPPED_BITS = 46
+"""Low bits of a score that its cell ignores; 6 bits of the fraction remain."""
 
-_TOP = np.uint64(1 << 63)
+_SIGN_BIT = np.uint64(1 << 63)
 
 Integers = npt.NDArray[np.int64]
 
 
 class Profile(NamedTuple):
-    """Rows by cell and label.
+    """Numbers of rows by cell and label.
 
     Attributes
     ----------
     cell : int64 array, shape (cells,), ascending; see `cell_of`
-    score : float64 array, shape (cells,)
-        The middle of each cell.
-    negatives, positives : float64 arrays, shape (cells,)
-        Rows with label 0 and 1; with weights, what they count for.
+    score : float64 array, shape (cells,): middle of each cell
+    negatives, positives : float64 arrays, shape (cells,): rows, or their weights, with label 0 and 1
     """
 
     cell: Integers
@@ -66,72 +64,75 @@ class Profile(NamedTuple):
 
     @property
     def weight(self) -> Array:
-        """Rows of each cell."""
+        """Number of rows, or their weight, by cell."""
         return self.negatives + self.positives
 
     def scaled(self, rows: float) -> Profile:
-        """The same shares of so many rows."""
+        """Scale the profile to a total of `rows`."""
         total = float(self.weight.sum())
         factor = rows / total if total > 0 else 1.0
         return self._replace(negatives=self.negatives * factor, positives=self.positives * factor)
 
     @classmethod
     def of(cls, score: Array, weight: Array, positives: Array) -> Profile:
-        """Profile of points.
+        """Return the profile of points.
 
         Parameters
         ----------
         score, weight, positives : float64 arrays, shape (n,), in any order
         """
-        cell, place = np.unique(cell_of(score), return_inverse=True)
-        total = np.bincount(place, weight, cell.size).astype(np.float64)
-        ones = np.bincount(place, positives, cell.size).astype(np.float64)
+        cell, index = np.unique(cell_of(score), return_inverse=True)
+        total = np.bincount(index, weight, cell.size).astype(np.float64)
+        ones = np.bincount(index, positives, cell.size).astype(np.float64)
         return cls(cell, middle_of(cell), total - ones, ones)
 
     @classmethod
     def total(cls, profiles: Sequence[Profile]) -> Profile:
-        """Sum of profiles."""
-        cells = np.concatenate([np.empty(0, np.int64), *(own.cell for own in profiles)])
-        cell, place = np.unique(cells, return_inverse=True)
+        """Add up profiles."""
+        cells = np.concatenate([np.empty(0, np.int64), *(profile.cell for profile in profiles)])
+        cell, index = np.unique(cells, return_inverse=True)
         sums = [
-            np.bincount(place, np.concatenate([np.empty(0), *columns]), cell.size).astype(np.float64)
-            for columns in ([own.negatives for own in profiles], [own.positives for own in profiles])
+            np.bincount(index, np.concatenate([np.empty(0), *columns]), cell.size).astype(np.float64)
+            for columns in (
+                [profile.negatives for profile in profiles],
+                [profile.positives for profile in profiles],
+            )
         ]
         return cls(cell, middle_of(cell), *sums)
 
 
 def cell_of(score: Array) -> Integers:
-    """Cell of each score: equal scores have one cell, and cells ascend with the scores."""
+    """Return the cell of each score; a monotone function of the score."""
     bits = np.ascontiguousarray(score + 0.0).view(np.uint64)
-    ordinal = np.where(bits & _TOP, ~bits, bits | _TOP)
-    cells: Integers = (ordinal >> np.uint64(_SHIFT)).astype(np.int64)
+    ordinal = np.where(bits & _SIGN_BIT, ~bits, bits | _SIGN_BIT)
+    cells: Integers = (ordinal >> np.uint64(_DROPPED_BITS)).astype(np.int64)
     return cells
 
 
 def middle_of(cell: Integers) -> Array:
-    """Score in the middle of each cell; the score 0 has its own."""
-    ordinal = (cell.astype(np.uint64) << np.uint64(_SHIFT)) | np.uint64(1 << (_SHIFT - 1))
-    bits = np.where(ordinal & _TOP, ordinal & ~_TOP, ~ordinal)
+    """Return the score in the middle of each cell; the cell of 0 has the score 0."""
+    ordinal = (cell.astype(np.uint64) << np.uint64(_DROPPED_BITS)) | np.uint64(1 << (_DROPPED_BITS - 1))
+    bits = np.where(ordinal & _SIGN_BIT, ordinal & ~_SIGN_BIT, ~ordinal)
     middle: Array = np.ascontiguousarray(bits).view(np.float64)
     return np.where(np.abs(middle) < np.finfo(np.float64).tiny, 0.0, middle)
 
 
-def profile_day(place: str, table: DayTable) -> Profile:
-    """Profile of a day table, which is made once and kept in the table's folder. place : folder of these folders."""
-    folder = f"{place}/{table.name}"
-    known = _read(folder)
-    if known is not None:
-        return known
-    found = Profile.total([of_sections(read_run(run)) for run in table.receipt.runs])
+def profile_day(days_folder: str, table: DayTable) -> Profile:
+    """Return the profile of a day table, computed once and stored in the table's folder below `days_folder`."""
+    folder = f"{days_folder}/{table.name}"
+    stored = _read_profile(folder)
+    if stored is not None:
+        return stored
+    profile = Profile.total([profile_of_sections(read_run(run)) for run in table.receipt.runs])
     content = io.BytesIO()
-    np.save(content, np.stack([found.cell.astype(np.float64), found.negatives, found.positives]))
+    np.save(content, np.stack([profile.cell.astype(np.float64), profile.negatives, profile.positives]))
     numbers = content.getvalue()
     Folder.at(folder).replace(PROFILE, checksum(numbers).to_bytes(4, "little") + numbers)
-    return found
+    return profile
 
 
-def of_sections(sections: Sections) -> Profile:
-    """Profile of a run's rows."""
+def profile_of_sections(sections: Sections) -> Profile:
+    """Return the profile of a run's rows."""
     negatives, positives, rows, entries, tagged, coded, coded_entries = sections
     ones = np.ones
     parts: list[tuple[Any, Any, Any]] = [
@@ -146,7 +147,7 @@ def of_sections(sections: Sections) -> Profile:
     return Profile.total([Profile.of(*part) for part in parts if part[0].size])
 
 
-def _read(folder: str) -> Profile | None:
+def _read_profile(folder: str) -> Profile | None:
     content = Folder.at(folder).read(PROFILE) or b""
     if len(content) <= 4 or int.from_bytes(content[:4], "little") != checksum(content[4:]):
         return None
@@ -155,7 +156,7 @@ def _read(folder: str) -> Profile | None:
     return Profile(cells, middle_of(cells), negatives, positives)
 
 
-_BITS = 16
+_FACTOR_BITS = 16
 
 
 def factor(age: int, half_life: int) -> float:
@@ -176,33 +177,33 @@ def factor(age: int, half_life: int) -> float:
     with decimal.localcontext(prec=40):
         exact = decimal.Decimal(2) ** (decimal.Decimal(-age) / decimal.Decimal(half_life))
     mantissa, exponent = math.frexp(float(exact))
-    return math.ldexp(round(mantissa * 2**_BITS), exponent - _BITS)
+    return math.ldexp(round(mantissa * 2**_FACTOR_BITS), exponent - _FACTOR_BITS)
 
 
 def weigh_day(table: DayTable, last: int, half_life: int, path: str) -> DayTable:
-    """A day table with its rows weighed, as runs in scratch. May run again.
+    """Multiply a day table's weights by the day's factor; return the table with new runs in scratch. May run again.
 
     Parameters
     ----------
     last : the window's last day
     half_life : in days
-    path : of the runs, without their numbers
+    path : path of the runs, without their numbers
     """
     weight = factor(last - table.day, half_life)
-    made = [
-        write_run(f"{path}-{i:04d}", weighed(read_run(run), weight), run.segments)
+    runs = [
+        write_run(f"{path}-{i:04d}", scale_weights(read_run(run), weight), run.segments)
         for i, run in enumerate(table.receipt.runs)
     ]
-    return replace(table, kept=table.kept._replace(receipt=replace(table.receipt, runs=made)))
+    return replace(table, stored=table.stored._replace(receipt=replace(table.receipt, runs=runs)))
 
 
 def with_weights(log: Log) -> Log:
-    """A log whose rows have weights by now, whether or not a column of it gives them."""
+    """Return the log with a weight column, if need be a nominal one: decayed rows have weights."""
     return replace(log, columns=replace(log.columns, weight=log.columns.weight or "(half-life)"))
 
 
-def weighed(sections: Sections, weight: float) -> Sections:
-    """Rows and ties with their weights multiplied; a row without one has it."""
+def scale_weights(sections: Sections, weight: float) -> Sections:
+    """Multiply the weights of all rows and ties by `weight`; rows without weights count as 1."""
     negatives, positives = sections.negatives, sections.positives
     pairs = np.concatenate(
         [
@@ -216,16 +217,16 @@ def weighed(sections: Sections, weight: float) -> Sections:
     return Sections(
         rows=SignedRows(*sort_pairs(pairs)) if pairs.size else SignedRows(*pairs.T),
         entries=Points(entries.score, entries.weight * weight, entries.positives * weight),
-        coded_rows=_coded(sections, weight),
+        coded_rows=_scaled_rows(sections, weight),
         coded_entries=Coded(coded.score, coded.code, coded.weight * weight, coded.positives * weight),
     )
 
 
-def _coded(sections: Sections, weight: float) -> CodedRows:
+def _scaled_rows(sections: Sections, weight: float) -> CodedRows:
     score, tag = sections.tagged
-    own = sections.coded_rows
-    scores = np.concatenate([score, own.score])
-    codes = np.concatenate([tag >> 1, own.code])
-    signed = np.concatenate([np.where(tag & 1, weight, -weight), own.signed * weight])
+    rows = sections.coded_rows
+    scores = np.concatenate([score, rows.score])
+    codes = np.concatenate([tag >> 1, rows.code])
+    signed = np.concatenate([np.where(tag & 1, weight, -weight), rows.signed * weight])
     order = order_tagged(scores, codes)
     return CodedRows(scores[order], codes[order], signed[order])

@@ -1,15 +1,15 @@
-"""Day tables: a log's days as sorted runs, kept in the store, so that a window is fitted without sorting it again.
+"""Day tables: sorted runs of a log's days, kept in the store, so that a fit of a window sorts only new files.
 
     <store>/<table>/days/<day>-<digest>-<made>/     see `pipeline.sort.day_files`
 
-A day has one table or several. Each holds the rows of some of the files that may have rows of the day; no file is in
-two. The digest identifies these files (paths, sizes, modification) and the settings by which rows are read. So a new
-file is sorted alone, and a changed or removed file invalidates only its own table. Sums in runs are exact: with any
-grouping, a window's score table equals, to the last bit, that of its rows. Several tables of a day are merged into one
-once no files of later days can follow, or once there are many.
+A day has one or several tables. Each holds the day's rows from some of the files that may have rows of the day; no
+file is in two tables of a day. The digest identifies these files (paths, sizes, modification) and the settings by which
+rows are read. So a new file is sorted alone, and a changed or removed file invalidates only its own table. Sums in runs
+are exact: with any grouping, a window's score table equals, to the last bit, that of its rows. The tables of a day are
+merged into one when the day is closed (no later files are expected), or when there are many.
 
-Only one process writes to a table's folder; its facts, written last, make it a table. Fits that use the days hold a
-shared lock; a fit with the exclusive lock removes what is outdated.
+Only one process writes to a table's folder; day.json, written last, completes the table. Fits that use day tables hold
+a shared lock; a fit that gets the exclusive lock removes outdated tables.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort.day_files import (
     FACTS,
     FileId,
-    Kept,
-    drop_unused,
+    StoredDay,
+    drop_unused_files,
     finish_day,
     merge_tables,
     read_day,
@@ -46,10 +46,10 @@ from pipeline.table.published import PublishedTable
 
 FORMAT = 8
 _GRID_BYTES = 48 << 20
-"""Bytes of a run on a score grid, where rows are ties: so a day of any number of rows has few runs."""
+"""Bytes of a merged run on a score grid, where rows are ties; a day then has few runs, however many its rows."""
 
 MOST_PARTS = 64
-"""Tables of an open day; more are merged."""
+"""Most tables of an open day; more are merged."""
 
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-([0-9a-f]{16})(-[0-9a-f]{8})?")
 
@@ -60,31 +60,31 @@ class DayTable:
 
     Attributes
     ----------
-    name : of its folder. rows_sorted : of its rows, those that this fit has read and sorted, not an earlier one.
+    name : name of its folder. rows_sorted : number of its rows that this fit has sorted; 0 for an earlier fit's table
     """
 
     day: int
     name: str
     rows_sorted: int
-    kept: Kept
+    stored: StoredDay
 
     @property
     def content(self) -> str:
-        """Its day and the digest of its files: the folder's name without the part that tells writers apart."""
+        """Day and digest of its files: the folder's name without the writer's random suffix."""
         match = _NAME.fullmatch(self.name)
         assert match is not None
         return f"{match[1]}-{match[2]}"
 
     @property
     def receipt(self) -> RunReceipt:
-        """Its runs, rows and bad rows."""
-        return self.kept.receipt
+        """Receipt of its runs, rows and bad rows."""
+        return self.stored.receipt
 
 
 class Cover(NamedTuple):
-    """A day's files: those of tables that are there, by name, and those that are to be sorted."""
+    """Existing tables of a day, by name, and the files that still must be sorted."""
 
-    there: dict[str, Kept]
+    tables: dict[str, StoredDay]
     missing: frozenset[FileId]
 
 
@@ -93,8 +93,8 @@ class DayTables:
 
     Parameters
     ----------
-    store : where the table is published
-    settings : what the day of a row, its score, and whether it can be used, depend on; JSON values
+    store : the published table
+    settings : all settings that determine a row's day, score and validity; JSON values
     """
 
     def __init__(self, store: PublishedTable, settings: dict[str, Any]) -> None:
@@ -102,124 +102,129 @@ class DayTables:
         self.settings = settings
 
     def covers(self, window: Window) -> dict[int, Cover]:
-        """Divide the files of each day into those that tables cover and the others."""
+        """Find the tables of each day, and the files that no table covers."""
         wanted = files_of_days(window)
         names: dict[int, list[str]] = {}
         for name in self.folder.names():
-            dated = _day_of(name)
-            if dated is not None and dated in wanted:
-                names.setdefault(dated, []).append(name)
-        found = self._read([name for own in names.values() for name in own])
+            day = _day_of(name)
+            if day is not None and day in wanted:
+                names.setdefault(day, []).append(name)
+        tables = self._read([name for day_names in names.values() for name in day_names])
         return {
-            day: self._cover({name: found[name] for name in names.get(day, ())}, files, self._of(window, day))
+            day: self._cover(
+                {name: tables[name] for name in names.get(day, ())}, files, self._identity(window, day)
+            )
             for day, files in wanted.items()
         }
 
-    def _of(self, window: Window, day: int) -> dict[str, Any]:
-        """Return the identity of a day's tables beside their files: the files of joined labels as well."""
+    def _identity(self, window: Window, day: int) -> dict[str, Any]:
+        """Return the settings that a day's tables depend on, with the files of joined labels."""
         labels = window.log.columns.labels
         return self.settings if labels is None else {**self.settings, **labels.identity(day)}
 
-    def _read(self, names: Sequence[str]) -> dict[str, Kept | None]:
+    def _read(self, names: Sequence[str]) -> dict[str, StoredDay | None]:
         folder = str(self.folder)
         return dict(zip(names, each(read_day, [f"{folder}/{name}" for name in names], folder), strict=True))
 
-    def _cover(self, tables: dict[str, Kept | None], wanted: set[FileId], settings: dict[str, Any]) -> Cover:
-        """Tables of none but wanted files, no two of one file; larger ones first."""
-        found = [
-            (name, kept)
-            for name, kept in tables.items()
-            if kept is not None and kept.files <= wanted and _digest(kept.files, settings) in name
+    def _cover(
+        self, tables: dict[str, StoredDay | None], wanted: set[FileId], settings: dict[str, Any]
+    ) -> Cover:
+        """Choose valid tables of wanted files only, without overlap, larger ones first."""
+        candidates = [
+            (name, stored)
+            for name, stored in tables.items()
+            if stored is not None and stored.files <= wanted and _digest(stored.files, settings) in name
         ]
-        there: dict[str, Kept] = {}
+        chosen: dict[str, StoredDay] = {}
         missing = set(wanted)
-        for name, kept in sorted(found, key=lambda item: (-len(item[1].files), item[0])):
-            if kept.files <= missing:
-                there[name] = kept
-                missing -= kept.files
-        return Cover(there, frozenset(missing))
+        for name, stored in sorted(candidates, key=lambda item: (-len(item[1].files), item[0])):
+            if stored.files <= missing:
+                chosen[name] = stored
+                missing -= stored.files
+        return Cover(chosen, frozenset(missing))
 
     def _folder(self, window: Window, day: int, files: frozenset[FileId]) -> str:
-        """Name a table that is to be made: no other has the name."""
-        digest = _digest(files, self._of(window, day))
+        """Return a new, unique folder for a table."""
+        digest = _digest(files, self._identity(window, day))
         return f"{self.folder}/{day_of(day)}-{digest}-{uuid.uuid4().hex[:8]}"
 
-    def there(self, window: Window) -> list[DayTable] | None:
-        """A window's day tables, where all of its rows are in some already; otherwise None. Call it `in_use`."""
+    def find(self, window: Window) -> list[DayTable] | None:
+        """Return a window's day tables if they cover all its files; otherwise None. Call it within `in_use`."""
         covers = self.covers(window)
         if not covers or any(cover.missing for cover in covers.values()):
             return None
         return [
-            DayTable(day, name, 0, kept)
+            DayTable(day, name, 0, stored)
             for day, cover in covers.items()
-            for name, kept in sorted(cover.there.items())
+            for name, stored in sorted(cover.tables.items())
         ]
 
     def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
-        """The days whose rows a fit would sort, each with the files to read, as far as can be seen now."""
+        """Return the files that a fit would sort, by day, as of now."""
         return {day: cover.missing for day, cover in self.covers(window).items() if cover.missing}
 
     def add(self, graph: Graph, window: Window, plan: SortPlan) -> list[Any]:
-        """Add to a graph what makes the tables that a window lacks: `sort-i -> days-k -> kept`. Call it `in_use`.
+        """Add tasks that make a window's missing tables: `sort-i -> days-k -> kept`. Call it within `in_use`.
 
-        The tables of days that are closed, and of those that have too many, are merged: `close-k`. Returns references
-        to all of the window's tables.
+        Tasks `close-k` merge the tables of closed days and of days with too many. Returns references to all of the
+        window's tables.
         """
         covers = self.covers(window)
         files = {day: cover.missing for day, cover in covers.items() if cover.missing}
-        folders = {day: self._folder(window, day, own) for day, own in files.items()}
+        folders = {day: self._folder(window, day, files[day]) for day in files}
         run_bytes = plan.run_rows * row_width(weighted=False, segmented=bool(window.log.columns.segments))
         if steps_per_unit(plan.grid) is not None:
             run_bytes = max(run_bytes, _GRID_BYTES)
         parts = add_days(graph, window, files, folders, plan)
-        tasks = [(folders[day], day, parts[day], sorted(own), run_bytes) for day, own in files.items()]
+        tasks = [(folders[day], day, parts[day], sorted(files[day]), run_bytes) for day in files]
         receipts = receipts_in(plan.scratch)
         new = dict(zip(files, graph.layer("days", _finish_day, tasks, receipts=receipts), strict=True))
-        there = {
-            day: [DayTable(day, name, 0, kept) for name, kept in sorted(cover.there.items())]
+        tables_by_day = {
+            day: [DayTable(day, name, 0, stored) for name, stored in sorted(cover.tables.items())]
             for day, cover in covers.items()
         }
         closing = []
-        for day, tables in there.items():
+        for day, tables in tables_by_day.items():
             count = len(tables) + (day in new)
             if count > MOST_PARTS or (count > 1 and day < max(covers) - 1):
-                every = frozenset().union(files.get(day, ()), *(table.kept.files for table in tables))
-                folder = self._folder(window, day, every)
-                closing.append((folder, day, tables, new.pop(day, None), sorted(every), run_bytes))
-        made = [*new.values(), *graph.layer("close", _close_day, closing, receipts=receipts)]
-        if made:
-            made = graph.entries("made", graph.task("kept", _settled, str(self.folder), made), len(made))
+                all_files = frozenset().union(files.get(day, ()), *(table.stored.files for table in tables))
+                folder = self._folder(window, day, all_files)
+                closing.append((folder, day, tables, new.pop(day, None), sorted(all_files), run_bytes))
+        new_tables = [*new.values(), *graph.layer("close", _close_day, closing, receipts=receipts)]
+        if new_tables:
+            finished = graph.task("kept", _finish_tables, str(self.folder), new_tables)
+            new_tables = graph.entries("made", finished, len(new_tables))
         closed = {day for _, day, *_ in closing}
-        old = [(table,) for day, tables in there.items() if day not in closed for table in tables]
-        return [*graph.layer("there", itself, old, shown=False), *made]
+        reused = [(table,) for day, tables in tables_by_day.items() if day not in closed for table in tables]
+        return [*graph.layer("there", pass_table, reused, shown=False), *new_tables]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """While day tables are looked for, made and read: nobody removes any."""
+        """Hold the shared lock while day tables are searched, made and read, so that nobody removes any."""
         with locking(self.folder, shared=True):
             yield
 
     def tidy(self, window: Window, tables: Sequence[DayTable]) -> int:
-        """Remove day tables before the window, those of its days that are out of date, and what is no table.
+        """Remove tables of days before the window, outdated tables of its days, and incomplete tables.
 
-        Later days stay. Nothing is removed while another fit uses the folder: the next fit does it. Returns the number
-        removed.
+        Tables of later days stay. Nothing is removed while another fit uses the folder; the next fit does it then.
+        Returns the number of removed folders.
         """
         used = {table.name for table in tables}
         try:
             with locking(self.folder, patience=0) as lock:
                 names = [name for name in self.folder.names() if lock.sure and name not in {LOCKS, *used}]
-                old = [name for name in names if self._is_old(name, window)]
-                for name in old:
+                unused = [name for name in names if self._is_old(name, window)]
+                for name in unused:
                     self.folder.remove(name)
         except TemporaryError:
             return 0
-        return len(old)
+        return len(unused)
 
     def _is_old(self, name: str, window: Window) -> bool:
         day = _day_of(name)
         if day is None:
-            # Left by a process that was killed while it tidied, now or in an earlier version.
+            # Left by a process that was killed while it removed tables, in this or an earlier version.
             return name.endswith("-removed") or name.startswith(".staging-")
         return day <= window.last or (self.folder / name).read(FACTS) is None
 
@@ -230,7 +235,7 @@ def _digest(files: frozenset[FileId], settings: dict[str, Any]) -> str:
 
 
 def files_of_days(window: Window) -> dict[int, set[FileId]]:
-    """The files that may hold rows of each day of a window, of the days that have any; in order."""
+    """Return the files that may hold rows of each day of a window, in order; days without files are left out."""
     wanted: dict[int, set[FileId]] = {}
     for file, groups in window.files:
         for day in {day for group in groups for day in range(group.first, group.last + 1)}:
@@ -242,23 +247,23 @@ def files_of_days(window: Window) -> dict[int, set[FileId]]:
 def add_scratch_days(
     graph: Graph, window: Window, plan: SortPlan, only: frozenset[int] | None = None
 ) -> list[Any]:
-    """Add tasks that sort a window's days without keeping them: `sort-i -> days-k`; see `DayTables.add`.
+    """Add tasks that sort a window's days into scratch space: `sort-i -> days-k`; see `DayTables.add`.
 
-    Each day has a folder of its own in the plan's scratch space, which is named as its table is.
+    Each day has a folder in the plan's scratch space, named like its table.
 
-    only : days that are sorted; None: all
+    only : days to sort; None: all
     """
     wanted = files_of_days(window).items()
-    files = {day: frozenset(own) for day, own in wanted if only is None or day in only}
+    files = {day: frozenset(day_files) for day, day_files in wanted if only is None or day in only}
     names = {day: f"day-{day_of(day)}" for day in files}
     folders = {day: f"{plan.scratch}/{name}" for day, name in names.items()}
     parts = add_days(graph, window, files, folders, plan)
-    return graph.layer("days", _day_in_scratch, [(names[day], day, parts[day]) for day in files], shown=False)
+    return graph.layer("days", _scratch_day, [(names[day], day, parts[day]) for day in files], shown=False)
 
 
-def _day_in_scratch(name: str, day: int, parts: list[dict[int, RunReceipt]]) -> DayTable:
+def _scratch_day(name: str, day: int, parts: list[dict[int, RunReceipt]]) -> DayTable:
     receipt = add_up_day(day, parts)
-    return DayTable(day, name, receipt.rows, Kept(frozenset(), receipt))
+    return DayTable(day, name, receipt.rows, StoredDay(frozenset(), receipt))
 
 
 def _finish_day(
@@ -268,37 +273,37 @@ def _finish_day(
     files: list[FileId],
     run_bytes: int,
 ) -> DayTable:
-    """Make a day table of what sort tasks left."""
-    kept = finish_day(folder, add_up_day(day, parts), files, run_bytes)
-    return DayTable(day, folder.rpartition("/")[2], kept.receipt.rows, kept)
+    """Make a day table from the results of sort tasks."""
+    stored = finish_day(folder, add_up_day(day, parts), files, run_bytes)
+    return DayTable(day, folder.rpartition("/")[2], stored.receipt.rows, stored)
 
 
 def _close_day(
     folder: str,
     day: int,
-    there: list[DayTable],
+    old: list[DayTable],
     new: DayTable | None,
     files: list[FileId],
     run_bytes: int,
 ) -> DayTable:
-    """Make one day table of several of a day."""
+    """Merge the tables of a day into one."""
     Folder.at(folder).make()
     parent, _, name = folder.rpartition("/")
-    every = sorted([*there, *([] if new is None else [new])], key=lambda table: table.name)
-    parts = [(f"{parent}/{table.name}", table.receipt) for table in every]
-    kept = merge_tables(folder, parts, files, run_bytes)
-    return DayTable(day, name, 0 if new is None else new.rows_sorted, kept)
+    tables = sorted([*old, *([] if new is None else [new])], key=lambda table: table.name)
+    parts = [(f"{parent}/{table.name}", table.receipt) for table in tables]
+    stored = merge_tables(folder, parts, files, run_bytes)
+    return DayTable(day, name, 0 if new is None else new.rows_sorted, stored)
 
 
-def _settled(folder: str, tables: list[DayTable]) -> list[DayTable]:
-    """Tables that have been made, without what is left over, and sure to be found again."""
-    each(drop_unused, [f"{folder}/{table.name}" for table in tables], folder)
+def _finish_tables(folder: str, tables: list[DayTable]) -> list[DayTable]:
+    """Remove the unused files of new tables and sync their folder; return the tables."""
+    each(drop_unused_files, [f"{folder}/{table.name}" for table in tables], folder)
     Folder.at(folder).sync()
     return tables
 
 
-def itself(table: DayTable) -> DayTable:
-    """Return a table that is there, as a task."""
+def pass_table(table: DayTable) -> DayTable:
+    """Return an existing table, as a task."""
     return table
 
 

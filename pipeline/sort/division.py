@@ -1,8 +1,8 @@
-"""Division of rows into held-out ones and the others, each as runs, by the content of the rows and not their position.
+"""Division of sorted rows into held-out rows and the others, by the content of the rows and not their position.
 
-Of m rows with the same score, label and segment floor(share * m + u) are held out, u in [0, 1) being a hash of the
+Of m rows with the same score, label and segment floor(share * m + u) are held out, where u in [0, 1) is a hash of the
 three. So the draw depends on the rows' content alone, ties of any weight are divided evenly, and rows held out of a
-part are held out of the whole, too. A weight of 2 is the row twice; if weights are not whole numbers, all rows of a
+part are also held out of the whole. A weight of 2 is the row twice; if weights are not whole numbers, all rows of a
 score, a label and a segment go to the same side.
 """
 
@@ -44,9 +44,9 @@ Salts = npt.NDArray[np.uint64]
 def sides(
     share: float, points: Points, cell: Integers | None = None, salt: Salts | None = None
 ) -> tuple[Points, Points]:
-    """Divide each point into the kept and the held-out part; either may be nothing. See `drawn`."""
+    """Divide each point into its kept and its held-out part; either may have weight 0. See `drawn`."""
     negatives, positives = drawn(share, points, cell, salt)
-    # Differences of the labels: of the weight a rounded rest would be left.
+    # Subtract per label: the difference of the weights would leave a rounding error.
     others, hits = points.weight - points.positives - negatives, points.positives - positives
     return (
         Points(points.score, others + hits, hits),
@@ -61,40 +61,40 @@ def drawn(
 
     Parameters
     ----------
-    share : of the rows, in (0, 1), that is held out
-    cell : of each point the segment that it is drawn from; points of a score and a cell stand together, and are
-        drawn from as one, the first ones first. None: each point is one.
-    salt : of each point, of its cell: what the hash takes of the segment
+    share : share of rows to hold out, in (0, 1)
+    cell : segment of each point to draw from; neighbouring points with equal score and cell are drawn from as one
+        group, the first points first. None: each point is a group.
+    salt : hash input of each point's cell
     """
     score, weight, positives = points
     first = np.ones(score.size, np.bool_)
     if cell is not None:
         first[1:] = (np.diff(score) != 0) | (np.diff(cell) != 0)
     group = np.cumsum(first) - 1
-    broken = (weight != np.floor(weight)) | (positives != np.floor(positives))
-    whole = (np.bincount(group, broken) == 0)[group]
+    fractional = (weight != np.floor(weight)) | (positives != np.floor(positives))
+    integral = (np.bincount(group, fractional) == 0)[group]
     draws = []
     for label, rows in enumerate((weight - positives, positives)):
         u = _uniform(score, _LABELS[label] if salt is None else _LABELS[label] + salt)
-        # Within its group a point's rows lie above those before it.
+        # Number a point's rows after those of the earlier points of its group.
         upto = np.cumsum(rows)
         below = upto - rows
         below, upto = below - below[first][group], upto - below[first][group]
-        counted = np.minimum(np.floor(upto * share + u), upto)
-        counted -= np.minimum(np.floor(below * share + u), below)
-        draws.append(np.where(whole, np.clip(counted, 0, rows), np.where(u >= 1 - share, rows, 0.0)))
+        count = np.minimum(np.floor(upto * share + u), upto)
+        count -= np.minimum(np.floor(below * share + u), below)
+        draws.append(np.where(integral, np.clip(count, 0, rows), np.where(u >= 1 - share, rows, 0.0)))
     return draws[0], draws[1]
 
 
-def _some(*points: Array) -> tuple[Points, npt.NDArray[np.bool_]]:
-    """The points that have a weight, and which they are."""
+def _with_weight(*points: Array) -> tuple[Points, npt.NDArray[np.bool_]]:
+    """Return the points with a positive weight, and their mask."""
     score, weight, positives = points
-    there = weight > 0
-    return Points(score[there], weight[there], np.minimum(positives, weight)[there]), there
+    positive = weight > 0
+    return Points(score[positive], weight[positive], np.minimum(positives, weight)[positive]), positive
 
 
 def _uniform(score: Array, salt: Salts | np.uint64) -> Array:
-    """Numbers in [0, 1) that look random and are always the same: the finaliser of SplitMix64."""
+    """Hash scores to numbers in [0, 1), by the finaliser of SplitMix64."""
     bits = mixed((score + 0.0).view(np.uint64) + salt)  # -0.0 is 0.0
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -108,9 +108,9 @@ def _salt(key: Key) -> int:
 
 
 class _Drawing(NamedTuple):
-    """Drawing of rows of segments: files of facts by the code of a segment.
+    """Paths of files, indexed by segment code, for drawing rows of segments.
 
-    cells : int32: the segment that rows are drawn from. salts : uint64, of that. keys : Parquet, the segments' values
+    cells : int32, the segment to draw from. salts : uint64, its hash input. keys : Parquet, the segments' values
     """
 
     coding: Coding
@@ -122,18 +122,17 @@ class _Drawing(NamedTuple):
 def divide(
     total: RunReceipt, plan: SortPlan, executor: Executor, share: float, *, weighted: bool, columns: int = 0
 ) -> tuple[RunReceipt, RunReceipt]:
-    """Divide sorted runs into those of the rows that are kept, and those of the rows that are held out.
+    """Divide sorted runs into runs of the kept rows and runs of the held-out rows.
 
     Parameters
     ----------
-    plan : where the new runs are left
-    weighted : whether rows have weights; it is their weight that is divided then, and the rows that are counted stay
-        those of both
-    columns : how many of the leading segment columns rows are drawn by
+    plan : plan whose scratch folder receives the new runs
+    weighted : whether rows have weights; then the weight is divided, and both sides keep the row counts of all rows
+    columns : number of leading segment columns to draw by
 
     Returns
     -------
-    kept, held : as of two logs
+    kept, held_out : receipts as of two logs
     """
     drawing, level = None, None
     if any(run.segments is not None for run in total.runs):
@@ -141,16 +140,16 @@ def divide(
     tasks = [
         (entry, share, drawing, plan.scratch, i) for i, entry in enumerate(ranges(total, plan.bucket_bytes))
     ]
-    found = executor.run("divide", _divide, tasks)
-    kept, held = ([pair[side] for pair in found if pair[side].weight] for side in range(2))
-    for parts in (kept, held):
+    results = executor.run("divide", _divide, tasks)
+    kept, held_out = ([pair[side] for pair in results if pair[side].weight] for side in range(2))
+    for parts in (kept, held_out):
         if level is not None and weighted:
             _count_rows(parts, level)
-    weight = sum(part.weight for part in held)
-    rest = _receipt(kept, total, weighted=weighted)
-    rest.rows, rest.bad, rest.labels = total.rows, total.bad, total.labels
-    rest.held_out = {"weight_held_out": weight} if weighted else {"rows_held_out": int(weight)}
-    return rest, _receipt(held, total, weighted=weighted)
+    weight = sum(part.weight for part in held_out)
+    receipt = _receipt(kept, total, weighted=weighted)
+    receipt.rows, receipt.bad, receipt.labels = total.rows, total.bad, total.labels
+    receipt.held_out = {"weight_held_out": weight} if weighted else {"rows_held_out": int(weight)}
+    return receipt, _receipt(held_out, total, weighted=weighted)
 
 
 def _drawing(total: RunReceipt, scratch: str, columns: int) -> tuple[_Drawing, Level]:
@@ -164,15 +163,15 @@ def _drawing(total: RunReceipt, scratch: str, columns: int) -> tuple[_Drawing, L
     salts = np.array([_salt(key) if key else 0 for key in keys], np.uint64)
     path = write_keys(f"{scratch}/division-keys.parquet", last, [str(i) for i in range(len(last.types))])
     cell_codes = write_codes(f"{scratch}/division-cells", cells)
-    # Written as pairs of numbers of 32 bits.
+    # Each salt is written as two 32-bit numbers.
     salt_codes = write_codes(f"{scratch}/division-salts", salts[cells].view(np.int32))
     return _Drawing(segments.coding, cell_codes, salt_codes, path), last
 
 
 class _Side(NamedTuple):
-    """One side of a task: its run, the weight of its rows and of those with label 1, extreme scores.
+    """One side of a task: its run, the weight of its rows and of its positives, extreme scores.
 
-    codes : of the segments of its run, those of all runs; None without segments
+    codes : codes among all runs of the segments of its run; None without segments
     """
 
     run: Run | None = None
@@ -197,12 +196,12 @@ def _divide(
         points = Points(score, weight, positives)
         cell = read_codes(drawing.cells, 0, count).astype(np.int64)[code]
         salt = read_codes(drawing.salts, 0, 2 * count).view(np.uint64)[code]
-    made = []
+    written = []
     for i, side in enumerate(sides(share, points, cell, salt)):
-        some, there = _some(*side)
-        own = None if code is None else code[there]
-        made.append(_write(some, own, drawing, folder, 2 * index + i))
-    return made[0], made[1]
+        side_points, selected = _with_weight(*side)
+        codes = None if code is None else code[selected]
+        written.append(_write(side_points, codes, drawing, folder, 2 * index + i))
+    return written[0], written[1]
 
 
 def _write(points: Points, code: Integers | None, drawing: _Drawing | None, folder: str, index: int) -> _Side:
@@ -213,20 +212,20 @@ def _write(points: Points, code: Integers | None, drawing: _Drawing | None, fold
     if code is None or drawing is None:
         [run] = write_points_run(*points, folder, index).runs
         return _Side(run, *sums, *ends)
-    own, place = np.unique(code, return_inverse=True)
-    values = [one_array(column) for column in read_keys(drawing.keys, own).columns]
+    run_codes, position = np.unique(code, return_inverse=True)
+    values = [one_array(column) for column in read_keys(drawing.keys, run_codes).columns]
     negatives, positives = (
-        np.bincount(place, weights, own.size).astype(np.int64)
+        np.bincount(position, weights, run_codes.size).astype(np.int64)
         for weights in (points.weight - points.positives, points.positives)
     )
-    entries = Coded(points.score, place.astype(np.int64), points.weight, points.positives)
+    entries = Coded(points.score, position.astype(np.int64), points.weight, points.positives)
     segments = RunSegments(values, np.column_stack([negatives, positives]))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), segments)
-    return _Side(run, *sums, *ends, own)
+    return _Side(run, *sums, *ends, run_codes)
 
 
 def _count_rows(parts: Sequence[_Side], level: Level) -> None:
-    """Count rows where they have weights: a segment's rows are rows of the log, counted with its first run."""
+    """Set the row counts of weighted runs: the log's rows of a segment are counted in the segment's first run."""
     counts = np.column_stack([level.rows - level.positives, level.positives])
     for part in parts:
         assert part.run is not None

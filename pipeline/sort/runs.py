@@ -1,6 +1,6 @@
-"""Sorted runs: the result of the out-of-core sort's first stage, in scratch space.
+"""First stage of the out-of-core sort: read a log's rows and write them as sorted runs into scratch space.
 
-A run holds some millions of rows (`pipeline.sort.run_files`), or as many as one task reads.
+A run has at most some millions of rows (`pipeline.sort.run_files`), and only rows that one task has read.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from pipeline.sort.run_files import Run, Sections, write_run
 
 NO_GRID = "none"
 _EXACT = 2.0**52
-"""From here on every double is a whole number."""
+"""Doubles from here on are whole numbers."""
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _STEP = re.compile(r"1e-([1-9])")
 
 
 class Reading(NamedTuple):
-    """Reading of a log's rows into scores.
+    """Settings for reading a log's rows and computing their scores.
 
     Attributes
     ----------
-    transform : 'none' or 'sigmoid', applied to the score column.
-    lookup : path of a lookup table without segments applied after it: the score is then a calibrated probability; or
-        None.
-    grid : what scores are rounded to last; see `round_scores`.
-    spilled : labels that were joined before; None: they are in the log, or its tasks join them.
+    transform : 'none' or 'sigmoid', applied to the score column
+    lookup : path of a lookup table without segments, applied after the transform, so that scores are calibrated
+        probabilities; None: none is applied
+    grid : grid for the final rounding of scores; see `round_scores`
+    spilled : labels joined by earlier tasks; None: labels are in the log, or joined while it is read
     """
 
     filesystem: Any
@@ -57,9 +57,9 @@ class Reading(NamedTuple):
 class RunReceipt:
     """Receipt of a task of the first stage.
 
-    sums : of rows with sampling weights; otherwise None
-    held_out : of rows that were divided (`pipeline.sort.division`): how many are not among the used ones
-    labels : of rows whose labels were joined; otherwise None
+    sums : sums of sampling weights; None without sampling weights
+    held_out : number or weight of held-out rows, after `pipeline.sort.division`; they are not among the used rows
+    labels : counts of joined labels; None if labels are in the log
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -75,41 +75,39 @@ class RunReceipt:
     labels: LabelCounts | None = None
 
     def count(self, joined: Joined | None) -> None:
-        """Count rows whose labels were joined, if they were; those that are left out are no rows."""
+        """Add the counts of joined labels, if any; dropped rows do not count as rows."""
         if joined is not None:
-            own = LabelCounts()
-            own.add(joined)
-            self.rows -= own.dropped
-            self.labels = sum_labels([self.labels, own])
+            counts = LabelCounts()
+            counts.add(joined)
+            self.rows -= counts.dropped
+            self.labels = sum_labels([self.labels, counts])
 
     @property
     def waiting(self) -> int:
-        """Rows whose label is not known yet."""
+        """Number of rows whose label is not known yet."""
         return int(self.rows - self.used - self.bad.total - self.held_out.get("rows_held_out", 0))
 
     @property
     def scale(self) -> float:
-        """Factor of the rows' weights where they are added up."""
+        """Factor that multiplies the sums of weights."""
         return 1.0 if self.sums is None else self.sums.scale
 
     @property
     def heaviest(self) -> float:
-        """The largest of sampling weights, once multiplied; otherwise 1."""
+        """Largest scaled sampling weight; 1 without sampling weights."""
         return 1.0 if self.sums is None else self.sums.heaviest
 
 
 def write_runs(
     pieces: tuple[Piece, ...], reading: Reading, folder: str, index: int, run_rows: int, keep_bad: bool
 ) -> RunReceipt:
-    """Read pieces of a log and leave their usable rows as sorted runs of at most `run_rows` rows.
+    """Read pieces of a log and write their usable rows as sorted runs of at most `run_rows` rows.
 
     Parameters
     ----------
-    pieces : what to read
-    reading : how
+    pieces : pieces of log files to read
     folder : scratch folder; files are named by `index`, so that a repeated task writes the same files
-    run_rows : rows a run
-    keep_bad : whether to leave the unusable rows as Parquet beside the runs
+    keep_bad : whether to write the unusable rows as Parquet next to the runs
     """
     intake = Intake(reading)
     buffer = intake.buffer(run_rows, folder, index)
@@ -140,7 +138,7 @@ def write_runs(
 
 
 class Intake:
-    """Intake of all rows of a log before they are sorted; one object a task."""
+    """Reader of a task's rows, which joins labels and computes scores and segment codes; one object per task."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -150,8 +148,9 @@ class Intake:
         self.matching = None if labels is None else labels.matching()
 
     def read(self, piece: Piece, content: bytes | None = None) -> Iterator[tuple[Rows, Rows]]:
-        """Batches of a piece: rows as they are; and the same with the scores that they are sorted by, but for the
-        grid, and with the codes of their segments.
+        """Read a piece in batches.
+
+        Yields pairs: the rows as read, and the rows with calibration scores, not yet rounded, and segment codes.
         """
         columns = self.reading.columns
         for rows in read_rows(self.reading.filesystem, piece, columns, self.matching, content):
@@ -159,17 +158,17 @@ class Intake:
             yield rows, rows._replace(score=calibration_scores(rows.score, self.reading), code=code)
 
     def count_outcomes(self, receipt: RunReceipt) -> None:
-        """Add to the receipt of a task's last rows what it has found of other files' rows."""
+        """Add the number of matched outcome rows to a task's last receipt."""
         if self.matching is not None and receipt.labels is not None:
             receipt.labels.outcomes += self.matching.outcome_rows
 
     def rounded(self, rows: Rows) -> tuple[Rows, float]:
-        """Rows with their scores on the grid, and how far the score has moved that moved the most."""
+        """Return the rows with scores rounded to the grid, and the largest move of a score."""
         score, move = round_scores(rows.score, self.reading.grid)
         return rows._replace(score=score), move
 
     def buffer(self, capacity: int, folder: str, index: int) -> Buffer:
-        """Make the buffer that takes such rows and writes them as runs of at most `capacity` rows."""
+        """Return a buffer for the rows read; it writes runs of at most `capacity` rows."""
         weighted = self.reading.columns.weight is not None
         buffer: Buffer
         if self.encoder is not None:
@@ -181,23 +180,23 @@ class Intake:
 
 
 def calibration_scores(score: Array, reading: Reading) -> Array:
-    """The scores that rows are sorted by, before they are rounded to a grid."""
+    """Return the scores to sort rows by, before rounding to a grid."""
     if reading.transform != "none":
         from logcal.schema import apply_transform
 
-        # An infinite margin is a fault of the log, also where its sigmoid would be 0 or 1.
+        # An infinite margin is a fault of the log, even though its sigmoid is finite.
         score = apply_transform(np.where(np.isfinite(score), score, np.nan), reading.transform)
     if reading.lookup is not None:
         from pipeline.table.lookup_table import cached_lookup_table
 
-        # The map of an infinite score is finite, but the row is as little use as before.
+        # The map of an infinite score is finite, but the row stays unusable.
         finite = np.where(np.isfinite(score), score, np.nan)
         score = cached_lookup_table(reading.lookup).map.predict(finite)
     return score
 
 
 def write_points_run(score: Array, weight: Array, positives: Array, folder: str, index: int) -> RunReceipt:
-    """Leave points, in any order, as a run; of the receipt, the run and its extreme scores are filled in."""
+    """Write points, in any order, as a run; return a receipt with the run and its extreme scores only."""
     order = np.argsort(score, kind="stable")
     entries = Points(*expand_ties(score[order], weight[order], positives[order]))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(entries=entries))
@@ -205,20 +204,19 @@ def write_points_run(score: Array, weight: Array, positives: Array, folder: str,
 
 
 def steps_per_unit(grid: str) -> float | None:
-    """Return 10 ** k of a power of ten 1e-k; None for the other grids."""
+    """Return 10 ** k for a grid 1e-k; None for the other grids."""
     match = _STEP.fullmatch(grid)
     return None if match is None else 10.0 ** int(match[1])
 
 
 def round_scores(score: Array, grid: str) -> tuple[Array, float]:
-    """Scores on a grid, and how far the one that moved the most has moved.
+    """Round scores to a grid; return them with the largest move of a score.
 
     Parameters
     ----------
     score : float64 array, shape (n,); infinities and NaN stay
-    grid : 'none'; 'float32': the nearest float32; '1e-k': the nearest multiple of 10 ** -k. Halves go to the even
-        one; a double is half-way only where it is so exactly, as 0.5 is. Scores too large for the grid (float32's
-        range, 2 ** 52 steps) stay.
+    grid : 'none'; 'float32': the nearest float32; '1e-k': the nearest multiple of 10 ** -k. Ties go to the even
+        multiple; a tie is exact, as at 0.5. Scores too large for the grid (float32's range, 2 ** 52 steps) stay.
     """
     if grid == NO_GRID:
         return score, 0.0
@@ -226,18 +224,18 @@ def round_scores(score: Array, grid: str) -> tuple[Array, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         if per_unit is None:
             rounded = score.astype(np.float32).astype(np.float64)
-            small = np.abs(score) <= _LARGEST_FLOAT32
+            representable = np.abs(score) <= _LARGEST_FLOAT32
         else:
-            # The double next to a whole number of steps, halves to the even one.
+            # Round to a whole number of steps, halves to even.
             steps = score * per_unit
-            whole = np.rint(steps)
-            halves = np.flatnonzero(np.abs(steps - whole) == 0.5)
+            rounded_steps = np.rint(steps)
+            halves = np.flatnonzero(np.abs(steps - rounded_steps) == 0.5)
             if halves.size:
-                # Of the exact product: 0.05 is above half a tenth.
-                values, place = np.unique(score[halves], return_inverse=True)
+                # Decide by the exact product: the double 0.05 is above half a tenth.
+                values, index = np.unique(score[halves], return_inverse=True)
                 exact = [round(Fraction(value) * int(per_unit)) for value in values.tolist()]
-                whole[halves] = np.array(exact, np.float64)[place]
-            rounded = whole / per_unit
-            small = np.abs(steps) < _EXACT
-        out = np.where(small, rounded, score)
-        return out, float(np.max(np.abs(out - score), initial=0.0, where=small))
+                rounded_steps[halves] = np.array(exact, np.float64)[index]
+            rounded = rounded_steps / per_unit
+            representable = np.abs(steps) < _EXACT
+        out = np.where(representable, rounded, score)
+        return out, float(np.max(np.abs(out - score), initial=0.0, where=representable))

@@ -1,4 +1,4 @@
-"""Sources: the rows that a job sorts, of a whole log or of a window's days, and the tasks that sort them."""
+"""Sources: the rows that a job sorts, from a whole log or from a window's days, and the tasks that sort them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of, window_days
 from pipeline.sort.day_profiles import Profile, profile_day, weigh_day, with_weights
-from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days, itself
+from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days, pass_table
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import RunReceipt
@@ -25,12 +25,12 @@ from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
 
 class Days(NamedTuple):
-    """The day tables of a window.
+    """Day tables of a window, and the decisions on its days.
 
-    tables : all of them, by day. used : those that are fitted to. thin : days whose labels are not known well enough
-    set_aside : findings on strange days. drift : on strange days that are used, since another is alike
+    tables : all tables, by day. used : tables that the fit uses. thin : days with too few known labels
+    set_aside : findings on suspect days. drift : findings on suspect days that are used, since another day is alike
     excluded, included : days that a person decided on, with the reasons
-    spread : how much days vary, see `suspects`
+    spread : variation between days, see `suspects`
     """
 
     tables: tuple[DayTable, ...] = ()
@@ -44,7 +44,7 @@ class Days(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """A source's rows as runs, and a window's day tables; or references to them."""
+    """Receipt of a source's runs, and a window's days; or references to them."""
 
     total: Any
     days: Any = Days()
@@ -52,20 +52,20 @@ class Sorted(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Rows that are sorted.
+    """Rows to sort.
 
     Attributes
     ----------
-    log : their log. window : which of its days; None: all of it.
-    kept : the day tables of a published table; None: nothing of the days is kept.
-    half_life : in days, after which a row counts half; None: all count the same.
-    rule : which days are used.
-    tables : of the window, where they are known. only : days of the window; None: all.
+    log : log with the rows. window : days to sort; None: the whole log
+    day_tables : day tables of a published table; None: days are sorted into scratch space
+    half_life : days after which a row counts half; None: all rows count the same
+    rule : rule for the days to use
+    tables : the window's day tables, if they exist. only : days of the window to sort; None: all
     """
 
     log: Log
     window: Window | None = None
-    kept: DayTables | None = None
+    day_tables: DayTables | None = None
     half_life: int | None = None
     rule: DayRule = EVERY_DAY
     tables: Sequence[DayTable] | None = None
@@ -73,51 +73,49 @@ class Source:
 
     @property
     def sorted_log(self) -> Log:
-        """The log as its runs are: with a half-life, their rows have weights."""
+        """The log as described by its runs: with a half-life, rows have weights."""
         return self.log if self.half_life is None else with_weights(self.log)
 
     def scratch_bytes(self, *, write: bool) -> int:
-        """Scratch space that sorting needs at most; see `score_table.scratch_bytes`."""
+        """Return an upper bound of the scratch space for sorting; see `score_table.scratch_bytes`."""
         needed = scratch_bytes(self.log, write=write)
-        if self.kept is not None:  # whose runs are not in scratch
+        if self.day_tables is not None:  # day tables' runs are not in scratch
             needed -= scratch_bytes(self.log, write=False)
         if self.half_life is not None:
             needed += most_bytes(self.log.rows, weighted=True, segmented=bool(self.log.columns.segments))
         return needed
 
     def add(self, graph: Graph, plan: SortPlan) -> Sorted:
-        """Add what sorts the rows to a graph; return references.
+        """Add the tasks that sort the rows; return references.
 
-        Of a log `sort-i -> check`. Of a window `sort-i -> days-k -> profile-k -> choose -> total`; with a half-life
-        `weigh-k` follows on the days.
+        For a log: `sort-i -> check`. For a window: `sort-i -> days-k -> profile-k -> choose -> total`; with a half-life
+        `weigh-k` follows the days.
         """
         if self.window is None:
             return Sorted(add_sort(graph, self.log, plan))
         days_folder = plan.scratch
         if self.tables is not None:
-            day_tables = graph.layer("there", itself, [(table,) for table in self.tables], shown=False)
-        elif self.kept is None:
-            day_tables = add_scratch_days(graph, self.window, plan, self.only)
+            tables = graph.layer("there", pass_table, [(table,) for table in self.tables], shown=False)
+        elif self.day_tables is None:
+            tables = add_scratch_days(graph, self.window, plan, self.only)
         else:
-            days_folder, day_tables = str(self.kept.folder), self.kept.add(graph, self.window, plan)
+            days_folder, tables = str(self.day_tables.folder), self.day_tables.add(graph, self.window, plan)
         profiles: list[Any] = []
         if self.rule.suspect != USE:
             profiles = graph.layer(
-                "profile", profile_day, [(days_folder, table) for table in day_tables], shown=False
+                "profile", profile_day, [(days_folder, table) for table in tables], shown=False
             )
         if self.half_life is not None:
-            how = (self.window.last, self.half_life)
-            tasks = [
-                (table, *how, f"{plan.scratch}/run-decayed-{i:06d}") for i, table in enumerate(day_tables)
-            ]
-            day_tables = graph.layer("weigh", weigh_day, tasks)
-        days = graph.task("choose", choose_days, day_tables, profiles, self.rule)
+            decay = (self.window.last, self.half_life)
+            tasks = [(table, *decay, f"{plan.scratch}/run-decayed-{i:06d}") for i, table in enumerate(tables)]
+            tables = graph.layer("weigh", weigh_day, tasks)
+        days = graph.task("choose", choose_days, tables, profiles, self.rule)
         outcomes = self.log.columns.outcomes
-        if self.tables is not None:  # they have been checked all together
+        if self.tables is not None:  # outcomes were checked for all days together
             plan = replace(plan, rules=replace(plan.rules, matched=False))
         total = graph.task("total", _total, days, plan, days_folder, outcomes)
         rows = SortedRows(self.sorted_log, plan, total)
-        most_runs = len(day_tables) + -(-self.log.rows // plan.run_rows)
+        most_runs = len(tables) + -(-self.log.rows // plan.run_rows)
         return Sorted(add_regrouping(graph, total, most_runs, rows.most_parts, plan.scratch), days)
 
     def sort(self, plan: SortPlan, executor: Executor) -> Sorted:
@@ -129,14 +127,14 @@ class Source:
             Unusable rows beyond what the rules allow; no usable row.
         """
         graph = Graph()
-        found: Sorted = executor.compute(graph, graph.task("sorted", Sorted, *self.add(graph, plan)))
-        return found
+        result: Sorted = executor.compute(graph, graph.task("sorted", Sorted, *self.add(graph, plan)))
+        return result
 
     def planned(self) -> dict[str, Any]:
         """Describe the window of a fit that keeps days, for a dry run."""
         assert self.window is not None
-        assert self.kept is not None
-        covers = self.kept.covers(self.window)
+        assert self.day_tables is not None
+        covers = self.day_tables.covers(self.window)
         return {
             **window_days(self.window),
             "days_to_sort": sum(bool(cover.missing) for cover in covers.values()),
@@ -153,23 +151,25 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         by_day.setdefault(table.day, []).append(table)
     filled = {day: parts for day, parts in by_day.items() if any(table.receipt.rows for table in parts)}
     new = [day for day, parts in filled.items() if any(table.rows_sorted for table in parts)]
-    found: dict[str, Sequence[Any]] = {
+    listed: dict[str, Sequence[Any]] = {
         "days_set_aside": [finding.as_dict() for finding in days.set_aside],
         "days_unlabelled": days.thin,
         "days_excluded": days.excluded,
     }
-    reasons = {own["day"]: name.removeprefix("days_") for name, left_out in found.items() for own in left_out}
-    each, rows = [], dict[str, list[int]]()
+    reasons = {
+        entry["day"]: name.removeprefix("days_") for name, entries in listed.items() for entry in entries
+    }
+    day_facts, left_out = [], dict[str, list[int]]()
     for number, parts in filled.items():
         day = day_of(number).isoformat()
         read, usable = (sum(getattr(table.receipt, name) for table in parts) for name in ("rows", "used"))
         if day in reasons:
-            rows.setdefault(reasons[day], []).append(read)
-        each.append(
+            left_out.setdefault(reasons[day], []).append(read)
+        day_facts.append(
             {
                 "day": day,
                 "tables": [table.content for table in parts],
-                "files": sum(len(table.kept.files) for table in parts),
+                "files": sum(len(table.stored.files) for table in parts),
                 "rows_read": read,
                 "rows_usable": usable,
                 "rows_used": 0 if day in reasons else usable,
@@ -177,16 +177,17 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
                 **_labels(parts),
             }
         )
-    found |= {"days_of_drift": [finding.as_dict() for finding in days.drift], "days_included": days.included}
+    listed["days_of_drift"] = [finding.as_dict() for finding in days.drift]
+    listed["days_included"] = days.included
     facts = {
         **window_days(window),
         "days_sorted": len(new),
         "days_reused": len(filled) - len(new),
         "days_missing": [day_of(day).isoformat() for day in window.days if day not in filled],
         "rows_sorted": sum(table.rows_sorted for table in days.tables),
-        "left_out": {name: {"days": len(own), "rows": sum(own)} for name, own in sorted(rows.items())},
-        "days": each,
-        **{name: list(own) for name, own in found.items() if own},
+        "left_out": {name: {"days": len(n), "rows": sum(n)} for name, n in sorted(left_out.items())},
+        "days": day_facts,
+        **{name: list(entries) for name, entries in listed.items() if entries},
     }
     if source.half_life is not None:
         facts["half_life"] = source.half_life
@@ -205,17 +206,17 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     Parameters
     ----------
     tables : of a window
-    profiles : of each; none with a rule that sets no strange days aside
+    profiles : profile of each table; empty if the rule ignores suspect days
 
     Raises
     ------
     InputRejectedError
-        A day is strange and the rule refuses that; no day is left.
+        A day is suspect and the rule is to refuse; no day is left.
 
     Notes
     -----
-    Days with too few labels are left out since positives and negatives become known at different speeds: what is known
-    of a day early is biased.
+    Days with too few labels are left out, since positives and negatives become known at different speeds: early
+    labels are biased.
     """
     rows: dict[int, int] = {}
     waiting: dict[int, int] = {}
@@ -226,41 +227,42 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     thin = {day for day, count in rows.items() if count and waiting[day] > (1 - rule.min_labelled) * count}
     excluded, included = rule.decided(tables, EXCLUDE), rule.decided(tables, INCLUDE)
     order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
-    every = [tables[i] for i in order]
-    left_in = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
+    in_order = [tables[i] for i in order]
+    candidates = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
     findings, spread = suspects(
-        [tables[i] for i in left_in], [profiles[i] for i in left_in if profiles], rule
+        [tables[i] for i in candidates], [profiles[i] for i in candidates if profiles], rule
     )
-    found = [finding for finding in findings if not finding.drift]
-    strange = {finding.day for finding in found}
-    used = tuple(tables[i] for i in left_in if tables[i].day not in strange)
-    if (found or excluded) and not any(table.receipt.used for table in used):
+    suspect = [finding for finding in findings if not finding.drift]
+    suspect_days = {finding.day for finding in suspect}
+    used = tuple(tables[i] for i in candidates if tables[i].day not in suspect_days)
+    if (suspect or excluded) and not any(table.receipt.used for table in used):
         raise InputRejectedError(
             "window: expected days to fit to, found that all are set aside or excluded; decide with `logcal days`"
-            f"{': ' * bool(found)}{in_words(found)}"
+            f"{': ' * bool(suspect)}{in_words(suspect)}"
         )
     return Days(
-        tuple(every),
+        tuple(in_order),
         used,
         tuple(
             {"day": day_of(day).isoformat(), "rows": rows[day], "rows_waiting": waiting[day]}
             for day in sorted(thin)
         ),
-        tuple(found),
+        tuple(suspect),
         tuple(finding for finding in findings if finding.drift),
-        _said(excluded),
-        _said(included),
+        _decisions(excluded),
+        _decisions(included),
         spread,
     )
 
 
-def _said(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
+def _decisions(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
     return tuple(
-        {"day": day_of(day).isoformat(), "reason": own.reason} for day, own in sorted(decided.items())
+        {"day": day_of(day).isoformat(), "reason": decision.reason}
+        for day, decision in sorted(decided.items())
     )
 
 
-def _too_thin(days: Days) -> str:
+def _unlabelled_days(days: Days) -> str:
     """List the labelled share of each day, if that of some day is too small."""
     if not days.thin:
         return ""
@@ -268,10 +270,10 @@ def _too_thin(days: Days) -> str:
     return f"; of days with too few labels (window.min_labelled) {examples(shares)}"
 
 
-def _total(days: Days, plan: SortPlan, place: str, outcomes: int) -> RunReceipt:
-    """All days' runs as one sort's; their bad rows, where they are kept, are put where a sort leaves them.
+def _total(days: Days, plan: SortPlan, days_folder: str, outcomes: int) -> RunReceipt:
+    """Add up and check the receipts of the used days; link their unusable rows into the scratch folder, if kept.
 
-    place : the folder of the tables' folders. outcomes : see `all_counted`
+    days_folder : folder of the tables' folders. outcomes : see `all_counted`
 
     Raises
     ------
@@ -284,12 +286,12 @@ def _total(days: Days, plan: SortPlan, place: str, outcomes: int) -> RunReceipt:
     if total.used == 0:
         raise (LabelsWaitingError if total.waiting else InputRejectedError)(
             f"window: expected usable rows, found none among {total.rows:,}"
-            f"{quarantine.waiting(total.waiting)}{_too_thin(days)}: set window.until or window.last"
+            f"{quarantine.waiting(total.waiting)}{_unlabelled_days(days)}: set window.until or window.last"
         )
     if plan.rules.keep:
         scratch, count = Folder.at(plan.scratch), 0
         for table in days.tables:
-            folder = Folder.at(f"{place}/{table.name}")
+            folder = Folder.at(f"{days_folder}/{table.name}")
             for part in folder.matching(BAD_PARTS):
                 scratch.link(folder, part, f"bad-{count:06d}.parquet")
                 count += 1

@@ -427,7 +427,7 @@ class DayRule:
         for day in {table.day for table in tables}:
             one, there = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
             if one is not None and one.decision == decision:
-                files = set().union(*(file_digests(table.kept.files) for table in there))
+                files = set().union(*(file_digests(table.stored.files) for table in there))
                 if one.holds(files) or one.holds({table.content for table in there}):
                     decided[day] = one
         return decided

@@ -1,4 +1,4 @@
-"""The rows of a window as runs of each day: whole row groups of one day, and others divided while they are read."""
+"""Sorting of a window's rows into runs of each day; row groups with several days are divided while they are read."""
 
 from __future__ import annotations
 
@@ -32,47 +32,48 @@ def add_days(
     folders: Mapping[int, str],
     plan: SortPlan,
 ) -> dict[int, list[Any]]:
-    """Add to a graph what sorts the rows of some days into runs in the days' own folders: a layer `sort-i`.
+    """Add tasks that sort the rows of some days into runs in one folder per day: a layer `sort-i`.
 
-    files : of each day; its row groups in them are read, by as few tasks as can be
+    files, folders : files to read, and folder for the runs, by day
 
     Returns
     -------
-    references of each day to what tasks left, of this day and of others: receipts by day, see `add_up_day`
+    references to the results of the tasks with rows of each day: receipts by day, see `add_up_day`
     """
     log = window.log
     if files:
         log = replace(log, columns=log.columns.of_days(min(files), max(files)))
-    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
-    whole, mixed = _divide(window, files)
-    every = (*whole.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0])))
+    base_reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
+    unmixed, mixed = _group_by_days(window, files)
+    groups = (*unmixed.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0])))
     packed = [
-        (own_days, some)
-        for own_days, pieces in every
-        for some in neighbours(pieces, lambda dated: dated.piece.rows, plan.run_rows)
+        (days, pieces)
+        for days, dated_pieces in groups
+        for pieces in neighbours(dated_pieces, lambda dated: dated.piece.rows, plan.run_rows)
     ]
-    reach = [own_days for own_days, _ in packed]
-    read = [[dated.piece for dated in some] for _, some in packed]
-    readings = add_labels(graph, log, reading, read, plan.scratch, plan.label_bytes)
+    task_days = [days for days, _ in packed]
+    log_pieces = [[dated.piece for dated in pieces] for _, pieces in packed]
+    readings = add_labels(graph, log, base_reading, log_pieces, plan.scratch, plan.label_bytes)
     tasks = [
-        (some, how, {day: folders[day] for day in sorted(own_days)}, i, plan.run_rows, plan.rules.keep)
-        for i, ((own_days, some), how) in enumerate(zip(packed, readings, strict=True))
+        (pieces, reading, {day: folders[day] for day in sorted(days)}, i, plan.run_rows, plan.rules.keep)
+        for i, ((days, pieces), reading) in enumerate(zip(packed, readings, strict=True))
     ]
-    found = graph.layer("sort", _write_days, tasks, receipts=receipts_in(plan.scratch))
+    results = graph.layer("sort", _write_days, tasks, receipts=receipts_in(plan.scratch))
     return {
-        day: [result for days, result in zip(reach, found, strict=True) if day in days] for day in folders
+        day: [result for days, result in zip(task_days, results, strict=True) if day in days]
+        for day in folders
     }
 
 
 def add_up_day(day: int, receipts: list[dict[int, RunReceipt]]) -> RunReceipt:
-    """The receipts of a day as one. receipts : by day, of several tasks."""
-    return add_up([own[day] for own in receipts if day in own])
+    """Add up a day's receipts. receipts : each task's receipts by day."""
+    return add_up([by_day[day] for by_day in receipts if day in by_day])
 
 
 class DatedPiece(NamedTuple):
     """Row groups with rows of the days first, ..., last.
 
-    mixed : whether the day of each row must be read; rows without a date count in the first day
+    mixed : whether the day of each row must be read; rows without a date count for the first day
     """
 
     piece: Piece
@@ -81,27 +82,27 @@ class DatedPiece(NamedTuple):
     mixed: bool
 
 
-def _divide(
+def _group_by_days(
     window: Window, files: Mapping[int, frozenset[FileId]]
 ) -> tuple[dict[frozenset[int], list[DatedPiece]], dict[frozenset[int], list[DatedPiece]]]:
-    """The row groups that some files have of some days, by their days: those of one day, and those of several.
+    """Group the row groups of files by the days to read from them: row groups with one day, and with several.
 
-    Of a file that some days have a table of already, only the others' rows are taken.
+    If some days of a file have a table with the file, only rows of its other days are read.
     """
-    wanted = {path for own in files.values() for path, _, _ in own}
-    whole: dict[frozenset[int], list[DatedPiece]] = {frozenset([day]): [] for day in files}
+    wanted = {path for ids in files.values() for path, _, _ in ids}
+    unmixed: dict[frozenset[int], list[DatedPiece]] = {frozenset([day]): [] for day in files}
     mixed: dict[frozenset[int], list[DatedPiece]] = {}
     for file, groups in window.files:
         if file.path not in wanted:
             continue
-        own_days = {day for day, own in files.items() if (file.path, file.size, file.stamp) in own}
+        wanted_days = {day for day, ids in files.items() if (file.path, file.size, file.stamp) in ids}
         for group in groups:
-            days = own_days.intersection(range(group.first, group.last + 1))
+            days = wanted_days.intersection(range(group.first, group.last + 1))
             if days:
                 piece = file.piece((group.place,), group.start, group.rows)
-                found = DatedPiece(piece, group.first, group.last, group.mixed)
-                (mixed if group.mixed else whole).setdefault(frozenset(days), []).append(found)
-    return whole, mixed
+                dated = DatedPiece(piece, group.first, group.last, group.mixed)
+                (mixed if group.mixed else unmixed).setdefault(frozenset(days), []).append(dated)
+    return unmixed, mixed
 
 
 def _write_days(
@@ -112,115 +113,115 @@ def _write_days(
     run_rows: int,
     keep_bad: bool,
 ) -> dict[int, RunReceipt]:
-    """Read row groups, and leave the wanted days' rows as runs in each day's folder.
+    """Read row groups, and write the wanted days' rows as runs into each day's folder.
 
     Parameters
     ----------
-    pieces : what to read: all of one day, or all with days to be read
-    reading : how, `columns.date` included where days are read
-    folders : of each wanted day; rows of other days are passed over
+    pieces : row groups of one day, or mixed ones
+    reading : settings; mixed row groups need `columns.date`
+    folders : folder of each wanted day; rows of other days are skipped
     index, run_rows, keep_bad : see `runs.write_runs`
 
     Returns
     -------
-    receipts of the days that rows were found of
+    receipts of the days that have rows
 
     Raises
     ------
     InputRejectedError
-        A day that the file's footer says is not there.
+        A row has a day outside the range in the file's footer.
     """
     for folder in folders.values():
         Folder.at(folder).make()
     if not pieces[0].mixed:
         [(day, folder)] = folders.items()
-        plain = reading._replace(columns=replace(reading.columns, date=None))
-        own = tuple(dated.piece for dated in pieces)
-        return {day: write_runs(own, plain, folder, index, run_rows, keep_bad)}
-    divided = _Divided(Intake(reading), folders, index, run_rows, keep_bad)
-    ahead = pieces_ahead(reading.filesystem, [dated.piece for dated in pieces])
-    for dated, (piece, content) in zip(pieces, ahead, strict=True):
-        for rows, ready in divided.intake.read(piece, content):
-            divided.add(rows, ready, dated)
-    return divided.finish()
+        undated = reading._replace(columns=replace(reading.columns, date=None))
+        log_pieces = tuple(dated.piece for dated in pieces)
+        return {day: write_runs(log_pieces, undated, folder, index, run_rows, keep_bad)}
+    buffers = _DayBuffers(Intake(reading), folders, index, run_rows, keep_bad)
+    contents = pieces_ahead(reading.filesystem, [dated.piece for dated in pieces])
+    for dated, (piece, content) in zip(pieces, contents, strict=True):
+        for rows, ready in buffers.intake.read(piece, content):
+            buffers.add(rows, ready, dated)
+    return buffers.finish()
 
 
 _NO_BATCH = pa.RecordBatch.from_arrays([], names=[])
 
 
 @dataclass
-class _Divided:
-    """Rows of several days, on their way into runs of each."""
+class _DayBuffers:
+    """Buffers of the rows of several days, written as runs of each day."""
 
     intake: Intake
     folders: dict[int, str]
     index: int
     run_rows: int
     keep_bad: bool
-    held: int = 0
+    pending_rows: int = 0
     pending: dict[int, list[Rows]] = field(default_factory=dict)
     receipts: dict[int, RunReceipt] = field(default_factory=dict)
     bad_tables: dict[int, list[pa.Table]] = field(default_factory=dict)
 
     def add(self, rows: Rows, ready: Rows, piece: DatedPiece) -> None:
-        """Take the rows of wanted days. ready : see `Intake.read`."""
+        """Add the rows of wanted days. ready : rows with calibration scores, see `Intake.read`."""
         date = self.intake.reading.columns.date
         assert date is not None
         rows = rows._replace(day=days_of(rows.batch.column(date)))
         assert rows.day is not None
-        dated = rows.day > DAY_INVALID
-        day_of_row = np.where(dated, rows.day, np.int32(piece.first))
+        has_date = rows.day > DAY_INVALID
+        day_of_row = np.where(has_date, rows.day, np.int32(piece.first))
         self._check(day_of_row, piece)
-        order = _by_day(day_of_row, piece)
-        if not dated.all():
-            order = order[dated[order]]
-        # What is held until it is written is without the batch.
+        order = _order_by_day(day_of_row, piece)
+        if not has_date.all():
+            order = order[has_date[order]]
+        # Rows that wait to be written do not keep their batch in memory.
         ready = ready.some(order)._replace(batch=_NO_BATCH)
         counts = np.bincount(day_of_row - piece.first)
         for i in np.flatnonzero(counts).tolist():
             day = piece.first + i
             if day not in self.folders:
                 continue
-            part = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
-            own, move = self.intake.rounded(ready.some(part))
-            self._hold(day, own, int(counts[i]), move)
+            span = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
+            day_rows, move = self.intake.rounded(ready.some(span))
+            self._queue(day, day_rows, int(counts[i]), move)
             if rows.joined is not None:
                 self.receipts[day].count(rows.joined.part(day_of_row == day))
-            if own.score.size < counts[i] or not quarantine.usable(own).all():
+            if day_rows.score.size < counts[i] or not quarantine.usable(day_rows).all():
                 self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
-        if self.held >= self.run_rows:
+        if self.pending_rows >= self.run_rows:
             self.flush()
 
     @staticmethod
     def _check(days: Any, piece: DatedPiece) -> None:
         if days.size and (days.min() < piece.first or days.max() > piece.last):
             found = shown([int(days.min()), int(days.max())])
-            said = shown([piece.first, piece.last])
+            expected = shown([piece.first, piece.last])
             raise InputRejectedError(
-                f"{piece.piece.path}: expected dates from {said[0]} to {said[1]}, as its footer says, found "
+                f"{piece.piece.path}: expected dates from {expected[0]} to {expected[1]}, as its footer says, found "
                 f"{found[0]} to {found[1]}: write it again"
             )
 
-    def _hold(self, day: int, rows: Rows, count: int, move: float) -> None:
+    def _queue(self, day: int, rows: Rows, count: int, move: float) -> None:
         receipt = self.receipts.setdefault(day, RunReceipt())
         receipt.rows += count
         receipt.largest_move = max(receipt.largest_move, move)
         self.pending.setdefault(day, []).append(rows)
-        self.held += rows.score.size
+        self.pending_rows += rows.score.size
 
-    def _keep_bad(self, day: int, rows: Rows, path: str, among: Any) -> None:
-        bad, table = quarantine.find_bad(rows, self.intake.reading.columns, path, among)
+    def _keep_bad(self, day: int, rows: Rows, path: str, selected: Any) -> None:
+        bad, table = quarantine.find_bad(rows, self.intake.reading.columns, path, selected)
         self.receipts[day].bad.merge(bad)
         if self.keep_bad and table.num_rows:
             self.bad_tables.setdefault(day, []).append(table)
 
     def flush(self) -> None:
-        """Write what is held as a run of each day."""
+        """Write the pending rows as a run of each day."""
         for day, parts in self.pending.items():
             receipt = self.receipts[day]
             size = max(1, sum(part.score.size for part in parts))
             buffer = self.intake.buffer(size, self.folders[day], self.index)
-            # Its files go on counting where those of the last flush ended.
+            # Continue the numbers of the run files after those of the last flush.
             buffer.runs = receipt.runs
             receipt.used += sum(buffer.add(part) for part in parts)
             buffer.flush()
@@ -229,10 +230,10 @@ class _Divided:
             receipt.lowest = min(receipt.lowest, float(buffer.lowest))
             receipt.highest = max(receipt.highest, float(buffer.highest))
         self.pending = {}
-        self.held = 0
+        self.pending_rows = 0
 
     def finish(self) -> dict[int, RunReceipt]:
-        """Write the rest."""
+        """Write the pending and the unusable rows; return the receipts."""
         self.flush()
         for receipt in list(self.receipts.values())[:1]:
             self.intake.count_outcomes(receipt)
@@ -241,8 +242,8 @@ class _Divided:
         return self.receipts
 
 
-def _by_day(day: npt.NDArray[np.int32], piece: DatedPiece) -> npt.NDArray[np.int64]:
-    """The order of rows by day."""
-    place = day - piece.first
+def _order_by_day(day: npt.NDArray[np.int32], piece: DatedPiece) -> npt.NDArray[np.int64]:
+    """Return the stable order of rows by day."""
+    key = day - piece.first
     # Small integers are sorted by counting.
-    return np.argsort(place.astype(np.uint16) if piece.last - piece.first < 1 << 16 else place, kind="stable")
+    return np.argsort(key.astype(np.uint16) if piece.last - piece.first < 1 << 16 else key, kind="stable")
