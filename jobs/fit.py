@@ -47,7 +47,7 @@ from pipeline.sort.day_tables import DayTables
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.score_table import scratch_bytes
 from pipeline.sort.source import Days, Source, window_facts
-from pipeline.sort.suspect_days import SET_ASIDE, DayRule, in_words
+from pipeline.sort.suspect_days import SET_ASIDE, DayRule, findings_text
 from pipeline.table.journal import read_decisions
 from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange
@@ -309,9 +309,11 @@ class Prepared(Startable):
             facts = {} if source.window is None else {"window": window_facts(source, days)}
             manifest = self._manifest(content, time.perf_counter() - started) | facts
             if days.set_aside:
-                _logger.warning("set aside %s; `logcal days include` uses a day", in_words(days.set_aside))
+                _logger.warning(
+                    "set aside %s; `logcal days include` uses a day", findings_text(days.set_aside)
+                )
             if days.drift:
-                message = f"suspect days, since two in a row are alike: {in_words(days.drift)}"
+                message = f"suspect days, since two in a row are alike: {findings_text(days.drift)}"
                 _logger.warning("used %s; `logcal days exclude` leaves a day out", message)
             held_out = None
             if trial is not None:

@@ -112,7 +112,7 @@ def test_days_that_a_fit_set_aside_for_good_stay_aside_until_nothing_else_is_lef
         write(log, number + 1, of=number, kind="another model")
         assert fit() == list(range(5, number + 1))
     days = [day(number, "another model", rows=3000, day_sd=0.0) for number in range(5, 8)]
-    kept = [Finding(number, never=True) for number in range(5, 8)]
+    kept = [Finding(number, final=True) for number in range(5, 8)]
     before = suspect_days([day(4, rows=3000), *days], remembered=kept)
     assert [finding.day for finding in before] == [5, 6, 7]
     assert suspect_days(days, remembered=before) == []

@@ -20,7 +20,7 @@ from pipeline.sort.run_files import most_bytes
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, add_sort, add_up, scratch_bytes
-from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, in_words, suspects
+from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, find_suspect_days, findings_text
 from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
 
@@ -30,7 +30,7 @@ class Days(NamedTuple):
     tables : all tables, by day. used : tables that the fit uses. thin : days with too few known labels
     set_aside : findings on suspect days. drift : findings on suspect days that are used, since another day is alike
     excluded, included : days that a person decided on, with the reasons
-    spread : variation between days, see `suspects`
+    spread : variation between days, see `find_suspect_days`
     """
 
     tables: tuple[DayTable, ...] = ()
@@ -229,7 +229,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
     in_order = [tables[i] for i in order]
     candidates = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
-    findings, spread = suspects(
+    findings, spread = find_suspect_days(
         [tables[i] for i in candidates], [profiles[i] for i in candidates if profiles], rule
     )
     suspect = [finding for finding in findings if not finding.drift]
@@ -238,7 +238,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     if (suspect or excluded) and not any(table.receipt.used for table in used):
         raise InputRejectedError(
             "window: expected days to fit to, found that all are set aside or excluded; decide with `logcal days`"
-            f"{': ' * bool(suspect)}{in_words(suspect)}"
+            f"{': ' * bool(suspect)}{findings_text(suspect)}"
         )
     return Days(
         tuple(in_order),

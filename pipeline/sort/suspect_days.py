@@ -33,36 +33,36 @@ SET_ASIDE, REFUSE, USE = "set_aside", "refuse", "use"
 """Treatments of a suspect day."""
 
 LIMIT = 4.0
-"""Standard deviations, of days and of chance, from which on a day is strange."""
+"""Deviation, in standard deviations of days and chance together, above which a day is suspect."""
 
 _PRIOR = 4.0
-"""Days that the floor of the variance between days counts as."""
+"""Weight of the floor in the variance between days, in days."""
 
 _FEWEST = 200
-"""Rows with a label, and 20 of the rarer one, from which on a day says something of its labels."""
 _RARER = 20
+"""Fewest labelled rows, and fewest rows of the rarer label, for numbers that depend on labels."""
 
-_COPIES = 30
-"""Filled counts that are all even only by copying: by chance once in 2^30 days."""
+_FEWEST_COUNTS = 30
+"""Fewest positive counts to test for duplicated rows: 30 are all even by chance once in 2^30 days."""
 
 _SCALE = 4.0
-"""Factor of the largest score beside the other days' largest."""
+"""Ratio of a day's largest score to the other days' above which the day has another scale."""
 
 _OTHER_MODEL = 0.35
-"""Kolmogorov-Smirnov distance of the scores from which on they are another model's, however often they come."""
+"""Kolmogorov-Smirnov distance above which scores come from another model, even on several days in a row."""
 
 
 @dataclass(frozen=True)
 class DayFacts:
-    """A day as it is compared.
+    """Facts about a day, for the comparison with other days.
 
     Attributes
     ----------
     day : days since 1970-01-01
-    rows : that were read. waiting : without a label. unusable : bad rows
-    profile : of the usable rows
-    weighted : whether rows count for something else than one
-    usual_share : of the rows with a label on a day of this age: labels that come later are no fault
+    rows : number of rows read. waiting : rows without a label
+    profile : profile of the usable rows
+    weighted : whether rows have weights
+    usual_share : usual share of rows with a label on a day of this age, since later labels are no fault
     """
 
     day: int
@@ -75,9 +75,10 @@ class DayFacts:
 
 @dataclass(frozen=True)
 class Number:
-    """Number by which days are compared, in a unit in which days differ by some constant amount.
+    """Number by which days are compared, in a unit in which the variation between days is about constant.
 
-    floor : standard deviation between days, at least. drifts : whether two such days in a row are drift
+    floor : least standard deviation between days. drifts : whether two similar suspect days in a row are drift
+    words : format of the reason
     """
 
     name: str
@@ -105,22 +106,22 @@ NUMBERS = (
 
 @dataclass
 class Finding:
-    """Reason why a day is suspect.
+    """Suspect day, with the reasons.
 
     Attributes
     ----------
-    reasons : in words, worst first. never : whether no later day can make it usual
-    drift : whether the day is used all the same, since another is like it
+    reasons : reasons as text, worst first. final : whether no drift explains the day, whatever later days are like
+    drift : whether the day is used, since another day is similar
     """
 
     day: int
     reasons: list[str] = field(default_factory=list)
-    never: bool = False
+    final: bool = False
     drift: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Facts for the manifest."""
-        return {"day": day_of(self.day).isoformat(), "reasons": self.reasons, "final": self.never}
+        """Return the finding for the manifest."""
+        return {"day": day_of(self.day).isoformat(), "reasons": self.reasons, "final": self.final}
 
 
 Predict = Callable[[Array], Array]
@@ -133,82 +134,84 @@ def suspect_days(
     included: frozenset[int] = frozenset(),
     remembered: Sequence[Finding] = (),
 ) -> list[Finding]:
-    """Days that differ from the others more than days do, or more than chance explains.
+    """Find days that differ from the others by more than chance and the variation between days.
 
     Parameters
     ----------
-    days : of a window, in any order
-    predict : the live table's probabilities of scores; None: the rows' own rates stand in
-    included : days that a person has let in: they are never findings
-    remembered : findings of an earlier fit that stay, unless there is no other day: then they are what days are like
+    days : days of a window, in any order
+    predict : the live table's probabilities of scores; None: the rows' rates by score
+    included : days that a person has included; they are never findings
+    remembered : findings of an earlier fit, which stay; ignored if they cover all days
 
     Returns
     -------
-    Findings, by day.
+    findings by day
 
     Notes
     -----
-    Days are removed one at a time, the strangest first, and the others compared anew, so that a bad day does not hide
-    another. O(days^2 x cells).
+    Days are removed one at a time, the most deviant first, and the others compared again, so that a bad day does not
+    hide another. O(days^2 x cells).
     """
-    known = sorted((facts for facts in days if facts.rows), key=lambda facts: facts.day)
+    filled = sorted((facts for facts in days if facts.rows), key=lambda facts: facts.day)
     findings = {finding.day: finding for finding in remembered}
-    if all(facts.day in findings for facts in known):
+    if all(facts.day in findings for facts in filled):
         findings = {}
-    new = [facts for facts in known if facts.day not in findings]
-    for facts in new:
-        wrong = _alone(facts, [other for other in new if other is not facts])
-        if wrong and facts.day not in included:
-            findings[facts.day] = Finding(facts.day, wrong, never=True)
-    numbers = _numbers(known, predict, [facts for facts in known if facts.day not in findings])
+    remaining = [facts for facts in filled if facts.day not in findings]
+    for facts in remaining:
+        faults = _faults_of_day(facts, [other for other in remaining if other is not facts])
+        if faults and facts.day not in included:
+            findings[facts.day] = Finding(facts.day, faults, final=True)
+    numbers = _numbers(filled, predict, [facts for facts in filled if facts.day not in findings])
     while True:
-        left = [facts.day for facts in known if facts.day not in findings]
+        usual_days = [facts.day for facts in filled if facts.day not in findings]
         worst: int | None = None
         reasons: dict[str, float] = {}
-        for day in left:
+        for day in usual_days:
             if day in included:
                 continue
-            strange = _strange(day, [other for other in left if other != day], numbers)
-            if strange and (worst is None or max(strange.values()) > max(reasons.values())):
-                worst, reasons = day, strange
+            deviations = _deviations(day, [other for other in usual_days if other != day], numbers)
+            if deviations and (worst is None or max(deviations.values()) > max(reasons.values())):
+                worst, reasons = day, deviations
         if worst is None:
             break
-        findings[worst] = _described(worst, reasons, [day for day in left if day != worst], numbers)
-    _readmit(findings, known, numbers, included)
+        findings[worst] = _finding(worst, reasons, [day for day in usual_days if day != worst], numbers)
+    _mark_drift(findings, filled, numbers, included)
     return [findings[day] for day in sorted(findings)]
 
 
-def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
-    """Find faults of a day that chance never explains."""
-    profile, reasons = own.profile, []
-    filled = _filled(own)
-    if not own.weighted and filled.size >= _COPIES and _even(filled):
-        alike = [other for other in others if other.profile.cell.size and _even(_filled(other))]
-        if len(alike) < max(1, len(others)):
+def _faults_of_day(facts: DayFacts, others: Sequence[DayFacts]) -> list[str]:
+    """Find faults of a day that neither chance nor drift explains."""
+    profile, reasons = facts.profile, []
+    counts = _positive_counts(facts)
+    if not facts.weighted and counts.size >= _FEWEST_COUNTS and _all_even(counts):
+        even_days = [
+            other for other in others if other.profile.cell.size and _all_even(_positive_counts(other))
+        ]
+        if len(even_days) < max(1, len(others)):
             reasons.append("each count of rows is even: is the day there twice?")
     auc, error = _auc(profile)
     if auc is not None and auc + 4 * error < 0.5:
         reasons.append(f"an AUC of {auc:.3f}, labels or scores inverted?")
-    if (said := _one_label(profile, [other.profile for other in others])) is not None:
-        reasons.append(said)
+    if (fault := _one_label(profile, [other.profile for other in others])) is not None:
+        reasons.append(fault)
     if profile.cell.size == 1 and any(other.profile.cell.size > 1 for other in others):
         reasons.append("all rows have one score")
     ends = [np.abs(other.profile.score).max() for other in others if other.profile.cell.size]
     if ends and profile.cell.size:
-        usual, largest = float(np.median(ends)), float(np.abs(profile.score).max())
-        inside = [
+        usual_top, top = float(np.median(ends)), float(np.abs(profile.score).max())
+        unit_scale = [
             float(other.profile.score.min()) >= 0 and end <= 1.01
             for other, end in zip(others, ends, strict=False)
         ]
-        if largest > _SCALE * usual and largest > 1.01 and np.mean(inside) > 0.5:
+        if top > _SCALE * usual_top and top > 1.01 and np.mean(unit_scale) > 0.5:
             reasons.append(
-                f"scores up to {largest:.4g}, on other days up to {usual:.4g}: is it another scale, such as percent?"
+                f"scores up to {top:.4g}, on other days up to {usual_top:.4g}: is it another scale, such as percent?"
             )
     return reasons
 
 
 def _one_label(profile: Profile, others: Sequence[Profile]) -> str | None:
-    """Describe a day that has rows of one label alone, if chance does not explain it."""
+    """Describe the fault of a day with rows of one label only, if chance does not explain it."""
     n, k = float(profile.negatives.sum()), float(profile.positives.sum())
     total, ones = (
         sum(float(getattr(other, name).sum()) for other in others) for name in ("weight", "positives")
@@ -216,22 +219,22 @@ def _one_label(profile: Profile, others: Sequence[Profile]) -> str | None:
     if n + k < _FEWEST or min(n, k) > 0 or not total:
         return None
     missing = ones / total if k == 0 else 1 - ones / total
-    # Of so many that are expected none comes once in 500 million days.
+    # If 20 are expected, none occurs once in 500 million days.
     return f"no row has label {int(k == 0)}" if missing * (n + k) >= _RARER else None
 
 
-def _filled(own: DayFacts) -> Array:
-    counts = np.concatenate([own.profile.negatives, own.profile.positives])
-    filled: Array = counts[counts > 0]
-    return filled
+def _positive_counts(facts: DayFacts) -> Array:
+    counts = np.concatenate([facts.profile.negatives, facts.profile.positives])
+    positive: Array = counts[counts > 0]
+    return positive
 
 
-def _even(counts: Array) -> bool:
+def _all_even(counts: Array) -> bool:
     return bool(np.all(np.mod(counts, 2) == 0))
 
 
 def _auc(profile: Profile) -> tuple[float | None, float]:
-    """AUC of a profile and its standard error (Hanley & McNeil 1982); None where a label is missing."""
+    """Return a profile's AUC and its standard error (Hanley & McNeil 1982); None if a label is too rare."""
     negatives, positives = profile.negatives, profile.positives
     n, k = float(negatives.sum()), float(positives.sum())
     if min(n, k) < _RARER:
@@ -248,21 +251,21 @@ def _logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-Seen = dict[str, tuple[float, float, float]]
-"""Numbers by name: the value, its standard error by chance, and the value as a person reads it."""
+DayNumbers = dict[str, tuple[float, float, float]]
+"""Numbers of a day by name: value, standard error by chance, and value to show."""
 
 
 def _numbers(
-    known: Sequence[DayFacts], predict: Predict | None, sound: Sequence[DayFacts]
-) -> dict[int, Seen]:
-    """The numbers of each day."""
-    total = Profile.total([own.profile for own in sound])
+    days: Sequence[DayFacts], predict: Predict | None, usual_days: Sequence[DayFacts]
+) -> dict[int, DayNumbers]:
+    """Compute the numbers of each day."""
+    total = Profile.total([facts.profile for facts in usual_days])
     expected = _expectation(total, predict)
-    return {own.day: _seen(own, sound, expected) for own in known}
+    return {facts.day: _numbers_of_day(facts, usual_days, expected) for facts in days}
 
 
 def _expectation(total: Profile, predict: Predict | None) -> Predict:
-    """Probability of a score: the live table's, or the share of positives near it on all days."""
+    """Return the function for expected probabilities: `predict`, or the smoothed rates of a profile by score."""
     if predict is not None:
         return predict
     if not total.cell.size:
@@ -270,49 +273,49 @@ def _expectation(total: Profile, predict: Predict | None) -> Predict:
     order = np.argsort(total.score, kind="stable")
     weight, ones = total.weight[order], total.positives[order]
     rate = ones.sum() / weight.sum()
-    level = (ones + 20 * rate) / (weight + 20)
-    return lambda score: np.asarray(np.interp(score, total.score[order], level))
+    smoothed_rate = (ones + 20 * rate) / (weight + 20)
+    return lambda score: np.asarray(np.interp(score, total.score[order], smoothed_rate))
 
 
-def _seen(facts: DayFacts, sound: Sequence[DayFacts], expected: Predict) -> Seen:
+def _numbers_of_day(facts: DayFacts, usual_days: Sequence[DayFacts], expected: Predict) -> DayNumbers:
     profile = facts.profile
-    seen: Seen = {"rows": (math.log(facts.rows), 1 / math.sqrt(facts.rows), float(facts.rows))}
+    numbers: DayNumbers = {"rows": (math.log(facts.rows), 1 / math.sqrt(facts.rows), float(facts.rows))}
     share = 1 - facts.waiting / facts.rows
     relative_share = min(1.0, share + 1 - facts.usual_share)
-    seen["labelled"] = (relative_share, math.sqrt(share * (1 - share) / facts.rows), share)
+    numbers["labelled"] = (relative_share, math.sqrt(share * (1 - share) / facts.rows), share)
     n, k = float(profile.negatives.sum()), float(profile.positives.sum())
     if n + k < _FEWEST:
-        return seen
+        return numbers
     p = k / (n + k)
-    # Half a row more of each label, so that a day without positives is far from the others and not infinitely so.
-    seen["rate"] = (_logit((k + 0.5) / (n + k + 1)), math.sqrt(1 / (k + 0.5) + 1 / (n + 0.5)), p)
+    # Half a row more of each label keeps the logit of a day without positives finite.
+    numbers["rate"] = (_logit((k + 0.5) / (n + k + 1)), math.sqrt(1 / (k + 0.5) + 1 / (n + 0.5)), p)
     q = np.clip(expected(profile.score), 1e-12, 1 - 1e-12)
-    mean = float((profile.weight * q).sum())
-    if mean > 0:
-        seen["calibration"] = (math.log((k + 0.5) / (mean + 0.5)), math.sqrt(1 / (k + 0.5)), k / mean)
+    e = float((profile.weight * q).sum())  # expected positives
+    if e > 0:
+        numbers["calibration"] = (math.log((k + 0.5) / (e + 0.5)), math.sqrt(1 / (k + 0.5)), k / e)
     auc, error = _auc(profile)
     if auc is not None:
-        seen["ranking"] = (_logit(auc), error / max(auc * (1 - auc), 1e-6), auc)
-    others = Profile.total([other.profile for other in sound if other is not facts])
+        numbers["ranking"] = (_logit(auc), error / max(auc * (1 - auc), 1e-6), auc)
+    others = Profile.total([other.profile for other in usual_days if other is not facts])
     if others.cell.size and others.weight.sum() >= _FEWEST:
         distance = _distance(profile, others)
-        seen["scores"] = (distance, 0.6 / math.sqrt(n + k), distance)
-    return seen
+        numbers["scores"] = (distance, 0.6 / math.sqrt(n + k), distance)
+    return numbers
 
 
-def _distance(one: Profile, other: Profile) -> float:
-    """Kolmogorov-Smirnov distance of the scores."""
-    cells = np.union1d(one.cell, other.cell)
+def _distance(first: Profile, second: Profile) -> float:
+    """Return the Kolmogorov-Smirnov distance of two profiles' scores."""
+    cells = np.union1d(first.cell, second.cell)
     shares = []
-    for own in (one, other):
+    for profile in (first, second):
         weight = np.zeros(cells.size)
-        weight[np.searchsorted(cells, own.cell)] = own.weight
+        weight[np.searchsorted(cells, profile.cell)] = profile.weight
         shares.append(np.cumsum(weight) / weight.sum())
     return float(np.abs(shares[0] - shares[1]).max())
 
 
 def _spread(number: Number, values: Array, errors: Array) -> tuple[float, float]:
-    """Median of other days, and the standard deviation between them, without what chance adds."""
+    """Return the median of values, and the standard deviation between days, without the part due to chance."""
     usual = float(np.median(values))
     squares = np.minimum(
         (values - usual) ** 2, (3 * max(number.floor, float(np.median(np.abs(values - usual))) * 1.5)) ** 2
@@ -323,91 +326,93 @@ def _spread(number: Number, values: Array, errors: Array) -> tuple[float, float]
     return usual, math.sqrt(max(variance, number.floor**2) * (1 + 1.5 / max(values.size, 1)))
 
 
-def _apart(number: Number, day: int, others: Sequence[int], numbers: Mapping[int, Seen]) -> float | None:
-    """Standard deviations between a day and others; None where it cannot be said."""
-    own = numbers[day].get(number.name)
-    theirs = [numbers[other][number.name] for other in others if number.name in numbers[other]]
-    if own is None or len(theirs) < 2:
+def _deviation(
+    number: Number, day: int, others: Sequence[int], numbers: Mapping[int, DayNumbers]
+) -> float | None:
+    """Return the distance of a day from others in standard deviations; None if a value is missing."""
+    values = [numbers[other][number.name] for other in others if number.name in numbers[other]]
+    if number.name not in numbers[day] or len(values) < 2:
         return None
-    usual, between = _spread(number, np.array([t[0] for t in theirs]), np.array([t[1] for t in theirs]))
-    away = own[0] - usual
+    value, error, _ = numbers[day][number.name]
+    usual, between = _spread(number, np.array([t[0] for t in values]), np.array([t[1] for t in values]))
+    difference = value - usual
     if number.name == "scores":
-        away = max(away, 0.0)
-    return abs(away) / math.hypot(between, own[1])
+        difference = max(difference, 0.0)
+    return abs(difference) / math.hypot(between, error)
 
 
-def _strange(day: int, others: Sequence[int], numbers: Mapping[int, Seen]) -> dict[str, float]:
-    found = {number.name: _apart(number, day, others, numbers) for number in NUMBERS}
-    return {name: value for name, value in found.items() if value is not None and value > LIMIT}
+def _deviations(day: int, others: Sequence[int], numbers: Mapping[int, DayNumbers]) -> dict[str, float]:
+    deviations = {number.name: _deviation(number, day, others, numbers) for number in NUMBERS}
+    return {name: value for name, value in deviations.items() if value is not None and value > LIMIT}
 
 
-def _described(
-    day: int, strange: Mapping[str, float], others: Sequence[int], numbers: Mapping[int, Seen]
+def _finding(
+    day: int, deviations: Mapping[str, float], others: Sequence[int], numbers: Mapping[int, DayNumbers]
 ) -> Finding:
     finding = Finding(day)
-    for number in sorted(NUMBERS, key=lambda number: -strange.get(number.name, 0.0)):
-        if number.name not in strange:
+    for number in sorted(NUMBERS, key=lambda number: -deviations.get(number.name, 0.0)):
+        if number.name not in deviations:
             continue
         usual = float(np.median([numbers[o][number.name][2] for o in others if number.name in numbers[o]]))
         finding.reasons.append(number.words.format(found=numbers[day][number.name][2], usual=usual))
-        far = number.name == "scores" and numbers[day]["scores"][2] > _OTHER_MODEL
-        finding.never |= not number.drifts or far
+        other_model = number.name == "scores" and numbers[day]["scores"][2] > _OTHER_MODEL
+        finding.final |= not number.drifts or other_model
     return finding
 
 
-def _readmit(
+def _mark_drift(
     findings: dict[int, Finding],
-    known: Sequence[DayFacts],
-    numbers: Mapping[int, Seen],
+    days: Sequence[DayFacts],
+    numbers: Mapping[int, DayNumbers],
     included: frozenset[int],
 ) -> None:
-    """Two strange days in a row that are alike are drift: both come in. So do days like one that a person let in."""
-    let_in = [facts for facts in known if facts.day in included]
-    alike = {
+    """Mark similar suspect days in a row as drift, and suspect days similar to a day that a person included."""
+    included_days = [facts for facts in days if facts.day in included]
+    similar = {
         facts.day
-        for facts in known
-        if facts.day in findings and any(_alike(facts, one, numbers) for one in let_in)
+        for facts in days
+        if facts.day in findings and any(_similar(facts, other, numbers) for other in included_days)
     }
-    for one, two in pairwise(known):
-        both = [findings.get(one.day), findings.get(two.day)]
-        if any(finding is None or finding.never for finding in both):
+    for first, second in pairwise(days):
+        pair = [findings.get(first.day), findings.get(second.day)]
+        if any(finding is None or finding.final for finding in pair):
             continue
-        if _alike(one, two, numbers):
-            alike |= {one.day, two.day}
-    for day in alike:
+        if _similar(first, second, numbers):
+            similar |= {first.day, second.day}
+    for day in similar:
         findings[day].drift = True
 
 
-def _alike(one: DayFacts, two: DayFacts, numbers: Mapping[int, Seen]) -> bool:
-    """Tell whether two days differ by no more than days do."""
+def _similar(first: DayFacts, second: DayFacts, numbers: Mapping[int, DayNumbers]) -> bool:
+    """Tell whether two days differ by no more than chance and the variation between days."""
     for number in NUMBERS:
-        a, b = (numbers[own.day].get(number.name) for own in (one, two))
+        a, b = (numbers[facts.day].get(number.name) for facts in (first, second))
         if a is None or b is None:
             if a is not b:
                 return False
             continue
-        apart = abs(a[0] - b[0])
-        if number.name == "scores":  # which are distances, and not places
-            apart = _distance(one.profile, two.profile)
-        if apart > LIMIT * math.hypot(number.floor * math.sqrt(2), a[1], b[1]):
+        distance = abs(a[0] - b[0])
+        if number.name == "scores":  # the numbers are distances from other days
+            distance = _distance(first.profile, second.profile)
+        if distance > LIMIT * math.hypot(number.floor * math.sqrt(2), a[1], b[1]):
             return False
     return True
 
 
 @dataclass(frozen=True)
 class DayRule:
-    """Rule for the days of a window that are used.
+    """Rule for the days of a window to use.
 
     Attributes
     ----------
-    min_labelled : of a day's rows, the share that must not be waiting for their label, in [0, 1]
-    suspect : what becomes of a strange day: 'set_aside', 'refuse' or 'use'
-    live : the live table's probabilities of scores; None: there is none that fits the log
-    decisions : of persons, by day such as 2026-01-31; they hold for a day as it was then
-    remembered : days that the live table's fit set aside for what no drift explains: their tables and the reasons
-    shares : usual share of the rows with a label, by age: days before the last day; where an earlier fit tells it
+    min_labelled : least share of a day's rows that have a label, in [0, 1]
+    suspect : treatment of suspect days: 'set_aside', 'refuse' or 'use'
+    live : predictor of the live table; None: no live table fits the log
+    decisions : persons' decisions, by ISO date; they hold only for the day's files at that time
+    remembered : final findings of the live table's fit, by ISO date: contents of the day's tables, and reasons
+    shares : usual share of rows with a label, by age in days before the last day, from an earlier fit
     weighted : whether rows have weights
-    by_age : whether rows wait for labels to come as long as they are young, whatever has come: that is no fault
+    by_age : whether young rows always wait for labels that may still come; their waiting is then no fault
     """
 
     min_labelled: float = 0.0
@@ -420,42 +425,42 @@ class DayRule:
     by_age: bool = False
 
     def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
-        """Days of a store's day tables on which a person decided so."""
+        """Return the decisions of one kind, EXCLUDE or INCLUDE, that hold for days of day tables."""
         if not self.decisions:
             return {}
         decided = {}
         for day in {table.day for table in tables}:
-            one, there = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
-            if one is not None and one.decision == decision:
-                files = set().union(*(file_digests(table.stored.files) for table in there))
-                if one.holds(files) or one.holds({table.content for table in there}):
-                    decided[day] = one
+            latest, parts = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
+            if latest is not None and latest.decision == decision:
+                files = set().union(*(file_digests(table.stored.files) for table in parts))
+                if latest.holds(files) or latest.holds({table.content for table in parts}):
+                    decided[day] = latest
         return decided
 
 
 EVERY_DAY = DayRule()
-"""No day is left out."""
+"""Rule that uses every day."""
 
 
-def suspects(
+def find_suspect_days(
     tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayRule
 ) -> tuple[list[Finding], float | None]:
-    """Findings on the days of day tables, and how much days vary.
+    """Find suspect days among day tables, and measure the variation between days.
 
     Parameters
     ----------
-    tables : of a window, without excluded days
-    profiles : of each; none with the rule 'use'
+    tables : day tables of a window, without excluded days
+    profiles : profile of each table; empty with the rule 'use'
 
     Returns
     -------
-    findings, also on days that are used as drift; standard deviation between days of the logarithm of observed over
-    expected positives, None: not known
+    findings : findings, drift included
+    spread : standard deviation between days of the logarithm of observed over expected positives; None if not known
 
     Raises
     ------
     InputRejectedError
-        A day is strange, and the rule refuses that.
+        A day is suspect, and the rule is to refuse.
     """
     if rule.suspect == USE:
         return [], None
@@ -469,42 +474,41 @@ def suspects(
         if rule.by_age:
             waiting -= sum(table.receipt.labels.waiting for table, _ in parts if table.receipt.labels)
         total = Profile.total([profile for _, profile in parts])
-        if (
-            rule.weighted
-        ):  # weights say little of how much rows vary by chance: all together count as the rows there are
+        if rule.weighted:
+            # Scale the total weight to the number of rows, since chance variation depends on the number of rows.
             total = total.scaled(sum(table.receipt.used for table, _ in parts))
-        usual = rule.shares.get(max(by_day) - day, 1.0)
-        days.append(DayFacts(day, rows, waiting, total, rule.weighted, usual))
+        usual_share = rule.shares.get(max(by_day) - day, 1.0)
+        days.append(DayFacts(day, rows, waiting, total, rule.weighted, usual_share))
     included = frozenset(rule.decided(tables, INCLUDE))
-    known = [
-        Finding(day, rule.remembered[name][1], never=True)
+    stored_findings = [
+        Finding(day, rule.remembered[name][1], final=True)
         for day, parts in by_day.items()
         if day not in included
         and (name := day_of(day).isoformat()) in rule.remembered
         and rule.remembered[name][0] == {table.content for table, _ in parts}
     ]
-    findings = suspect_days(days, rule.live, included=included, remembered=known)
+    findings = suspect_days(days, rule.live, included=included, remembered=stored_findings)
     suspect = [finding for finding in findings if not finding.drift]
     if suspect and rule.suspect == REFUSE:
         raise InputRejectedError(
-            f"window.suspect_days is refuse: {in_words(suspect)}; correct the day's files, or decide with "
+            f"window.suspect_days is refuse: {findings_text(suspect)}; correct the day's files, or decide with "
             "`logcal days`"
         )
-    strange = {finding.day for finding in suspect}
-    return findings, between_days([facts for facts in days if facts.day not in strange], rule.live)
+    left_out = {finding.day for finding in suspect}
+    return findings, between_days([facts for facts in days if facts.day not in left_out], rule.live)
 
 
 def between_days(days: Sequence[DayFacts], predict: Predict | None = None) -> float | None:
-    """Standard deviation between days of the logarithm of observed over expected positives; None for few days."""
+    """Return the spread of calibration between days, see `find_suspect_days`; None for fewer than three days."""
     number = next(number for number in NUMBERS if number.name == "calibration")
-    filled = [own for own in days if own.rows]
-    seen = [own.get(number.name) for own in _numbers(filled, predict, filled).values()]
-    known = [one for one in seen if one is not None]
-    if len(known) < 3:
+    with_rows = [facts for facts in days if facts.rows]
+    numbers = _numbers(with_rows, predict, with_rows).values()
+    values = [of_day[number.name] for of_day in numbers if number.name in of_day]
+    if len(values) < 3:
         return None
-    return _spread(number, np.array([one[0] for one in known]), np.array([one[1] for one in known]))[1]
+    return _spread(number, np.array([t[0] for t in values]), np.array([t[1] for t in values]))[1]
 
 
-def in_words(found: Sequence[Finding]) -> str:
-    """Findings, for a person."""
-    return "; ".join(f"{day_of(finding.day)} ({', '.join(finding.reasons)})" for finding in found)
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Describe findings in a message."""
+    return "; ".join(f"{day_of(finding.day)} ({', '.join(finding.reasons)})" for finding in findings)
