@@ -53,6 +53,11 @@ def test_what_no_drift_explains_never_comes_in(kind):
     assert found(days[4:11]) == [8, 9]
 
 
+def test_a_day_whose_labels_all_wait_is_compared():
+    unlabelled = DayFacts(2, 1000, 1000, Profile.total([]))
+    assert found([unlabelled, *(day(number) for number in range(3, 10))]) == [2]
+
+
 def test_two_days_alike_are_drift():
     days = [day(number, drift=1.2 * (number >= 9), day_sd=0.0) for number in range(12)]
     assert found(days[3:10]) == [9]

@@ -196,13 +196,11 @@ def _faults_of_day(facts: DayFacts, others: Sequence[DayFacts]) -> list[str]:
         reasons.append(fault)
     if profile.cell.size == 1 and any(other.profile.cell.size > 1 for other in others):
         reasons.append("all rows have one score")
-    ends = [np.abs(other.profile.score).max() for other in others if other.profile.cell.size]
-    if ends and profile.cell.size:
-        usual_top, top = float(np.median(ends)), float(np.abs(profile.score).max())
-        unit_scale = [
-            float(other.profile.score.min()) >= 0 and end <= 1.01
-            for other, end in zip(others, ends, strict=False)
-        ]
+    scores = [other.profile.score for other in others if other.profile.cell.size]
+    if scores and profile.cell.size:
+        usual_top = float(np.median([np.abs(score).max() for score in scores]))
+        top = float(np.abs(profile.score).max())
+        unit_scale = [score.min() >= 0 and score.max() <= 1.01 for score in scores]
         if top > _SCALE * usual_top and top > 1.01 and np.mean(unit_scale) > 0.5:
             reasons.append(
                 f"scores up to {top:.4g}, on other days up to {usual_top:.4g}: is it another scale, such as percent?"
