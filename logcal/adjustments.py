@@ -41,8 +41,8 @@ class Adjustments(NamedTuple):
     map : int32 array: the number of the map
     shift, slope : float64 arrays; 0 and 1 leave the map as it is
     low, high : float64 arrays, in (0, 1): clipping bounds of the map's probability before it is adjusted
-    of : int8 array: index in `logcal.schema.LOGIT_FROM` of the quantity to adjust: a map's log-odds, the score, or the
-        score's own log-odds; None: all are maps' log-odds
+    kind : int8 array: quantity to adjust, as an index in `logcal.schema.LOGIT_FROM`: a map's log-odds, the score, or
+        the score's own log-odds; None: always the map's log-odds
     """
 
     map: npt.NDArray[np.int32]
@@ -50,20 +50,20 @@ class Adjustments(NamedTuple):
     slope: Array
     low: Array
     high: Array
-    of: npt.NDArray[np.int8] | None = None
+    kind: npt.NDArray[np.int8] | None = None
 
     def apply(self, p: Array, entry: npt.NDArray[np.int32], scores: Array) -> Array:
         """Adjust probabilities of maps. entry : of each. scores : that belong to them. NaN stays NaN."""
         out = self._of_maps(p, entry)
-        if self.of is not None:
-            some = np.flatnonzero(self.of[entry] != _MAP)
+        if self.kind is not None:
+            some = np.flatnonzero(self.kind[entry] != _MAP)
             out[some] = self._of_scores(scores[some], entry[some])
         return out
 
     def _of_scores(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
-        assert self.of is not None
+        assert self.kind is not None
         x = scores.copy()
-        own = np.flatnonzero((self.of[entry] == _LOG_ODDS) & ~np.isnan(x))
+        own = np.flatnonzero((self.kind[entry] == _LOG_ODDS) & ~np.isnan(x))
         q = np.maximum(self.low[entry[own]], np.minimum(self.high[entry[own]], x[own]))
         x[own] = log_odds(q)
         shift, slope = self.shift[entry], self.slope[entry]
@@ -93,7 +93,7 @@ class Adjustments(NamedTuple):
     def apply_one(self, p: float, entry: int, score: float) -> float:
         """The same of one probability, without arrays."""
         shift, slope = float(self.shift[entry]), float(self.slope[entry])
-        kind = _MAP if self.of is None else int(self.of[entry])
+        kind = _MAP if self.kind is None else int(self.kind[entry])
         if kind == _SCORE and p == p:
             eta = shift if slope == 0.0 else shift + slope * score
             return _logistic_of_one(max(-_FARTHEST, min(_FARTHEST, eta)))
@@ -119,7 +119,7 @@ def _sigmoid(adjustments: Adjustments, entry: int) -> CalibrationMap:
         return CalibrationMap.from_bins(np.empty(0), logistic(np.array([shift])), np.zeros(1), np.zeros(1))
     eta = np.arange(-_LAST_SHOWN, _LAST_SHOWN + _STEP, _STEP) * math.copysign(1.0, slope)
     score = (eta - shift) / slope
-    if adjustments.of is not None and adjustments.of[entry] == _LOG_ODDS:
+    if adjustments.kind is not None and adjustments.kind[entry] == _LOG_ODDS:
         score = logistic(score)
     score, first = np.unique(score, return_index=True)
     level = logistic(eta[first])
@@ -129,9 +129,9 @@ def _sigmoid(adjustments: Adjustments, entry: int) -> CalibrationMap:
     return CalibrationMap.from_knots(score, level, nothing, nothing)
 
 
-def drawn(one: CalibrationMap, adjustments: Adjustments, entry: int) -> CalibrationMap:
-    """A map that is adjusted, as a map: constant rows are adjusted, and each gap's curve becomes lines."""
-    if adjustments.of is not None and adjustments.of[entry] != _MAP:
+def adjust_map(one: CalibrationMap, adjustments: Adjustments, entry: int) -> CalibrationMap:
+    """Adjust a map: constant rows are adjusted exactly, and each gap's curve is approximated by lines."""
+    if adjustments.kind is not None and adjustments.kind[entry] != _MAP:
         return _sigmoid(adjustments, entry)
     slope, low, high = (
         float(column[entry]) for column in (adjustments.slope, adjustments.low, adjustments.high)

@@ -6,7 +6,7 @@ upward, named in the contracts of pyproject.toml. Only `python -m logcal` import
 
 from logcal import own_packages
 
-own_packages.insist()
+own_packages.install_finder()
 
 from jobs.cli import run  # noqa: E402 - ours, from here on
 

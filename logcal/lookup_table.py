@@ -21,7 +21,7 @@ import pyarrow as pa
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, compiled, line
 from calibrators.arithmetic.ordering import ordinals
 from logcal import schema
-from logcal.adjustments import Adjustments, drawn
+from logcal.adjustments import Adjustments, adjust_map
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.segment_index import SegmentIndex
 
@@ -111,20 +111,17 @@ class SegmentedLookup:
         return self.facts.segments
 
     @cached_property
-    def known(self) -> dict[Key, str]:
-        """The segments that the table was fitted to, and what each one's map was fitted to.
-
-        That is `segment`, `moved`, `parent`, `global` or `identity`.
-        """
-        own = self.own_segments
+    def fitted_on(self) -> dict[Key, str]:
+        """Rows that each segment's map was fitted to: `segment`, `moved`, `parent`, `global` or `identity`."""
+        own = self.finest_segments
         return dict(zip(self.keys, own.column("fitted_on").to_pylist(), strict=True))
 
     def sources_of(self, keys: Sequence[pa.Array], other: str) -> pa.Array:
-        """Return what each segment's map was fitted to, as `known` has it; `other` if the segment is not known.
+        """Return the rows that each key's map was fitted to, as `fitted_on`; `other` if the table has no such segment.
 
-        keys : a column of values for each segment column. Nothing of a million segments is an object of Python's.
+        keys : a column of values for each segment column. No Python objects are created, for speed.
         """
-        own = self.own_segments
+        own = self.finest_segments
         columns = [one_array(own.column(name)) for name in self.columns]
         sources = one_array(own.column("fitted_on"))
         if all(column.equals(key) for column, key in zip(columns, keys, strict=True)):
@@ -143,12 +140,12 @@ class SegmentedLookup:
     @cached_property
     def keys(self) -> list[Key]:
         """The segments of all columns that the table was fitted to, in order."""
-        own = self.own_segments
+        own = self.finest_segments
         return keys_of([own.column(name) for name in self.columns])
 
     @cached_property
-    def own_segments(self) -> pa.Table:
-        """The rows of `segments` that are of segments of all columns."""
+    def finest_segments(self) -> pa.Table:
+        """Rows of `segments` whose keys have all columns."""
         if self.adjustments is None:
             return self.segments
         levels = as_numpy(self.segments.column(schema.SEGMENT_LEVEL))
@@ -171,7 +168,7 @@ class SegmentedLookup:
         levels = self.segments.column(schema.SEGMENT_LEVEL).to_pylist()
         fitted = self.segments.column("fitted_level").to_pylist()
         found = enumerate(zip(keys, levels, fitted, strict=True), self.levels.size)
-        sigmoid = np.zeros(0, np.int8) if self.adjustments.of is None else self.adjustments.of
+        sigmoid = np.zeros(0, np.int8) if self.adjustments.kind is None else self.adjustments.kind
         return {key[:n]: i for i, (key, n, at) in found if at < n or sigmoid[i : i + 1].any()}
 
     def rows_of(self, key: Key) -> tuple[int, int]:
@@ -193,11 +190,11 @@ class SegmentedLookup:
 
         Where a map is adjusted, this is within a relative 2e-5 of the probabilities in gaps: a line is no longer one.
         """
-        found, entry = self.own_map(key), self.entry_of(key)
-        return found if self.adjustments is None or entry is None else drawn(found, self.adjustments, entry)
+        raw, entry = self.unadjusted_map(key), self.entry_of(key)
+        return raw if self.adjustments is None or entry is None else adjust_map(raw, self.adjustments, entry)
 
-    def own_map(self, key: Key) -> CalibrationMap:
-        """The same before it is adjusted."""
+    def unadjusted_map(self, key: Key) -> CalibrationMap:
+        """Return the map that a key's scores go through, before it is adjusted."""
         start, stop = self.rows_of(key)
         return CalibrationMap(**{name: column[start:stop] for name, column in self.maps.items()})
 
@@ -210,18 +207,18 @@ class SegmentedLookup:
             own = CalibrationMap(**{name: column[rows] for name, column in self.maps.items()})
             if self.adjustments is not None and place >= self.levels.size:
                 # The entries before are the maps as they are.
-                own = drawn(own, self.adjustments, place)
+                own = adjust_map(own, self.adjustments, place)
             found.append(own)
         return found
 
     @property
-    def whole(self) -> CalibrationMap:
+    def global_map(self) -> CalibrationMap:
         """The map of all rows."""
         return self.map_of(())
 
     @property
-    def whole_interval(self) -> Interval | None:
-        """Interval of the rows of the map of all rows, where rows have intervals."""
+    def global_interval(self) -> Interval | None:
+        """Intervals of the rows of the map of all rows; None without intervals."""
         rows = slice(*self.bounds[()])
         return None if self.interval is None else Interval(*(column[rows] for column in self.interval))
 

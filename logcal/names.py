@@ -29,8 +29,8 @@ class Numbers:
         self._slots = np.full(size, -1, np.int32)
 
     @property
-    def found(self) -> Integers:
-        """The number of each code."""
+    def numbers(self) -> Integers:
+        """The encoded numbers, by code."""
         return self._found[: self._count]
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Numbers:
             done, self._count = kernels.number(values, done, *table, self._count, True, codes)
             if done == values.size:
                 return codes
-            known = self.found
+            known = self.numbers
             self._found = np.concatenate([known, np.empty(3 * known.size, np.int64)])
             self._hash()
             table = (self._slots, self._shift, self._found)
@@ -158,7 +158,7 @@ class Keys:
         """The code of each column's value."""
         members = []
         for pairs in reversed(self.pairs):
-            both = pairs.found[codes]
+            both = pairs.numbers[codes]
             members.append(both & 0xFFFFFFFF)
             codes = both >> 32
         return [codes, *reversed(members)]

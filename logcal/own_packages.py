@@ -26,8 +26,8 @@ class _Finder:
         return PathFinder.find_spec(name, [cls.root], target) if name in NAMES else None
 
 
-def insist() -> None:
-    """Make this process import this project's packages under their names, from now on."""
+def install_finder() -> None:
+    """Make this process import this project's packages under the names in `NAMES`."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 

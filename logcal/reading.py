@@ -132,8 +132,8 @@ def _read_cached(path: str, stamp: str) -> LookupTable | SegmentedLookup:
     return read_table(path)
 
 
-def plain(path: str, table: LookupTable | SegmentedLookup) -> LookupTable:
-    """A table that must have no segments; InputRejectedError where it has."""
+def require_unsegmented(path: str, table: LookupTable | SegmentedLookup) -> LookupTable:
+    """Return a table without segments; InputRejectedError if it has segments."""
     if isinstance(table, SegmentedLookup):
         raise InputRejectedError(
             f"{path}: expected a lookup table without segments, found one with the segment columns "
@@ -142,8 +142,8 @@ def plain(path: str, table: LookupTable | SegmentedLookup) -> LookupTable:
     return table
 
 
-def segmented(path: str, table: LookupTable | SegmentedLookup) -> SegmentedLookup:
-    """A table that must have segments; InputRejectedError where it has none."""
+def require_segmented(path: str, table: LookupTable | SegmentedLookup) -> SegmentedLookup:
+    """Return a table with segments; InputRejectedError if it has none."""
     if isinstance(table, LookupTable):
         raise InputRejectedError(
             f"{path}: expected a segmented lookup table, found one without segments: use a table that was fitted "
@@ -158,11 +158,11 @@ def _content(path: str, what: str, remedy: str) -> bytes:
     except FileNotFoundError:
         raise InputRejectedError(f"{path}: expected a {what}, found no file: {remedy}") from None
     except OSError as error:
-        raise not_given(path, what, error) from None
+        raise storage_error(path, what, error) from None
 
 
-def not_given(path: str, what: str, error: OSError) -> LogcalError:
-    """Turn an error of the storage into one for the user; it tells nothing about the file's content."""
+def storage_error(path: str, what: str, error: OSError) -> LogcalError:
+    """Turn an error of the storage into one for the user."""
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, PermissionError):
         return ConfigError(
@@ -277,7 +277,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
 
 
 def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
-    segments_path = storage.beside(path, SEGMENTS_FILE)
+    segments_path = storage.sibling(path, SEGMENTS_FILE)
     segments_content = _content(segments_path, "table of segments", "publish it again")
     segments = _rows(segments_path, _parquet(segments_path, segments_content))
     expected = _expected(segments.schema, facts.segments, _SEGMENTS[facts.format_version])
@@ -371,7 +371,7 @@ def _adjustments(
 
 def _check_files(path: str, contents: dict[str, bytes]) -> None:
     """Compare files with the checksums of the manifest beside them, where there is one."""
-    manifest = storage.beside(path, MANIFEST_FILE)
+    manifest = storage.sibling(path, MANIFEST_FILE)
     try:
         files = read_manifest(manifest, storage.read(manifest))["files"]
         expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
@@ -388,7 +388,7 @@ def _check_files(path: str, contents: dict[str, bytes]) -> None:
 
 def _fingerprint_of(lookup: SegmentedLookup) -> str:
     """The fingerprint, worked out anew from what was read: half a second for 200,000 segments."""
-    own = [one_array(lookup.own_segments.column(name)) for name in lookup.columns]
+    own = [one_array(lookup.finest_segments.column(name)) for name in lookup.columns]
     columns: list[list[pa.Array]] = [[] for _ in own]
     sizes = []
     # Keys of all levels, in order; of each the rows of its map, if it has one.

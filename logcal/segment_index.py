@@ -20,8 +20,8 @@ _ABSENT = np.int64(-1)
 
 
 @dataclass
-class Seen:
-    """Dictionary of a column's batches so far, with the code of each of its values."""
+class DictionaryCodes:
+    """Dictionary of a column's last batch, with the code of each value."""
 
     dictionary: pa.Array | None = None
     codes: Integers = field(default_factory=lambda: np.empty(0, np.int64))
@@ -67,17 +67,17 @@ class SegmentIndex:
         self._first[first] = np.arange(first.size)
 
     def find(
-        self, columns: Sequence[pa.Array | pa.ChunkedArray], seen: list[Seen] | None = None
+        self, columns: Sequence[pa.Array | pa.ChunkedArray], dictionaries: list[DictionaryCodes] | None = None
     ) -> tuple[Codes, npt.NDArray[np.bool_]]:
         """Find each row's map, int32, and whether its segment is known. O(1) a row.
 
         Parameters
         ----------
         columns : as many as the index has, of one length and any type; values of another type are not known
-        seen : of each column, what batch after batch of a file leaves here, so that the values of its dictionary are
-            looked up once; see `nothing_seen`
+        dictionaries : state of each column, updated with each batch of a file, so that each value of a dictionary is
+            looked up once; starts as `no_dictionaries()`
         """
-        before = seen or self.nothing_seen()
+        before = dictionaries or self.no_dictionaries()
         codes = [
             values.find(column, own)
             for values, column, own in zip(self._columns, columns, before, strict=True)
@@ -90,9 +90,9 @@ class SegmentIndex:
             place = np.where(ids >= 0, level.place[ids], place)
         return place, self._known[ids]
 
-    def nothing_seen(self) -> list[Seen]:
-        """State of `find` before the first batch of a file."""
-        return [Seen() for _ in self._columns]
+    def no_dictionaries(self) -> list[DictionaryCodes]:
+        """State of `find` before the first batch of a file: an empty dictionary per column."""
+        return [DictionaryCodes() for _ in self._columns]
 
 
 class _Numbers:
@@ -189,7 +189,7 @@ class _Values:
             _Texts(values) if self._text else _Numbers(as_numpy(_whole(values)).astype(np.int64))
         )
 
-    def find(self, column: pa.Array | pa.ChunkedArray, seen: Seen) -> Integers:
+    def find(self, column: pa.Array | pa.ChunkedArray, seen: DictionaryCodes) -> Integers:
         """The code of each value, or -1."""
         if isinstance(column, pa.ChunkedArray):
             found = [self.find(chunk, seen) for chunk in column.chunks]
@@ -216,12 +216,12 @@ class _Values:
         """The codes of values by their places among those that are no nulls, or -1."""
         return places if self._null < 0 else self._code[places]
 
-    def _of_dictionary(self, dictionary: pa.Array, seen: Seen) -> Integers:
+    def _of_dictionary(self, dictionary: pa.Array, seen: DictionaryCodes) -> Integers:
         """The codes of a dictionary's values; that of a batch begins with that of the one before, or is another."""
         known = seen.codes.size
         if seen.dictionary is None or not dictionary.slice(0, known).equals(seen.dictionary):
             known = 0
-        codes = self.find(dictionary.slice(known), Seen())
+        codes = self.find(dictionary.slice(known), DictionaryCodes())
         seen.dictionary, seen.codes = dictionary, np.append(seen.codes[:known], codes)
         return seen.codes
 

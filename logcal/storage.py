@@ -56,8 +56,8 @@ def stamp(path: str) -> str:
     return str(filesystem.ukey(inner))
 
 
-def beside(path: str, name: str) -> str:
-    """The file of another name in the same folder."""
+def sibling(path: str, name: str) -> str:
+    """Return the path of another file in the same folder."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}{slash}{name}"
 

@@ -22,7 +22,7 @@ from logcal.arrow_columns import as_column, column_of, kind_of, segment_problems
 from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import full_name, read_manifest
-from logcal.reading import MANIFEST_FILE, cached_table, not_given
+from logcal.reading import MANIFEST_FILE, cached_table, storage_error
 from logcal.schema import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -80,7 +80,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
             f"{root}: expected a version '{wanted}', found none: see `logcal tables list`"
         ) from None
     except OSError as error:
-        raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
+        raise storage_error(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
     read_manifest(f"{folder}/{MANIFEST_FILE}", content)
     return Table(cached_table(f"{folder}/lookup.parquet"), table)
 
@@ -93,7 +93,7 @@ def _current(root: str) -> str:
             f"expected a published table, found none in {root}: run `logcal fit` first"
         ) from None
     except OSError as error:
-        raise not_given(f"{root}/CURRENT", "version's name", error) from None
+        raise storage_error(f"{root}/CURRENT", "version's name", error) from None
     except ValueError as error:
         raise InputRejectedError(f"{root}/CURRENT cannot be read ({error})") from None
 
@@ -148,7 +148,7 @@ class Table:
     @property
     def map(self) -> CalibrationMap:
         """The map from scores, after `facts.score_transform`, to probabilities; with segments that of all rows."""
-        return self._lookup.map if isinstance(self._lookup, LookupTable) else self._lookup.whole
+        return self._lookup.map if isinstance(self._lookup, LookupTable) else self._lookup.global_map
 
     def predict(self, scores: Any, segments: Any = None) -> Any:
         """Calibrated probabilities of scores, to the last bit those of the job `score`.
@@ -270,7 +270,7 @@ class Table:
         said += f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
         if isinstance(self._lookup, SegmentedLookup):
             said += (
-                f", {counted(self._lookup.own_segments.num_rows, 'segment')} of {', '.join(self.segments)}"
+                f", {counted(self._lookup.finest_segments.num_rows, 'segment')} of {', '.join(self.segments)}"
             )
         return f"<Table {said}>"
 

@@ -201,7 +201,7 @@ def test_segments_are_found_as_in_a_dictionary(data, kinds):
         layouts.append([c.cast(OTHERS.get(kind, c.type)) for c, kind in zip(columns, kinds, strict=True)])
     with pytest.MonkeyPatch.context() as patched:
         for _ in each_way(patched):
-            before = index.nothing_seen()
+            before = index.no_dictionaries()
             for layout in (*layouts, [c[::-1].dictionary_encode()[::-1] for c in columns], layouts[2]):
                 place, seen = index.find(layout, before)
                 assert place.tolist() == expected
@@ -210,10 +210,10 @@ def test_segments_are_found_as_in_a_dictionary(data, kinds):
 
 def test_dictionaries_that_grow_are_looked_up_as_they_grow():
     index = SegmentIndex([pa.array([None, *"abcd"])], np.array([0, 1, 1, 1, 1]), np.arange(5), np.ones(5) > 0)
-    seen = index.nothing_seen()
+    dictionaries = index.no_dictionaries()
     for values in (["a", "b"], ["a", "b", "c"], ["a", "b", "c"], ["b"], ["b", "x", "d"]):
         column = pa.DictionaryArray.from_arrays(pa.array([*range(len(values)), None]), pa.array(values))
-        assert index.find([column], seen)[0].tolist() == [*("abcd".find(v) + 1 for v in values), 0]
+        assert index.find([column], dictionaries)[0].tolist() == [*("abcd".find(v) + 1 for v in values), 0]
 
 
 # What is wrong

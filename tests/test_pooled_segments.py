@@ -21,7 +21,7 @@ from calibrators.segments.adjusting import VARIANCES, Cells, adjust, curve_of
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.partial_pooling import OWN_STRENGTH
 from jobs import tables
-from logcal.adjustments import Adjustments, drawn
+from logcal.adjustments import Adjustments, adjust_map
 from logcal.errors import InputRejectedError
 from logcal.reading import read_table
 from logcal.table import Table
@@ -334,14 +334,14 @@ def test_segments_that_do_not_differ_have_their_parents_map_exactly(tmp_path):
     assert files.sources == {"global": 50}
     score = np.asarray(few["score"])
     read = read_table(path)
-    np.testing.assert_array_equal(Table(read).predict(score, few), read.whole.predict(score))
+    np.testing.assert_array_equal(Table(read).predict(score, few), read.global_map.predict(score))
 
 
 def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
     table = some_log(6)
     _, path = published(tmp_path, fit(tmp_path, table, params={"ends": 0}))
     loaded = read_table(path)
-    assert loaded.whole.predict(-1.0) == 0
+    assert loaded.global_map.predict(-1.0) == 0
     score = np.sort(np.concatenate([np.random.default_rng(0).random(3000) * 1.2 - 0.1, [-np.inf, np.inf]]))
     adjusted = 0
     for key in [*loaded.keys, (None, "never seen"), (77, "x")]:
@@ -384,11 +384,11 @@ def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):
     loaded = read_table(path)
     one, score = Table(loaded), np.linspace(0, 1, 200)
     expected = np.array([
-        loaded.adjustments.apply_one(loaded.own_map((1,)).predict(float(s)), e)
-        if (e := loaded.entry_of((1,))) is not None else loaded.own_map((1,)).predict(float(s)) for s in score
+        loaded.adjustments.apply_one(loaded.unadjusted_map((1,)).predict(float(s)), e)
+        if (e := loaded.entry_of((1,))) is not None else loaded.unadjusted_map((1,)).predict(float(s)) for s in score
     ])  # fmt: skip
     np.testing.assert_array_equal(one.predict(score, {"a": 1, "b": "unseen"}), expected)
-    np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.whole.predict(score))
+    np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.global_map.predict(score))
 
 
 def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
@@ -422,13 +422,13 @@ def test_segments_are_found_by_columns_as_by_their_keys(tmp_path):
     _, path = published(tmp_path, fit(tmp_path, some_log(10)))
     loaded = read_table(path)
     names = loaded.columns
-    kinds = [loaded.own_segments.schema.field(name).type for name in names]
+    kinds = [loaded.finest_segments.schema.field(name).type for name in names]
     others = [(78, None), (77, "x"), (loaded.keys[0][0], "never seen")]
     assert not set(others) & set(loaded.keys)
     for keys in (loaded.keys, loaded.keys[::-1], [*loaded.keys[:3], *others, *loaded.keys[5:]], others):
         columns = [pa.array([key[i] for key in keys], kind) for i, kind in enumerate(kinds)]
         found = loaded.sources_of(columns, "unseen").to_pylist()
-        assert found == [loaded.known.get(key, "unseen") for key in keys]
+        assert found == [loaded.fitted_on.get(key, "unseen") for key in keys]
         for key, one in zip(keys, loaded.maps_of(columns), strict=True):
             expected = loaded.map_of(key)
             for name in ("score_lo", "score_hi", "prob_lo", "slope", "anchor"):
@@ -445,11 +445,11 @@ def test_an_adjusted_map_is_drawn_within_its_error(tmp_path):
     assert one.problem() is None
     score = np.random.default_rng(0).random(5000) * 1.1 - 0.05
     exact = loaded.adjustments.apply(
-        loaded.own_map(key).predict(score), np.full(score.size, loaded.entry_of(key), np.int32), score
+        loaded.unadjusted_map(key).predict(score), np.full(score.size, loaded.entry_of(key), np.int32), score
     )
     np.testing.assert_allclose(one.predict(score), exact, rtol=2e-5)
-    assert one.weight.sum() == loaded.own_map(key).weight.sum()
-    assert len(drawn(one, loaded.adjustments, 0)) >= len(one)
+    assert one.weight.sum() == loaded.unadjusted_map(key).weight.sum()
+    assert len(adjust_map(one, loaded.adjustments, 0)) >= len(one)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import sys
 
 log = logging.getLogger("logcal")
 
-PRELOADED = ["logcal.insist", "jobs.cluster.worker_preload"]
+PRELOADED = ["logcal.preload", "jobs.cluster.worker_preload"]
 """First imports of the fork server; the command's main module adds itself."""
 
 _LARGE = str(1 << 30)

@@ -57,7 +57,7 @@ def load_measured_table(
     segmented = None
     if table_segments(config.log, version):
         segmented = read_segmented_lookup(version.lookup_path)
-        lookup = LookupTable(segmented.whole, segmented.facts, segmented.whole_interval)
+        lookup = LookupTable(segmented.global_map, segmented.facts, segmented.global_interval)
     else:
         lookup = read_lookup_table(version.lookup_path)
     check_transform(config.log.score_transform, lookup.facts.score_transform)

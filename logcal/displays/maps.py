@@ -184,15 +184,15 @@ class MapDisplay:
         self.figure_ = axes.figure  # type: ignore[assignment]
         view = self._view
         if ref_line and view.low >= 0 and view.high <= 1:
-            draw_reference(axes, *view.place(np.array([view.low, view.high])).tolist())
+            draw_reference(axes, *view.x(np.array([view.low, view.high])).tolist())
         style = {"color": next_color(axes), "lw": 1.8, "zorder": 4, **kwargs}
         label = name if name is not None else self.name
         if label:
             style.setdefault("label", label)
-        place = view.place(self.score)
-        (self.line_,) = axes.plot(place, view.height(self.probability), gid="map", **style)
+        place = view.x(self.score)
+        (self.line_,) = axes.plot(place, view.y(self.probability), gid="map", **style)
         if self.band is not None:
-            low, high = (view.height(end) for end in self.band)
+            low, high = (view.y(end) for end in self.band)
             axes.fill_between(place, low, high, color=self.line_.get_color(), alpha=0.16, lw=0, zorder=2)
         if blocks:
             self._draw_blocks()
@@ -211,8 +211,8 @@ class MapDisplay:
         if self.blocks is None:
             return
         view, color = self._view, self.line_.get_color()
-        left, right = (view.place(self.blocks[:, i]) for i in range(2))
-        level = view.height(self.blocks[:, 2])
+        left, right = (view.x(self.blocks[:, i]) for i in range(2))
+        level = view.y(self.blocks[:, 2])
         self.ax_.hlines(level, left, right, color=color, lw=3.2, zorder=4)
-        narrow = right - left < _NARROW * np.ptp(view.place(np.array([view.low, view.high])))
+        narrow = right - left < _NARROW * np.ptp(view.x(np.array([view.low, view.high])))
         self.ax_.scatter(left[narrow], level[narrow], s=6, color=color, zorder=4)

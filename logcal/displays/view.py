@@ -148,20 +148,20 @@ class View:
         """Divisor of scores on plain axes."""
         return score_unit(self.low, self.high)
 
-    def place(self, scores: Array) -> Array:
-        """Return the positions of scores on the horizontal axis."""
-        return self.height(scores) if self.logit_axes else scores / self.unit
+    def x(self, scores: Array) -> Array:
+        """Return the positions of scores on the x axis."""
+        return self.y(scores) if self.logit_axes else scores / self.unit
 
-    def height(self, probabilities: Array) -> Array:
-        """Return the positions of probabilities on the vertical axis."""
+    def y(self, probabilities: Array) -> Array:
+        """Return the positions of probabilities on the y axis."""
         if not self.logit_axes:
             return probabilities
         height: Array = logit(np.clip(probabilities, LOWEST_SHOWN, 1 - LOWEST_SHOWN))
         return height
 
-    def between(self, count: int) -> Array:
-        """Scores that lie evenly on the axis, ends included."""
-        ends = self.place(np.array([self.low, self.high]))
+    def grid(self, count: int) -> Array:
+        """Return `count` scores at equal distances on the axis, ends included."""
+        ends = self.x(np.array([self.low, self.high]))
         t = np.arange(count) / (count - 1)
         even = ends[0] * (1 - t) + ends[1] * t
         scores: Array = 1 / (1 + np.exp(-even)) if self.logit_axes else even * self.unit
@@ -171,11 +171,11 @@ class View:
     def corners(self, calibration_map: CalibrationMap) -> Array:
         """Scores at which a map's line has corners: exact up to `EXACT_ROWS` rows, else as many places."""
         if len(calibration_map) > EXACT_ROWS:
-            return self.between(EXACT_ROWS)
+            return self.grid(EXACT_ROWS)
         edges = calibration_map.score_hi[:-1]
         edges = edges[(edges > self.low) & (edges < self.high)]
         # Both sides of an edge, so that steps are upright; on logit axes what is straight is bent.
-        more = self.between(200 if self.logit_axes else 2)
+        more = self.grid(200 if self.logit_axes else 2)
         return np.unique(np.concatenate([more, np.nextafter(edges, -np.inf), edges]))
 
     def blocks(self, calibration_map: CalibrationMap) -> Array:

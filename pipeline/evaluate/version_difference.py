@@ -167,7 +167,7 @@ def _segments(
     columns = segments_of(new)
     if not columns or columns != segments_of(old):
         return [], 0, 0
-    before, after = (cached_segmented_lookup(version.lookup_path).known for version in (old, new))
+    before, after = (cached_segmented_lookup(version.lookup_path).fitted_on for version in (old, new))
     order = [i for i in change.order().tolist() if change.keys[i] in before][:MOST_SEGMENTS]
     found = [
         (dict(zip(columns, change.keys[i], strict=True)), int(change.rows[i]), change.of(i)) for i in order
@@ -210,11 +210,11 @@ def _difference_figure(new: CalibrationMap, old: CalibrationMap, view: View, alt
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         grid(axes, "y")
-        score = view.between(EXACT_ROWS)
+        score = view.grid(EXACT_ROWS)
         change = 100 * (np.asarray(new.predict(score)) - np.asarray(old.predict(score)))
         axes.axhline(0.0, color=MUTED, lw=0.8)
-        axes.fill_between(view.place(score), change, color=AFTER, alpha=0.2, lw=0)
-        axes.plot(view.place(score), change, color=AFTER, lw=1.2)
+        axes.fill_between(view.x(score), change, color=AFTER, alpha=0.2, lw=0)
+        axes.plot(view.x(score), change, color=AFTER, lw=1.2)
         axes.set(xlabel="Score", ylabel="Change in percentage points")
 
     return render(draw, _SIZE, "difference", f"New less old probability. {alt}")

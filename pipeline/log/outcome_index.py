@@ -111,7 +111,7 @@ class KeyTable(Keys):
     def shown(self, codes: Integers) -> list[str]:
         """Some keys as text."""
         columns = [
-            [t.values(int(code), int(code) + 1)[0] for code in own] if isinstance(t, Texts) else t.found[own]
+            [t.values(int(c), int(c) + 1)[0] for c in own] if isinstance(t, Texts) else t.numbers[own]
             for t, own in zip(self.tables, self.members(codes), strict=True)
         ]
         return [", ".join(map(str, key)) for key in zip(*columns, strict=True)]

@@ -251,7 +251,7 @@ class _Coder:
                 assert self._table is not None
                 # Through the column's own type: the largest unsigned numbers are negative here.
                 kind = _whole(self.type)
-                own = as_column(self._table.found.astype(kind.to_pandas_dtype())).cast(self.type)
+                own = as_column(self._table.numbers.astype(kind.to_pandas_dtype())).cast(self.type)
             parts = [own]
             if self._null >= 0:
                 parts = [own.slice(0, self._null), pa.nulls(1, self.type), own.slice(self._null)]

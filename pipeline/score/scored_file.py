@@ -325,7 +325,7 @@ class _SegmentedFile(_File):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.seen = self.lookup.index.nothing_seen()
+        self.dictionaries = self.lookup.index.no_dictionaries()
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
         segments = self.scoring.segments
@@ -333,7 +333,7 @@ class _SegmentedFile(_File):
         names = [self.scoring.score, *(name for name in segments if name in there)]
         for batch in self._batches(row_group, list(dict.fromkeys(names))):
             keys = with_values(batch, self.path, segments)
-            place, known = self.lookup.index.find([keys.column(name) for name in segments], self.seen)
+            place, known = self.lookup.index.find([keys.column(name) for name in segments], self.dictionaries)
             scores = self._scores(batch)
             self.range.add(scores)
             self.unseen_rows += known.size - int(np.count_nonzero(known))

@@ -27,7 +27,7 @@ from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.manifest import as_json, fingerprint, segmented_fingerprint
-from logcal.reading import cached_table, plain, read_table, segmented
+from logcal.reading import cached_table, read_table, require_segmented, require_unsegmented
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Integers
 from pipeline.schema import evaluated_segments
@@ -93,12 +93,12 @@ def metadata_of(
 
 def read_lookup_table(path: str) -> LookupTable:
     """Read a lookup table without segments and check all of it. Errors: as `logcal.reading.read_table`."""
-    return plain(path, read_table(path))
+    return require_unsegmented(path, read_table(path))
 
 
 def cached_lookup_table(path: str) -> LookupTable:
     """The same, read once by each process while the file stays as it is."""
-    return plain(path, cached_table(path))
+    return require_unsegmented(path, cached_table(path))
 
 
 _MAP = schema.LOOKUP_TABLE.names
@@ -248,12 +248,12 @@ def _of_few(names: Sequence[str | None]) -> pa.Array:
 
 def read_segmented_lookup(path: str) -> SegmentedLookup:
     """Read a table with segments and check all of it. Errors: as `logcal.reading.read_table`."""
-    return segmented(path, read_table(path))
+    return require_segmented(path, read_table(path))
 
 
 def cached_segmented_lookup(path: str) -> SegmentedLookup:
     """The same, read once by each process while the files stay as they are."""
-    return segmented(path, cached_table(path))
+    return require_segmented(path, cached_table(path))
 
 
 Places = npt.NDArray[np.int32]

@@ -117,7 +117,7 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     both, finer = TwoTables(before, after, lowest, highest, old_weighs), before if old_weighs else after
     columns, rows = [], np.ones(1, np.int64)
     if isinstance(finer.table, SegmentedLookup):
-        segments = finer.table.own_segments
+        segments = finer.table.finest_segments
         columns, rows = (
             [one_array(segments.column(n)) for n in finer.columns],
             as_numpy(segments.column("rows")),
@@ -150,7 +150,7 @@ def one_level(one: CalibrationMap) -> bool:
 def map_of(version: Version) -> CalibrationMap:
     """A version's map of all rows. Errors: InputRejectedError where the table cannot be read."""
     if segments_of(version):
-        return cached_segmented_lookup(version.lookup_path).whole
+        return cached_segmented_lookup(version.lookup_path).global_map
     return cached_lookup_table(version.lookup_path).map
 
 

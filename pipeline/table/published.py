@@ -20,7 +20,7 @@ from logcal import schema
 from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, examples, listing
 from logcal.manifest import full_name, read_manifest
-from logcal.reading import not_given
+from logcal.reading import storage_error
 from logcal.storage import open_filesystem
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
@@ -239,7 +239,7 @@ def _given(folder: Folder, name: str) -> bytes | None:
     try:
         return folder.read(name)
     except OSError as error:
-        raise not_given(f"{folder}/{name}", "published table's file", error) from error
+        raise storage_error(f"{folder}/{name}", "published table's file", error) from error
 
 
 MANIFEST = "manifest.json"

@@ -95,9 +95,9 @@ def query(
         columns=table.facts.segments,
         ends=[] if table.interval is None else ["prob_lower", "prob_upper"],
         adjusting=adjustments is not None,
-        sigmoids=schema.LOGIT_FROM[1:] if adjustments is not None and adjustments.of is not None else (),
+        sigmoids=schema.LOGIT_FROM[1:] if adjustments is not None and adjustments.kind is not None else (),
         lookup=_located(d, path),
-        segments=_located(d, storage.beside(path, SEGMENTS_FILE)),
+        segments=_located(d, storage.sibling(path, SEGMENTS_FILE)),
         maps=_maps(table) if inline else {},
         adjusted=_adjusted(d, table) if inline and isinstance(table, SegmentedLookup) else [],
     )
@@ -137,8 +137,8 @@ def _adjusted(d: Dialect, table: SegmentedLookup) -> list[tuple[Key, str | None,
             found.append((key, None, []))
             continue
         numbers = [float(column[entry]) for column in table.adjustments[1:5]]
-        of = table.adjustments.of
-        kind = schema.LOGIT_FROM[0 if of is None else int(of[entry])]
+        kinds = table.adjustments.kind
+        kind = schema.LOGIT_FROM[0 if kinds is None else int(kinds[entry])]
         still = kind == "map" and numbers[:2] == [0.0, 1.0]
         found.append((key, None if still else kind, [_number(d, number) for number in numbers]))
     return found
