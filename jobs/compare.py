@@ -46,7 +46,7 @@ def prepare(config: CompareConfig) -> Prepared:
     output = None
     if (folder := page_folder(config.report.path, "compare")) is not None:
         output = Output(folder, "report.path")
-        output.check_apart(log.places())
+        output.check_apart(log.locations())
         output.check(identity)
     sorting = Sorting.of(config, log, identity, scratch_bytes(log, write=True))
     return Prepared(config, log, calibrators, output, sorting)

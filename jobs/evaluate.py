@@ -74,7 +74,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
         "report.path",
         replace=config.report.mode == "replace",
     )
-    output.check_apart(log.places())
+    output.check_apart(log.locations())
     limits.check_earlier(output, identity)
     if score_table is None:
         overlap = in_sample(log, version.manifest, window)

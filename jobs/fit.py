@@ -66,7 +66,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     fitting = open_fitting(config, without)
     log, window = fitting.source.log, fitting.source.window
     store = TableStore(config.store.path, config.store.table)
-    Output(config.store.path, "store.path").check_apart(log.places())
+    Output(config.store.path, "store.path").check_apart(log.locations())
     store.check_writable()
     current = store.current()
     settings = settings_of(config, window)

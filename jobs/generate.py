@@ -40,7 +40,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     check_columns(recipe, table.features, ())
     identity = run_id("generate", table.log, settings_of(config))
     output = Output(config.output.path)
-    output.check_apart(table.log.places())
+    output.check_apart(table.log.locations())
     output.check(identity)
     section = config.generate
     training = Training(table, recipe, section.training, section.batch_rows, section.seed)

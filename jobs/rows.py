@@ -273,7 +273,7 @@ class Sorting:
         quarantine = None
         if config.log.quarantine_path is not None:
             quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
-            quarantine.check_apart(log.places())
+            quarantine.check_apart(log.locations())
             check_place(quarantine, identity)
         return cls(config, log, identity, check_scratch(config, log, needed, sorts=sorts), quarantine)
 
@@ -335,7 +335,7 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
     needed += sorts * spill_bytes(log, plan_of(config, log).label_bytes)
     check_space(config.scratch, needed)
     if config.scratch is not None:
-        Output(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.places())
+        Output(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.locations())
     return needed
 
 

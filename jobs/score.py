@@ -40,7 +40,7 @@ def prepare(config: ScoreConfig) -> Prepared:
         check_segment_types(version, log)
     else:
         features = classifying.classifier.features
-        log = open_features(config.log.path, Roles(None), setting="log", known=features).log
+        log = open_features(config.log.path, Roles(None), setting="log", trained_features=features).log
     window = window_of(config.window, log, config.score.last)
     if window is not None:
         log = replace(log, files=window.log.files)

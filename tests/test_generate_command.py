@@ -140,7 +140,7 @@ BAD = [
     refused(2, "predict_proba or decision_function", "estimator.class=sklearn.linear_model.LinearRegression"),
     refused(2, "is made of other estimators", "estimator.class=sklearn.ensemble.VotingClassifier"),
     refused(2, "did you mean 'var_smoothing'?", "estimator.params={var_smothing: 1}"),
-    refused(2, f"estimator.params: {NAIVE} refuses them", "estimator.params={var_smoothing: -1}"),
+    refused(2, f"estimator.params: {NAIVE} rejects them", "estimator.params={var_smoothing: -1}"),
     refused(2, "SVC cannot be trained piece by", "generate.training=partial_fit", f"{CLASS}svm.SVC"),
     # labels
     refused(3, "found 80 rows with other labels, such as 2", change=changed("label", lambda _: ROW % 3)),
@@ -160,10 +160,10 @@ BAD = [
     refused(3, "that all have label 0", change=masked("label", lambda z: z == 1)),
     # features
     refused(3, "column 'tags': expected a feature of numbers", change=LISTS),
-    refused(3, "nulls alone", change=changed("empty", lambda _: pa.nulls(240, pa.float64()))),
+    refused(3, "only nulls", change=changed("empty", lambda _: pa.nulls(240, pa.float64()))),
     refused(3, "found 1 infinite", change=changed("x", lambda x: np.where(ROW == 7, np.inf, x))),
     refused(2, "no missing values, found nulls in x", "estimator.imputation=none", change=FEW_NULLS),
-    refused(2, "expected features of numbers alone, found", "estimator.categories=none"),
+    refused(2, "expected only numeric features, found", "estimator.categories=none"),
     refused(3, "column 'z' (data.features) is not in any file", "data.features=[x, z]"),
     refused(2, "found 'label', which is data.label", "data.features=[x, label]"),
     # rows, groups and what is kept

@@ -182,7 +182,7 @@ def fitted(place, store, *settings, job=None, **paths):
 @pytest.fixture
 def split(monkeypatch):
     """Joins are split into some parts from now on."""
-    return lambda: monkeypatch.setattr(Outcomes, "held_bytes", property(lambda _: 1 << 30))
+    return lambda: monkeypatch.setattr(Outcomes, "index_bytes", property(lambda _: 1 << 30))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -346,7 +346,7 @@ def test_a_tired_user_is_told(clicks):
     more = pa.table({"id": np.arange(2), "came": pa.array([DAY, DAY], pa.timestamp("us")), "clicked": [0, 1]})
     write(clicks.labels, pa.concat_tables([late, more]))
     result, _, manifest = joined(clicks, "log.time=made", "log.labels.time=came", "log.labels.label=clicked")
-    result.expect(0, "has a column 'label' itself", "outcomes say 0 themselves", "more than a day before")
+    result.expect(0, "column 'label' is not read", "outcomes say 0 themselves", "more than a day before")
     assert manifest["labels"]["rows_early"] == clicks.clicks.num_rows - 1
 
 

@@ -530,7 +530,7 @@ def test_two_metadata_files_of_one_number_are_refused(iceberg):
     folder = Path(iceberg) / "metadata"
     newest = max(folder.glob("*.metadata.json"))
     shutil.copy(newest, folder / f"{newest.name.partition('-')[0]}-other.metadata.json")
-    with pytest.raises(InputRejectedError, match="expected one metadata file of each number, found"):
+    with pytest.raises(InputRejectedError, match="expected one metadata file of each version, found"):
         open_log(iceberg, COLUMNS)
 
 

@@ -195,7 +195,7 @@ def test_a_log_of_features_gets_score_probability_and_decision(tmp_path, compres
     pq.write_table(rows, tmp_path / "log" / "part.parquet", row_group_size=row_group, compression=compression)
     calibration_map = Isotonic(ends=0).fit([0.1, 0.3, 0.5, 0.8], [0, 1, 0, 1]).calibration_map_
     lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map)
-    log = open_features(str(tmp_path / "log"), Roles(None), known=classifier.features).log
+    log = open_features(str(tmp_path / "log"), Roles(None), trained_features=classifier.features).log
     scoring = Scoring("score", lookup, classifying=Classifying(classifier, 0.6))
     scored = score_log(log, scoring, scored_output(str(tmp_path / "out")), InlineExecutor(), run_id="x")
     assert scored.counts.rows == 500

@@ -1,4 +1,4 @@
-"""Estimators by name: scikit-learn's classifiers, those of packages that a configuration allows, and no others."""
+"""Estimators by dotted path: classifiers of scikit-learn and of other packages that the configuration allows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from logcal.errors import ConfigError, nearest
 from pipeline.classifier.features import CATEGORY, NUMBER, Feature
 
 PACKAGES = ("sklearn", "xgboost", "lightgbm", "catboost")
-"""Packages that a configuration may let in; scikit-learn is in by default."""
+"""Packages that a configuration may allow; scikit-learn is allowed by default."""
 
 CATEGORIES = ("one_hot", "none")
 IMPUTATIONS = ("median", "mean", "most_frequent", "none")
 SCALINGS = ("standard", "min_max", "none")
 TRAININGS = ("in_memory", "partial_fit")
 
-_CLOSED = {"conftest", "experimental", "externals", "tests"}
+_PRIVATE = {"conftest", "experimental", "externals", "tests"}
 _THREADS = ("n_jobs", "nthread", "thread_count")
 _SCORES = ("predict_proba", "decision_function")
 
@@ -38,8 +38,8 @@ class Recipe:
     ----------
     path : dotted path of its class, such as sklearn.naive_bayes.GaussianNB
     params : its parameters
-    packages : what the class may come from, of `PACKAGES`
-    categories, imputation, scaling : preprocessing, of `CATEGORIES`, `IMPUTATIONS`, `SCALINGS`
+    packages : the packages that the class may come from, a subset of `PACKAGES`
+    categories, imputation, scaling : preprocessing, one each of `CATEGORIES`, `IMPUTATIONS`, `SCALINGS`
     """
 
     path: str
@@ -51,14 +51,12 @@ class Recipe:
 
 
 def load_class(path: str, packages: Sequence[str]) -> type[Any]:
-    """The classifier class at a dotted path, from one of the packages.
-
-    Nothing outside the packages is imported, and of what is inside only classes of classifiers are returned.
+    """Return the classifier class at a dotted path in one of the packages; import nothing from elsewhere.
 
     Raises
     ------
     ConfigError
-        The package is not on the list; there is no such class; it is no classifier.
+        The package is not allowed; the class does not exist; it is not a classifier.
     """
     parts = path.split(".")
     if parts[0] not in packages or len(parts) < 2:
@@ -66,65 +64,65 @@ def load_class(path: str, packages: Sequence[str]) -> type[Any]:
             f"estimator.class: expected a class of {', '.join(packages)} (estimator.packages), found {path!r}: "
             "no other package is imported"
         )
-    plain = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", part) and part not in _CLOSED for part in parts)
+    valid = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", part) and part not in _PRIVATE for part in parts)
     try:
-        module = importlib.import_module(".".join(parts[:-1])) if plain else None
+        module = importlib.import_module(".".join(parts[:-1])) if valid else None
     except ImportError as error:
         if error.name == parts[0]:
             raise ConfigError(
                 f"estimator.class: {parts[0]} is not installed: `pip install {parts[0]}` here and on the workers"
             ) from None
         module = None
-    found = getattr(module, parts[-1], None)
-    if found is None:
+    cls = getattr(module, parts[-1], None)
+    if cls is None:
         raise ConfigError(
             f"estimator.class: there is no {path}{nearest(parts[-1], dir(module) if module else [])}"
         )
-    if not _is_classifier_class(found, packages):
-        raise ConfigError(f"estimator.class: expected a class of classifiers, found {path}, which is none")
-    return found
+    if not _is_classifier_class(cls, packages):
+        raise ConfigError(f"estimator.class: expected a classifier, found {path}, which is not one")
+    return cls
 
 
-def _is_classifier_class(found: Any, packages: Sequence[str]) -> bool:
+def _is_classifier_class(cls: Any, packages: Sequence[str]) -> bool:
     from sklearn.base import BaseEstimator, ClassifierMixin
 
-    if not isinstance(found, type) or found.__module__.partition(".")[0] not in packages:
+    if not isinstance(cls, type) or cls.__module__.partition(".")[0] not in packages:
         return False
     # CatBoost's classifiers do not derive from scikit-learn's.
-    return issubclass(found, (BaseEstimator, ClassifierMixin)) or hasattr(found, "get_params")
+    return issubclass(cls, (BaseEstimator, ClassifierMixin)) or hasattr(cls, "get_params")
 
 
 def make_classifier(recipe: Recipe, random_state: int) -> Any:
-    """The classifier of a recipe, without its preprocessing.
+    """Make the classifier of a recipe, without its preprocessing; it runs on one thread.
 
-    `random_state` is given to it unless the recipe's parameters have one; it runs on one thread.
+    It gets `random_state` unless the recipe's parameters contain one.
 
     Raises
     ------
     ConfigError
-        As `load_class`; a parameter that it does not have or that is out of range.
+        See `load_class`; also a parameter that the class does not have or that is out of range.
     """
     cls = load_class(recipe.path, recipe.packages)
     try:
-        known = cls().get_params()
+        defaults = cls().get_params()
     except TypeError:
         raise ConfigError(
-            f"estimator.class: {recipe.path} is made of other estimators, which a configuration cannot name: choose "
-            "another"
+            f"estimator.class: {recipe.path} is made of other estimators, which a configuration cannot give: choose "
+            "another class"
         ) from None
-    # LightGBM's and XGBoost's take more than they name.
-    more = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
-    unknown = [] if more else [name for name in recipe.params if name not in known]
+    # Classes of LightGBM and XGBoost accept more parameters than get_params names.
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    unknown = [] if open_ended else [name for name in recipe.params if name not in defaults]
     if unknown:
         raise ConfigError(
-            f"estimator.params.{unknown[0]}: {recipe.path} has no such parameter{nearest(unknown[0], list(known))}; "
-            f"it has {', '.join(sorted(known)) or 'none'}"
+            f"estimator.params.{unknown[0]}: {recipe.path} has no such parameter{nearest(unknown[0], list(defaults))}; "
+            f"it has {', '.join(sorted(defaults)) or 'none'}"
         )
     params = dict(recipe.params)
-    if "random_state" in known:
+    if "random_state" in defaults:
         params.setdefault("random_state", random_state)
-    if not recipe.path.startswith("sklearn."):  # whose threads `one_thread` holds
-        params.update({name: 1 for name in _THREADS if name in known})
+    if not recipe.path.startswith("sklearn."):  # `one_thread` limits scikit-learn's threads
+        params.update({name: 1 for name in _THREADS if name in defaults})
     if recipe.path.startswith("catboost."):
         params.update({"allow_writing_files": False, "thread_count": 1, "verbose": False})
     try:
@@ -132,7 +130,7 @@ def make_classifier(recipe: Recipe, random_state: int) -> Any:
         if hasattr(classifier, "_parameter_constraints"):
             classifier._validate_params()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"estimator.params: {recipe.path} refuses them: {_line(error)}") from None
+        raise ConfigError(f"estimator.params: {recipe.path} rejects them: {_one_line(error)}") from None
     return classifier
 
 
@@ -142,7 +140,8 @@ def check_recipe(recipe: Recipe, training: str) -> None:
     Raises
     ------
     ConfigError
-        As `make_classifier`; it is no classifier; it gives no scores; it cannot be trained piece by piece.
+        See `make_classifier`; also an estimator that is not a classifier, gives no scores, or lacks the partial_fit
+        that `training` needs.
     """
     from sklearn.base import is_classifier
 
@@ -153,30 +152,30 @@ def check_recipe(recipe: Recipe, training: str) -> None:
             f"{f' with {recipe.params}' if recipe.params else ''}, which has neither and so gives no scores"
         )
     if not is_classifier(classifier):
-        raise ConfigError(f"estimator.class: expected a classifier, found {recipe.path}, which is none")
+        raise ConfigError(f"estimator.class: expected a classifier, found {recipe.path}, which is not one")
     if training == "partial_fit" and not hasattr(classifier, "partial_fit"):
         raise ConfigError(
-            f"generate.training=partial_fit: {recipe.path} cannot be trained piece by piece: set in_memory, or choose "
-            "an estimator with partial_fit, such as sklearn.linear_model.SGDClassifier"
+            f"generate.training=partial_fit: {recipe.path} has no partial_fit: set in_memory, or choose an estimator "
+            "with partial_fit, such as sklearn.linear_model.SGDClassifier"
         )
 
 
 def check_columns(recipe: Recipe, features: Sequence[Feature], with_nulls: Sequence[str]) -> None:
-    """Check that the preprocessing gives the classifier what it can take.
+    """Check that the classifier supports the preprocessed features.
 
     Parameters
     ----------
-    with_nulls : names of the features of numbers that have nulls
+    with_nulls : names of the numeric features that have nulls
 
     Raises
     ------
     ConfigError
-        Categories or nulls that would reach a classifier which cannot take them.
+        Categories or nulls would reach a classifier that does not support them.
     """
     categories = [name for name, kind in features if kind == CATEGORY]
     if categories and recipe.categories == "none":
         raise ConfigError(
-            f"estimator.categories=none: expected features of numbers alone, found the categories "
+            "estimator.categories=none: expected only numeric features, found the categories "
             f"{', '.join(categories[:5])}: set estimator.categories=one_hot, or leave them out (data.exclude)"
         )
     if with_nulls and recipe.imputation == "none" and not _allows_nan(make_classifier(recipe, 0)):
@@ -191,15 +190,15 @@ def _allows_nan(classifier: Any) -> bool:
 
     try:
         return bool(get_tags(classifier).input_tags.allow_nan)
-    except Exception:  # noqa: BLE001 - an estimator of another package may have no tags: it will speak for itself
+    except Exception:  # noqa: BLE001 - an estimator of another package may have no tags; it will raise its own error
         return True
 
 
 def make_preprocessing(recipe: Recipe, features: Sequence[Feature]) -> Any:
-    """The preprocessing of a recipe as a `sklearn.compose.ColumnTransformer`, or None where there is none.
+    """Make the preprocessing of a recipe: a `sklearn.compose.ColumnTransformer`, or None if there are no steps.
 
-    Numbers: `SimpleImputer`, then a scaler. Categories: `OneHotEncoder`, for which a null is a category, and a category
-    not seen in training is none of the known ones.
+    Numbers: `SimpleImputer`, then a scaler. Categories: `OneHotEncoder`; a null is a category of its own, and a
+    category that is new after training becomes zeros.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -224,12 +223,12 @@ def make_preprocessing(recipe: Recipe, features: Sequence[Feature]) -> Any:
 
 
 def make_model(recipe: Recipe, features: Sequence[Feature], random_state: int) -> Any:
-    """The classifier of a recipe with its preprocessing: a `sklearn.pipeline.Pipeline`, not fitted."""
+    """Make an unfitted `sklearn.pipeline.Pipeline` of a recipe's preprocessing and classifier."""
     return assemble(make_preprocessing(recipe, features), make_classifier(recipe, random_state))
 
 
 def assemble(preprocessing: Any, classifier: Any) -> Any:
-    """A pipeline of both, fitted if both are."""
+    """Return a pipeline of preprocessing (or None) and classifier; it is fitted if both are."""
     from sklearn.pipeline import Pipeline
 
     steps = [] if preprocessing is None else [("preprocessing", preprocessing)]
@@ -237,28 +236,28 @@ def assemble(preprocessing: Any, classifier: Any) -> Any:
 
 
 def score_method(model: Any) -> str:
-    """Name the method that gives a model's scores: 'predict_proba' if it has that, otherwise 'decision_function'."""
+    """Return the name of the method that gives a model's scores: 'predict_proba', otherwise 'decision_function'."""
     return next(name for name in _SCORES if hasattr(model, name))
 
 
 def scores_of(model: Any, frame: Any) -> npt.NDArray[np.float64]:
-    """A fitted model's scores: the probability of label 1, or the decision function; float64, shape (n,)."""
+    """Compute a fitted model's scores: probabilities of label 1, or the decision function; float64, shape (n,)."""
     method = score_method(model)
-    found = np.asarray(getattr(model, method)(frame), dtype=np.float64)
-    return np.ascontiguousarray(found[:, 1] if method == "predict_proba" else found.reshape(len(frame)))
+    values = np.asarray(getattr(model, method)(frame), dtype=np.float64)
+    return np.ascontiguousarray(values[:, 1] if method == "predict_proba" else values.reshape(len(frame)))
 
 
 class NotConvergedError(Exception):
-    """An estimator said that it did not converge."""
+    """An estimator reported that it did not converge."""
 
 
 @contextmanager
-def one_thread(said: dict[str, int] | None = None) -> Iterator[None]:
-    """Hold what runs inside to one thread, and take its warnings: those of convergence are errors.
+def one_thread(counts: dict[str, int] | None = None) -> Iterator[None]:
+    """Limit the body to one thread and capture its warnings; convergence warnings become errors.
 
     Parameters
     ----------
-    said : other warnings are counted here
+    counts : counts of the other warnings by text, updated
 
     Raises
     ------
@@ -271,18 +270,18 @@ def one_thread(said: dict[str, int] | None = None) -> Iterator[None]:
     with (
         threadpool_limits(1),
         parallel_config(backend="sequential"),
-        warnings.catch_warnings(record=True) as found,
+        warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
-    for warning in found:
+    for warning in caught:
         if issubclass(warning.category, ConvergenceWarning):
-            raise NotConvergedError(_line(warning.message))
-        if said is not None:
-            text = f"{warning.category.__name__}: {_line(warning.message)}"
-            said[text] = said.get(text, 0) + 1
+            raise NotConvergedError(_one_line(warning.message))
+        if counts is not None:
+            text = f"{warning.category.__name__}: {_one_line(warning.message)}"
+            counts[text] = counts.get(text, 0) + 1
 
 
-def _line(message: object) -> str:
+def _one_line(message: object) -> str:
     return " ".join(str(message).split())[:300]

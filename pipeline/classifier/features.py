@@ -1,4 +1,4 @@
-"""Labelled data: a Parquet data set of feature columns, read as data frames for scikit-learn."""
+"""Labelled data: Parquet files with feature columns, read as data frames for scikit-learn."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Roles:
 
     Parameters
     ----------
-    label : the label, or None where there is none
+    label : the label, or None if there is none
     features : the features; None: all columns without another role
-    exclude : with `features` None, columns that are none
-    categories : features that are categories whatever their type
-    row_id, group, time : see `pipeline.generate.folds`; row_id None: the row's place in the data
-    keep : columns to copy to what is written
+    exclude : columns that are not features, if `features` is None
+    categories : features to treat as categories whatever their type
+    row_id, group, time : see `pipeline.generate.folds`; row_id None: the row's position in the data
+    keep : columns to copy to the generated log
     """
 
     label: str | None
@@ -55,7 +55,7 @@ class Roles:
     keep: tuple[str, ...] = ()
 
     def named(self) -> Iterator[tuple[str, str]]:
-        """Each named column with the setting that names it."""
+        """Yield each named column and the setting that names it."""
         for role in ("label", "row_id", "group", "time"):
             name = getattr(self, role)
             if name is not None:
@@ -67,14 +67,14 @@ class Roles:
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """A data set whose footers have been read and checked.
+    """Labelled data whose footers have been read and checked.
 
     Attributes
     ----------
-    log : its files, as jobs know them
-    features : in the order of the columns, or as they were named
-    starts : the first row of each file, in all
+    log : its files and columns
+    features : features in the order of the columns, or of `Roles.features`
     schema : Arrow types of all used columns
+    starts : number of rows before each file, by path
     """
 
     log: Log
@@ -94,12 +94,12 @@ class FeatureTable:
 
     @property
     def numbers(self) -> list[str]:
-        """Features that are numbers."""
+        """Names of the numeric features."""
         return [f.name for f in self.features if f.kind == NUMBER]
 
     @property
     def categories(self) -> list[str]:
-        """Features that are categories."""
+        """Names of the categorical features."""
         return [f.name for f in self.features if f.kind == CATEGORY]
 
 
@@ -108,35 +108,35 @@ def open_features(
     roles: Roles,
     *,
     setting: str = "data",
-    known: Sequence[Feature] | None = None,
+    trained_features: Sequence[Feature] | None = None,
     labels: Outcomes | None = None,
 ) -> FeatureTable:
-    """Find a data set's files, read their footers, and check everything that footers can tell.
+    """Find the files of labelled data, read their footers, and check all that footers tell.
 
     Parameters
     ----------
     paths : path, directory, glob or fsspec URL, or several
-    roles : of the columns
-    setting : section of the configuration that names them, for messages
-    known : the features that a classifier was trained with; theirs are the kinds then
-    labels : where labels are, if not in the data: `roles.label` is what they are called
+    roles : roles of the columns
+    setting : section of the configuration that names the paths, for messages
+    trained_features : the features and kinds that a classifier was trained with
+    labels : where the labels are, if not in the data; `roles.label` is the name that they get
 
     Raises
     ------
     InputRejectedError
-        All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that cannot
-        be used, or differs in kind between files; no features; no rows.
+        All problems at once: no files; a file that is not Parquet; a column that is missing, has an unusable type, or
+        differs in kind between files; no features; no rows.
     """
     opened = open_files(paths, f"{setting}.path")
     schemas = opened.schemas
     name = str(roles.label)
-    if labels is not None:  # neither a key nor a label of the data's own is a feature
-        there = {column for _, schema in schemas for column in schema.names}
-        others = [column for column in (*labels.source.columns, name) if column in there]
+    if labels is not None:  # neither keys nor a label column in the data are features
+        present = {column for _, schema in schemas for column in schema.names}
+        others = [column for column in (*labels.source.columns, name) if column in present]
         roles = replace(roles, label=None, exclude=tuple(dict.fromkeys([*roles.exclude, *others])))
     if not schemas:
         opened.check("data", paths, ())
-    features, schema, problems = check_features(schemas, roles, setting, known)
+    features, schema, problems = check_features(schemas, roles, setting, trained_features)
     opened.check("data", paths, problems)
     columns = Columns(roles.label or features[0].name, roles.label)
     log = opened.log(columns, {f.name: str(f.type) for f in schema})
@@ -150,22 +150,22 @@ def open_features(
 
 
 def check_features(
-    schemas: Sequence[tuple[str, pa.Schema]], roles: Roles, setting: str, known: Sequence[Feature] | None
+    schemas: Sequence[tuple[str, pa.Schema]], roles: Roles, setting: str, trained: Sequence[Feature] | None
 ) -> tuple[list[Feature], pa.Schema, list[str]]:
-    """The features, the types of all used columns, and what is wrong with them."""
+    """Return the features, the types of all used columns, and the problems found."""
     first = schemas[0][1]
-    wanted = dict(roles.named())
-    taken = {name for name, role in roles.named() if role != "data.categories"}
-    others = [name for name in first.names if name not in taken]
+    roles_by_name = dict(roles.named())
+    assigned = {name for name, role in roles.named() if role != "data.categories"}
+    others = [name for name in first.names if name not in assigned]
     names = others if roles.features is None else list(roles.features)
-    if known is not None:
-        names = [feature.name for feature in known]
+    if trained is not None:
+        names = [feature.name for feature in trained]
     for name in names:
-        wanted.setdefault(name, f"a feature of {setting}.path")
-    kinds = dict(known) if known is not None else {}
-    found = {name: type_of(name, role, schemas) for name, role in wanted.items()}
-    types = {name: kind for name, (kind, _) in found.items() if kind is not None}
-    problems = [problem for _, problem in found.values()]
+        roles_by_name.setdefault(name, f"a feature of {setting}.path")
+    kinds = dict(trained) if trained is not None else {}
+    checked = {name: type_of(name, role, schemas) for name, role in roles_by_name.items()}
+    types = {name: kind for name, (kind, _) in checked.items() if kind is not None}
+    problems = [problem for _, problem in checked.values()]
     features = []
     for name in names:
         if name in types:
@@ -175,30 +175,30 @@ def check_features(
     problems += [_role_problem(roles, role, types) for role in ("label", "row_id", "group", "time")]
     if not names:
         problems.append(
-            f"expected feature columns, found none beside {examples(list(wanted), 5)}: set data.features"
+            f"expected feature columns, found none besides {examples(list(roles_by_name), 5)}: set data.features"
         )
     return features, pa.schema(list(types.items())), [problem for problem in problems if problem]
 
 
-def _feature_kind(name: str, kind: pa.DataType, roles: Roles, known: str | None) -> tuple[str, str]:
-    """A feature's kind, and what is wrong with it."""
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    number = _is_number(values) or pa.types.is_boolean(values)
-    codes = name in roles.categories and (pa.types.is_integer(values) or pa.types.is_boolean(values))
-    category = _is_text(values) or pa.types.is_dictionary(kind) or codes
-    if name in roles.categories and not category:
-        return CATEGORY, f"column '{name}' (data.categories): expected text or whole numbers, found {kind}"
-    found = CATEGORY if category else NUMBER
-    if pa.types.is_null(kind):
-        return found, f"column '{name}': expected values, found nulls alone: leave it out (data.exclude)"
-    if not (number or category):
-        return found, (
-            f"column '{name}': expected a feature of numbers, booleans or text, found {kind}: leave it out "
+def _feature_kind(name: str, dtype: pa.DataType, roles: Roles, trained: str | None) -> tuple[str, str]:
+    """Return a feature's kind, and the problem with it, if any."""
+    value_type = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    numeric = _is_number(value_type) or pa.types.is_boolean(value_type)
+    codes = name in roles.categories and (pa.types.is_integer(value_type) or pa.types.is_boolean(value_type))
+    categorical = _is_text(value_type) or pa.types.is_dictionary(dtype) or codes
+    if name in roles.categories and not categorical:
+        return CATEGORY, f"column '{name}' (data.categories): expected text or whole numbers, found {dtype}"
+    kind = CATEGORY if categorical else NUMBER
+    if pa.types.is_null(dtype):
+        return kind, f"column '{name}': expected values, found only nulls: leave it out (data.exclude)"
+    if not (numeric or categorical):
+        return kind, (
+            f"column '{name}': expected a feature of numbers, booleans or text, found {dtype}: leave it out "
             "(data.exclude), or convert it"
         )
-    if known is not None and known != found and not (known == CATEGORY and pa.types.is_integer(values)):
-        return found, f"column '{name}': the classifier was trained with a {known} here, found {kind}"
-    return known or found, ""
+    if trained not in (None, kind) and not (trained == CATEGORY and pa.types.is_integer(value_type)):
+        return kind, f"column '{name}': the classifier was trained with a {trained} here, found {dtype}"
+    return trained or kind, ""
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -221,13 +221,13 @@ def _role_problem(roles: Roles, role: str, types: dict[str, pa.DataType]) -> str
     name = getattr(roles, role)
     if name is None or name not in types:
         return ""
-    kind = types[name].value_type if pa.types.is_dictionary(types[name]) else types[name]
-    number, text = _is_number(kind), _is_text(kind)
+    value_type = types[name].value_type if pa.types.is_dictionary(types[name]) else types[name]
+    numeric, text = _is_number(value_type), _is_text(value_type)
     fits = {
-        "label": number or pa.types.is_boolean(kind),
-        "row_id": pa.types.is_integer(kind) or text,
-        "group": pa.types.is_integer(kind) or text or pa.types.is_boolean(kind),
-        "time": number or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind)),
+        "label": numeric or pa.types.is_boolean(value_type),
+        "row_id": pa.types.is_integer(value_type) or text,
+        "group": pa.types.is_integer(value_type) or text or pa.types.is_boolean(value_type),
+        "time": numeric or (pa.types.is_temporal(value_type) and not pa.types.is_duration(value_type)),
     }[role]
     if fits:
         return ""
@@ -241,21 +241,21 @@ def read_batches(
     names: Sequence[str] | None = None,
     counts: LabelCounts | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """A file's rows, batch by batch, with only the used columns read.
+    """Read a file's rows batch by batch, only the used columns.
 
-    counts : of labels that are joined, to add to
+    counts : counts of joined labels, updated
 
     Raises
     ------
     InputRejectedError
-        The file was changed, breaks off, or its pages do not decode.
+        The file was changed, is truncated, or has pages that cannot be decoded.
     """
     log = table.log
-    seen = next(file.seen for file in log.files if file.path == path)
-    with open_parquet(log.filesystem, path, seen) as parquet:
-        groups = range(parquet.num_row_groups) if row_groups is None else row_groups
+    state = next(file.state for file in log.files if file.path == path)
+    with open_parquet(log.filesystem, path, state) as parquet:
+        chosen = range(parquet.num_row_groups) if row_groups is None else row_groups
         columns = table.names if names is None else names
-        batches = log_files.read_batches(parquet, path, columns, groups, BATCH_ROWS)
+        batches = log_files.read_batches(parquet, path, columns, chosen, BATCH_ROWS)
         if names is not None or log.columns.labels is None:
             yield from batches
             return
@@ -270,12 +270,9 @@ def read_batches(
 
 
 def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> pd.DataFrame:
-    """Rows as a classifier sees them.
+    """Convert rows to the data frame that a classifier gets.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Numbers and booleans are float64, NaN where null; categories are text, None where null.
+    Numbers and booleans become float64, nulls NaN; categories become text, nulls None.
     """
     import pandas as pd
 
@@ -291,12 +288,12 @@ def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> p
 def _texts(column: pa.Array) -> npt.NDArray[np.object_]:
     encoded = as_text(column).dictionary_encode()
     values = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    found: npt.NDArray[np.object_] = values[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-    return found
+    texts: npt.NDArray[np.object_] = values[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    return texts
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """A column of text, booleans or whole numbers as text."""
+    """Convert a column of text, booleans or whole numbers to text."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.cast(pa.string())

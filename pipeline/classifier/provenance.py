@@ -1,4 +1,4 @@
-"""Classifier behind a generated log, from the files that `logcal generate` left beside it."""
+"""Provenance of a generated log: its classifier, from the manifest that `logcal generate` wrote with it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pipeline.log.logs import Log
 
 
 def generated_by(log: Log) -> str | None:
-    """The run id of the classifier that a log was generated with; None for a log not made by `logcal generate`."""
+    """Return the run id of the classifier that generated a log; None for a log not made by `logcal generate`."""
     folders = {posixpath.dirname(file.path) for file in log.files}
-    # Each place once, and many together: a log may have hundreds of hive folders.
-    places = sorted({*folders, *map(posixpath.dirname, folders)})
-    asked = together(partial(_classifier_of, log.filesystem), places, remote=not log.local)
-    made_by = dict(zip(places, asked, strict=True))
-    found = {made_by[folder] or made_by[posixpath.dirname(folder)] for folder in folders}
-    return found.pop() if len(found) == 1 else None
+    # Read each manifest once, and concurrently: a log may have hundreds of hive folders.
+    candidates = sorted({*folders, *map(posixpath.dirname, folders)})
+    ids = together(partial(_classifier_of, log.filesystem), candidates, remote=not log.local)
+    run_ids = dict(zip(candidates, ids, strict=True))
+    generators = {run_ids[folder] or run_ids[posixpath.dirname(folder)] for folder in folders}
+    return generators.pop() if len(generators) == 1 else None
 
 
-def _classifier_of(filesystem: Any, place: str) -> str | None:
+def _classifier_of(filesystem: Any, folder: str) -> str | None:
     try:
-        manifest = parse_json(filesystem.cat_file(f"{place}/{MANIFEST}"))
+        manifest = parse_json(filesystem.cat_file(f"{folder}/{MANIFEST}"))
         return str(manifest["classifier"].get("run_id"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -1,11 +1,11 @@
-"""The shipped classifier: a fitted model in a folder of its own, and what is known of it.
+"""The shipped classifier: a folder with a fitted model and its metadata.
 
     classifier.skops            the model, preprocessing included, in the skops format
     classifier.json             features, label, estimator, software
-    _training_scores.parquet    its scores of the rows it was trained on, as a score table
+    _training_scores.parquet    the model's scores of its training rows, as a score table
 
-The model is rebuilt from named types on an allow list: nothing is unpickled, and what else a file asks for is refused.
-The training scores give the decision threshold for any lookup table.
+The model is rebuilt from types on an allow list: nothing is unpickled, and a file with other types is refused. The
+training scores give the decision threshold for any lookup table.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from pipeline.classifier.features import Feature, as_frame
 FOLDER = "classifier"
 MODEL = "classifier.skops"
 _SCHEMA = "schema.json"
-"""Schema file within a skops file, which is a zip archive."""
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+"""Schema file in a skops file, which is a zip archive."""
+_ZIP_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 METADATA = "classifier.json"
 TRAINING_SCORES = "_training_scores.parquet"
 FORMAT = "1"
 
 BATCH_ROWS = 4096
-"""Rows scored at a time, always this many: so that no result depends on how the rows lie in files."""
+"""Rows scored at a time. Batches are always this large, so that results do not depend on the layout of files."""
 
 _INTERNAL_TYPES = frozenset(
     {
@@ -68,78 +68,78 @@ _INTERNAL_TYPES = frozenset(
         "sklearn.tree._tree.Tree",
     }
 )
-"""Types within fitted classifiers and their preprocessing, beyond those that skops trusts by itself."""
+"""Types in fitted classifiers and preprocessing, in addition to those that skops trusts."""
 
 
 def dump_model(model: Any, packages: tuple[str, ...]) -> bytes:
-    """A fitted model in the skops format, checked to be one that `load_model` loads. Equal models have equal bytes.
+    """Serialise a fitted model in the skops format; equal models give equal bytes.
 
     Raises
     ------
     InputRejectedError
-        The model holds types that are not on the allow list.
+        `load_model` would refuse the model: it contains types that are not on the allow list.
     """
     import skops.io
 
-    content = _without_addresses(skops.io.dumps(model))
+    content = _reproducible(skops.io.dumps(model))
     load_model(content, packages, "the shipped classifier")
     return content
 
 
-def _without_addresses(content: bytes) -> bytes:
-    """A skops file without what only tells where objects lay in memory, and when it was written."""
+def _reproducible(content: bytes) -> bytes:
+    """Remove memory addresses and timestamps from a skops file."""
     buffer = io.BytesIO()
     numbers: dict[str, str] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(buffer, "w") as target:
-        schema = _numbered(parse_json(source.read(_SCHEMA)), numbers)
+        schema = _renumbered(parse_json(source.read(_SCHEMA)), numbers)
         parts = {_renamed(name, numbers): source.read(name) for name in source.namelist() if name != _SCHEMA}
         parts[_SCHEMA] = json.dumps(schema, indent=2).encode()
         for name in sorted(parts):
-            target.writestr(zipfile.ZipInfo(name, _LONG_AGO), parts[name], zipfile.ZIP_DEFLATED)
+            target.writestr(zipfile.ZipInfo(name, _ZIP_TIMESTAMP), parts[name], zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
-def _numbered(node: Any, numbers: dict[str, str]) -> Any:
-    """A node of a skops schema, whose objects and files are named by numbers in the order in which they come."""
+def _renumbered(node: Any, numbers: dict[str, str]) -> Any:
+    """Renumber the objects and files of a node of a skops schema in order of appearance."""
     if isinstance(node, list):
-        return [_numbered(item, numbers) for item in node]
+        return [_renumbered(item, numbers) for item in node]
     if not isinstance(node, dict):
         return node
-    found: dict[str, Any] = {}
+    renumbered: dict[str, Any] = {}
     for key, value in node.items():
         if key == "__id__" and isinstance(value, int):
-            found[key] = int(numbers.setdefault(str(value), str(len(numbers) + 1)))
+            renumbered[key] = int(numbers.setdefault(str(value), str(len(numbers) + 1)))
         elif key == "file" and isinstance(value, str):
             numbers.setdefault(value.partition(".")[0], str(len(numbers) + 1))
-            found[key] = _renamed(value, numbers)
+            renumbered[key] = _renamed(value, numbers)
         else:
-            found[key] = _numbered(value, numbers)
-    return found
+            renumbered[key] = _renumbered(value, numbers)
+    return renumbered
 
 
 def _renamed(name: str, numbers: dict[str, str]) -> str:
-    stem, dot, kind = name.partition(".")
-    return f"{numbers.get(stem, stem)}{dot}{kind}"
+    stem, dot, suffix = name.partition(".")
+    return f"{numbers.get(stem, stem)}{dot}{suffix}"
 
 
 def load_model(content: bytes, packages: tuple[str, ...], name: str) -> Any:
-    """The model in a skops file, rebuilt from types on the allow list.
+    """Load the model of a skops file from types on the allow list.
 
-    The list: what skops trusts by itself (types of Python, numpy, scipy and scikit-learn that hold data), some that
-    scikit-learn's classifiers hold, and the types of `packages` other than scikit-learn.
+    The list: data types of Python, numpy, scipy and scikit-learn that skops trusts, `_INTERNAL_TYPES`, and the types of
+    `packages` other than scikit-learn.
 
     Raises
     ------
     InputRejectedError
-        The file is none, or asks for other types.
+        The file is not in the skops format, or contains other types.
     """
     import skops.io
 
     try:
         unknown = skops.io.get_untrusted_types(data=content)
-    except Exception as error:  # noqa: BLE001 - whatever a damaged file does to the reader
+    except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
         raise InputRejectedError(f"{name}: expected a classifier in the skops format ({error})") from None
-    refused = [kind for kind in unknown if not _allowed(kind, packages)]
+    refused = [type_name for type_name in unknown if not _allowed(type_name, packages)]
     if refused:
         raise InputRejectedError(
             f"{name}: expected types of classifiers on the allow list, found {examples(refused)}: nothing was loaded; "
@@ -154,19 +154,19 @@ def load_model(content: bytes, packages: tuple[str, ...], name: str) -> Any:
         ) from None
 
 
-def _allowed(kind: str, packages: tuple[str, ...]) -> bool:
-    return kind in _INTERNAL_TYPES or kind.partition(".")[0] in set(packages) - {"sklearn"}
+def _allowed(type_name: str, packages: tuple[str, ...]) -> bool:
+    return type_name in _INTERNAL_TYPES or type_name.partition(".")[0] in set(packages) - {"sklearn"}
 
 
 @dataclass(frozen=True)
 class ShippedClassifier:
-    """A shipped classifier that has been found; its model is loaded when it scores.
+    """Shipped classifier; its model is loaded when it scores.
 
     Attributes
     ----------
-    path : of its folder
-    packages : whose types may be loaded
-    metadata : what classifier.json says
+    path : path of its folder
+    packages : packages whose types may be loaded
+    metadata : content of classifier.json
     """
 
     path: str
@@ -175,25 +175,25 @@ class ShippedClassifier:
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Features that it was trained with."""
+        """The features that the model was trained with."""
         return tuple(Feature(feature["name"], feature["kind"]) for feature in self.metadata["features"])
 
     @property
     def digest(self) -> str:
-        """Digest of its model's file."""
+        """Digest of the model's file."""
         return str(self.metadata["sha256"])
 
     @property
     def run_id(self) -> str:
-        """Id of the run that trained it."""
+        """Id of the run that trained the model."""
         return str(self.metadata["run_id"])
 
     def model(self) -> Any:
-        """The model, loaded once a process."""
+        """Load the model, once per process."""
         return _cached_model(self.path, self.digest, self.packages)
 
     def scores(self, rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.float64]:
-        """Scores of rows that have its features, float64."""
+        """Compute the scores of rows that have the features, float64."""
         model, count = self.model(), rows.num_rows
         out = np.empty(count)
         for start in range(0, count, BATCH_ROWS):
@@ -212,12 +212,12 @@ class ShippedClassifier:
         return out
 
     def threshold(self, calibration_map: CalibrationMap, transform: str = "none") -> Threshold:
-        """The threshold on a map's probabilities that maximises the classification rate on training rows.
+        """Compute the threshold on a map's probabilities that maximises the classification rate on training rows.
 
         Parameters
         ----------
-        calibration_map : of a lookup table
-        transform : its score transform
+        calibration_map : map of a lookup table
+        transform : score transform of that table
         """
         filesystem, root = open_filesystem(self.path)
         with filesystem.open(f"{root}/{TRAINING_SCORES}", "rb") as file:
@@ -227,24 +227,24 @@ class ShippedClassifier:
 
 
 def threshold_of(points: Points, calibration_map: CalibrationMap, transform: str = "none") -> Threshold:
-    """The decision threshold for scores whose labels are known."""
+    """Compute the decision threshold for labelled scores."""
     p = calibration_map.predict(apply_transform(points.score, transform))
     cases = np.concatenate([p, p])
     labels = np.repeat([0, 1], p.size)
     weight = np.concatenate([points.weight - points.positives, points.positives])
-    some = weight > 0
-    return best_threshold(cases[some], labels[some], weight[some])
+    occupied = weight > 0
+    return best_threshold(cases[occupied], labels[occupied], weight[occupied])
 
 
 def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
-    """The shipped classifier in a folder, or in the folder of a generated log; its model is loaded as a check.
+    """Find the shipped classifier in a folder, or in the folder of a generated log, and check that its model loads.
 
     Raises
     ------
     ConfigError
-        There is none.
+        There is no classifier.
     InputRejectedError
-        It was written by another version, its files do not belong together, or its model is not to be loaded.
+        It has another format, its files do not belong together, or its model cannot be loaded.
     """
     filesystem, root = open_filesystem(path, "classifier.path")
     for folder in (path.rstrip("/"), f"{path.rstrip('/')}/{FOLDER}"):
@@ -260,11 +260,11 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
                 f"{folder}/{METADATA}: expected a classifier of format {FORMAT}, found another: generate it again"
             )
         # Workers may have another working directory.
-        found = ShippedClassifier(
+        classifier = ShippedClassifier(
             root if isinstance(filesystem, LocalFileSystem) else folder, packages, metadata
         )
-        found.model()
-        return found
+        classifier.model()
+        return classifier
     raise ConfigError(
         f"classifier.path: expected a folder with {METADATA}, as `logcal generate` writes it, found none in {path}"
     )
@@ -287,12 +287,12 @@ def _cached_model(path: str, digest: str, packages: tuple[str, ...]) -> Any:
 
 
 def sha256(content: bytes) -> str:
-    """A digest in hexadecimal digits."""
+    """Return the SHA-256 digest in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def training_scores_bytes(points: Points) -> bytes:
-    """Training scores as a Parquet file."""
+    """Serialise training scores as a Parquet file."""
     buffer = io.BytesIO()
     table = pa.Table.from_arrays([pa.array(column) for column in points], schema=schema.SCORE_TABLE)
     pq.write_table(table, buffer, compression="zstd")

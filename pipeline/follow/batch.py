@@ -15,7 +15,7 @@ from logcal.errors import InputRejectedError
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
-from pipeline.log.log_files import SUFFIXES, LogFile, Seen, open_parquet, stamp_of
+from pipeline.log.log_files import SUFFIXES, FileState, LogFile, open_parquet, stamp_of
 from pipeline.log.logs import neighbours
 from pipeline.score.scored_file import Scoring, score_file
 
@@ -221,7 +221,7 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Ou
         own = LogFile(path, file.name, file.size, file.stamp)
         rows = score_file(places.filesystem, own, places.target_filesystem, target, scoring).rows
     except InputRejectedError as error:
-        unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
+        unreadable = _unreadable(places.filesystem, path, FileState(file.size, file.stamp))
         if change := _change(places, file):
             return Outcome(file, change)
         if unreadable is not None:
@@ -255,12 +255,12 @@ def _seen(places: Places, path: str) -> Source | None:
     return Source(name, int(info["size"] or 0), stamp_of(info))
 
 
-def _unreadable(filesystem: Any, path: str, seen: Seen) -> str | None:
+def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
     """Why a file has no footer that can be read: it comes last, so that a file that has one is whole."""
-    if seen.size == 0:
+    if state.size == 0:
         return "it is empty (0 bytes)"
     try:
-        with open_parquet(filesystem, path, seen):
+        with open_parquet(filesystem, path, state):
             return None
     except InputRejectedError as error:
         return str(error)

@@ -1,6 +1,6 @@
-"""Facts about labelled data before a classifier is trained on it: one look at all rows, piece by piece.
+"""Facts about labelled data, gathered in one pass over all rows before a classifier is trained on them.
 
-The coordinator receives labels and 64-bit keys of rows, groups and times, and a few facts a column: no feature matrix.
+The coordinator receives labels, 64-bit keys of rows and groups, times, and a few facts per column, but no features.
 """
 
 from __future__ import annotations
@@ -25,31 +25,38 @@ from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, cut, label_codes, numbers
 
 FEWEST_ROWS = 10
 MOST_CATEGORIES = 1000
-"""Most categories of one feature: beyond, a column is rather an identifier."""
+"""Most categories of one feature; a column with more is probably an identifier."""
 
 _TASK_ROWS = 1 << 20
-_EXAMPLES = 5
+_MOST_EXAMPLES = 5
 
 
 class ColumnFacts(NamedTuple):
-    """A feature's nulls (NaN too), infinite numbers, and categories (at most one more than `MOST_CATEGORIES`)."""
+    """Facts about a feature: counts of nulls (with NaN) and infinities; at most `MOST_CATEGORIES` + 1 categories."""
 
     nulls: int
     infinite: int
     categories: frozenset[str]
 
     def plus(self, other: ColumnFacts) -> ColumnFacts:
-        """Add the facts of both."""
+        """Combine the facts of two sets of rows."""
         return ColumnFacts(
             self.nulls + other.nulls, self.infinite + other.infinite, self.categories | other.categories
         )
 
 
 class PieceFacts(NamedTuple):
-    """Label codes of some rows; and of those of them that do not wait for their label: keys (None where positions
-    serve), other labels, nulls by role, facts by feature.
+    """Facts about some rows; all except the label codes are of rows that have a label.
 
-    labels : counts of labels that were joined
+    Attributes
+    ----------
+    label : label codes of all rows
+    row, group : keys; None without such a column
+    time : times; None without such a column
+    others : examples of labels other than 0 and 1
+    nulls : number of nulls by role
+    columns : facts by feature
+    labels : counts of joined labels, if labels were joined
     """
 
     label: npt.NDArray[np.uint8]
@@ -63,14 +70,14 @@ class PieceFacts(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[PieceFacts], labels: LabelCounts | None) -> PieceFacts:
-        """The facts of rows one after another."""
+        """Concatenate the facts of consecutive rows."""
         others = dict.fromkeys(text for part in parts for text in part.others)
         return cls(
             np.concatenate([part.label for part in parts]),
-            _joined([part.row for part in parts]),
-            _joined([part.group for part in parts]),
-            _joined([part.time for part in parts]),
-            tuple(others)[:_EXAMPLES],
+            _concatenated([part.row for part in parts]),
+            _concatenated([part.group for part in parts]),
+            _concatenated([part.time for part in parts]),
+            tuple(others)[:_MOST_EXAMPLES],
             {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
             {
                 name: reduce(ColumnFacts.plus, (part.columns[name] for part in parts))
@@ -86,10 +93,10 @@ class DataFacts:
 
     Attributes
     ----------
-    keys : of all rows that have a label, in their order
-    columns : facts by feature, of these rows
-    waiting : the number of rows whose label is null: not known yet
-    labels : counts of all rows, if labels were joined
+    keys : keys of all rows that have a label, in the order of the data
+    columns : facts by feature, of rows that have a label
+    waiting : number of rows whose label is null (not known yet)
+    labels : counts of joined labels, if labels were joined
     """
 
     keys: RowKeys
@@ -99,42 +106,42 @@ class DataFacts:
 
     @property
     def rows(self) -> int:
-        """Rows that have a label."""
+        """Number of rows that have a label."""
         return self.keys.label.size
 
     @property
     def positives(self) -> int:
-        """Rows with label 1."""
+        """Number of rows with label 1."""
         return int(np.count_nonzero(self.keys.label))
 
     def has_nulls(self, names: Sequence[str]) -> list[str]:
-        """Features that have nulls."""
+        """Return the features that have nulls."""
         return [name for name in names if self.columns[name].nulls]
 
 
 def fact_tasks(table: FeatureTable) -> list[tuple[Any, ...]]:
-    """The arguments of `piece_facts` for all rows."""
+    """Return the arguments of the `piece_facts` tasks for all rows."""
     return [(table, piece) for pieces in cut(table.log, _TASK_ROWS) for piece in pieces]
 
 
 def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
-    """Look at all rows, and check what only they can tell.
+    """Read all rows, gather their facts, and check what footers do not tell.
 
-    Rows whose label is null wait for it: nothing else of them counts.
+    A row whose label is null waits for it; its other values are ignored.
 
     Raises
     ------
     InputRejectedError
-        No row has an outcome. Or all problems at once: fewer than 10 rows; labels that are not 0 or 1, or all equal; a
-        feature that is null throughout or has infinite numbers or too many categories; row ids that repeat; nulls among
-        row ids, groups or times; a single group.
+        No row has an outcome. Or all problems at once: fewer than 10 rows; labels other than 0 or 1, or all equal; a
+        feature with only nulls, with infinite numbers or with too many categories; repeated row ids; nulls among row
+        ids, groups or times; a single group.
     """
     pieces: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
-    counted = sum_labels([part.labels for part in pieces])
-    counted = all_counted(counted, table.log.columns.outcomes, matched=True, section="data")
-    facts = PieceFacts.of(pieces, counted)
-    places = np.flatnonzero(facts.label != LABEL_NULL)
-    label, waiting = facts.label[places], facts.label.size - places.size
+    label_counts = sum_labels([part.labels for part in pieces])
+    label_counts = all_counted(label_counts, table.log.columns.outcomes, matched=True, section="data")
+    facts = PieceFacts.of(pieces, label_counts)
+    positions = np.flatnonzero(facts.label != LABEL_NULL)
+    label, waiting = facts.label[positions], facts.label.size - positions.size
     problems = [
         *_label_problems(table, label, facts.others, waiting),
         *_feature_problems(table.features, facts.columns, label.size),
@@ -144,16 +151,16 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
         for role, count in facts.nulls.items()
         if count
     ]
-    row = places.astype(np.uint64) if facts.row is None else facts.row
+    row = positions.astype(np.uint64) if facts.row is None else facts.row
     keys = RowKeys(row, label == 1, facts.group, facts.time)
     problems += _key_problems(table, keys)
     if problems:
         raise InputRejectedError(f"the data cannot be used.\n{listing(problems)}")
-    return DataFacts(keys, facts.columns, waiting, counted)
+    return DataFacts(keys, facts.columns, waiting, label_counts)
 
 
-def _joined(parts: list[Any]) -> Any:
-    return None if parts[0] is None else np.concatenate(parts)
+def _concatenated(arrays: list[Any]) -> Any:
+    return None if arrays[0] is None else np.concatenate(arrays)
 
 
 def _label_problems(
@@ -162,9 +169,9 @@ def _label_problems(
     name = table.roles.label
     problems = []
     if label.size < FEWEST_ROWS:
-        what = f"rows with a label (column '{name}', data.label)" if waiting else "rows"
-        beside = f", and {waiting:,} that wait for theirs, which is null" if waiting else ""
-        problems.append(f"expected at least {FEWEST_ROWS} {what}, found {label.size}{beside}")
+        kind_of_rows = f"rows with a label (column '{name}', data.label)" if waiting else "rows"
+        waiting_rows = f", and {waiting:,} that wait for theirs, which is null" if waiting else ""
+        problems.append(f"expected at least {FEWEST_ROWS} {kind_of_rows}, found {label.size}{waiting_rows}")
     other = int(np.count_nonzero(label == LABEL_OTHER))
     if other:
         problems.append(
@@ -185,7 +192,7 @@ def _feature_problems(features: Sequence[Feature], columns: dict[str, ColumnFact
         facts = columns[name]
         if facts.nulls == rows and rows:
             problems.append(
-                f"column '{name}': expected values, found nulls alone: leave it out (data.exclude)"
+                f"column '{name}': expected values, found only nulls: leave it out (data.exclude)"
             )
         if facts.infinite:
             problems.append(
@@ -207,7 +214,7 @@ def _key_problems(table: FeatureTable, keys: RowKeys) -> list[str]:
         if repeated:
             problems.append(
                 f"column '{roles.row_id}' (data.row_id): expected a different value in each row, found {repeated:,} "
-                "that were there before: name another column, or none to count rows"
+                "repeated values: name another column, or none to number the rows"
             )
     if keys.group is not None and np.unique(keys.group).size == 1:
         problems.append(
@@ -218,7 +225,7 @@ def _key_problems(table: FeatureTable, keys: RowKeys) -> list[str]:
 
 
 def piece_facts(table: FeatureTable, piece: Piece) -> PieceFacts:
-    """The facts of a piece."""
+    """Gather the facts of a piece."""
     counts = None if table.log.columns.labels is None else LabelCounts()
     batches = read_batches(table, piece.path, piece.row_groups, counts=counts)
     return PieceFacts.of([_batch_facts(table, batch) for batch in batches], counts)
@@ -228,11 +235,11 @@ def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:
     roles = table.roles
     assert roles.label is not None
     codes = label_codes(batch.column(roles.label))
-    batch, label = labelled(batch, codes), codes[codes != LABEL_NULL]
-    odd = np.flatnonzero(label == LABEL_OTHER)
-    values = batch.column(roles.label).take(pa.array(odd)).unique() if odd.size else []
-    named = {role: getattr(roles, role) for role in ("row_id", "group", "time")}
-    nulls = {role: batch.column(name).null_count for role, name in named.items() if name is not None}
+    batch, label = labelled_rows(batch, codes), codes[codes != LABEL_NULL]
+    invalid = np.flatnonzero(label == LABEL_OTHER)
+    values = batch.column(roles.label).take(pa.array(invalid)).unique() if invalid.size else []
+    columns = {role: getattr(roles, role) for role in ("row_id", "group", "time")}
+    nulls = {role: batch.column(name).null_count for role, name in columns.items() if name is not None}
     time = times_of(batch, roles.time)
     if time is not None:
         nulls["time"] += int(np.count_nonzero(np.isnan(time)))
@@ -241,7 +248,7 @@ def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:
         keys_of(batch, roles.row_id),
         keys_of(batch, roles.group),
         time,
-        tuple(str(value) for value in list(values)[:_EXAMPLES]),
+        tuple(str(value) for value in list(values)[:_MOST_EXAMPLES]),
         nulls,
         {f.name: _column_facts(batch.column(f.name), f.kind) for f in table.features},
     )
@@ -257,35 +264,35 @@ def _column_facts(column: pa.Array, kind: str) -> ColumnFacts:
     )
 
 
-def labelled(batch: pa.RecordBatch, codes: npt.NDArray[np.uint8]) -> pa.RecordBatch:
-    """The rows of a batch that do not wait for their label, by the codes of its labels."""
-    there = codes != LABEL_NULL
-    return batch if there.all() else batch.filter(pa.array(there))
+def labelled_rows(batch: pa.RecordBatch, codes: npt.NDArray[np.uint8]) -> pa.RecordBatch:
+    """Return the rows of a batch that have a label, given its label codes."""
+    has_label = codes != LABEL_NULL
+    return batch if has_label.all() else batch.filter(pa.array(has_label))
 
 
 def keys_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> Keys | None:
-    """64-bit keys of a column of whole numbers, text or booleans; None without a column."""
+    """Return 64-bit keys of a column of whole numbers, text or booleans; None without a column."""
     if name is None:
         return None
-    column = plain(batch.column(name))
+    column = decoded(batch.column(name))
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
-        wide = column.fill_null(0) if column.null_count else column
-        return as_numpy(wide).astype(np.int64 if _signed(wide.type) else np.uint64).view(np.uint64)
+        filled = column.fill_null(0) if column.null_count else column
+        return as_numpy(filled).astype(np.int64 if _signed(filled.type) else np.uint64).view(np.uint64)
     encoded = column.cast(pa.string()).fill_null("").dictionary_encode()
     distinct = np.array([text_key(text) for text in encoded.dictionary.to_pylist()], np.uint64)
     keys: Keys = distinct[as_numpy(encoded.indices)]
     return keys
 
 
-def _signed(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(kind) or pa.types.is_boolean(kind))
+def _signed(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(arrow_type) or pa.types.is_boolean(arrow_type))
 
 
 def times_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> npt.NDArray[Any] | None:
-    """A column of times as numbers that keep its order: int64, or float64 for floats; None without a column."""
+    """Convert a column of times to numbers in the same order: int64, or float64 for floats; None without a column."""
     if name is None:
         return None
-    column = plain(batch.column(name))
+    column = decoded(batch.column(name))
     if pa.types.is_temporal(column.type):
         width = {32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
         column = column.view(width)
@@ -295,8 +302,8 @@ def times_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> npt.NDArray[
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
-def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as one array, without a dictionary."""
+def decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array without dictionary encoding."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

@@ -1,7 +1,7 @@
-"""Folds: the rows of labelled data that a classifier is trained on, and those that it then scores.
+"""Folds: the division of labelled rows into those that a classifier is trained on and those that it scores.
 
-A row's random number is a function of (seed, repeat, row id) alone, made by a counter-based generator. So folds do not
-depend on the files that hold the rows, on their order, or on the process that reads them.
+A counter-based generator makes a row's random number from (seed, repeat, row id) alone. So folds do not depend on the
+files that hold the rows, on their order, or on the process that reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALL = 1 << 64
 
 
 def random_bits(seed: int, repeat: int, keys: Keys) -> Keys:
-    """A random 64-bit number for each key: different keys of one (seed, repeat) get different numbers.
+    """Return a random 64-bit number for each key; for one (seed, repeat), different keys get different numbers.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def random_bits(seed: int, repeat: int, keys: Keys) -> Keys:
 
 
 def random_state(seed: int, repeat: int) -> int:
-    """A seed in [0, 2**31) for an estimator's own random numbers."""
+    """Return a seed in [0, 2**31) for the random numbers of an estimator."""
     return int(_stream(seed, repeat)) >> 33
 
 
@@ -56,19 +56,19 @@ def _stream(seed: int, repeat: int) -> np.uint64:
 
 
 def text_key(text: str) -> int:
-    """A 64-bit key of a text: the same everywhere."""
+    """Return a 64-bit key of a text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class RowKeys(NamedTuple):
-    """Keys of the rows that a fold depends on.
+    """Keys of rows: all that a fold depends on.
 
     Attributes
     ----------
-    row : uint64 array, shape (n,): of the row's id.
-    label : bool array, shape (n,).
-    group : uint64 array of the row's group, or None.
-    time : int64 or float64 array, or None.
+    row : uint64 array, shape (n,): keys of the row ids
+    label : bool array, shape (n,)
+    group : uint64 array of keys of the groups, or None
+    time : int64 or float64 array, or None
     """
 
     row: Keys
@@ -79,15 +79,15 @@ class RowKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class Fold:
-    """One repeat's division of the rows; small, whatever their number.
+    """Division of the rows for one repeat, in constant size.
 
     Attributes
     ----------
     kind : 'row', 'group' or 'time'
-    seed, repeat : of its random numbers
-    below : random numbers below these are trained on: for label 0 and for label 1. In [0, 2**64].
-    start, stop : with kind 'time': rows before `start` are trained on, those from `start` to `stop` scored (`stop`
-        None: all that follow).
+    seed, repeat : seed and stream of the random numbers
+    below : bounds in [0, 2**64] for label 0 and label 1; rows with random numbers below them are trained on
+    start, stop : with kind 'time': rows before `start` are trained on, and rows from `start` to `stop` (None: to the
+        end) are scored
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Fold:
     stop: Any = None
 
     def parts(self, rows: RowKeys) -> Parts:
-        """The part of each row: TRAINED, SCORED or UNUSED."""
+        """Return the part of each row: TRAINED, SCORED or UNUSED."""
         if self.kind == "time":
             assert rows.time is not None
             parts = np.where(rows.time < self.start, TRAINED, SCORED).astype(np.uint8)
@@ -119,14 +119,14 @@ def _below(bits: Keys, bound: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Folds:
-    """Division of rows into folds, repeat by repeat.
+    """Rule that divides the rows into a fold for each repeat.
 
     Parameters
     ----------
     split : 'row'; 'group': no group is in both parts; 'time': train on the past
     train_fraction : in (0, 1)
     seed : int in [0, 2**64)
-    stratified : with 'row': both parts get the same shares of the labels
+    stratified : with 'row': both parts get the same proportion of positives
     """
 
     split: str = "row"
@@ -135,12 +135,11 @@ class Folds:
     stratified: bool = False
 
     def fold(self, repeat: int, rows: RowKeys) -> Fold:
-        """The fold of one repeat, by 'row' or by 'group'; `rows` are all rows, in any order.
+        """Return the fold of one repeat, by 'row' or by 'group'; `rows` are all rows, in any order.
 
-        By row, each row is trained on with probability `train_fraction`, by its own random number alone. Stratified,
-        the round(train_fraction * n) rows of each label with the smallest random numbers are; by group, the
-        round(train_fraction * groups) groups with the smallest; but at least one goes to each part, where there are
-        two. O(n).
+        By row, each row is trained on with probability `train_fraction`, independently. Stratified, the
+        round(train_fraction * n) rows of each label with the smallest random numbers are trained on; by group, the
+        round(train_fraction * groups) groups with the smallest. Two or more of them leave neither part empty. O(n).
         """
         if self.split == "group":
             assert rows.group is not None
@@ -154,7 +153,7 @@ class Folds:
         return Fold("row", self.seed, repeat, bounds)
 
     def _smallest(self, bits: Keys) -> int:
-        """The bound below which the wanted share of different random numbers lies."""
+        """Return the bound below which the fraction `train_fraction` of distinct random numbers lies."""
         if bits.size < 2:
             return _ALL
         count = int(self.train_fraction * bits.size + 0.5)
@@ -162,26 +161,26 @@ class Folds:
         return int(np.partition(bits, count)[count])
 
     def by_time(self, repeats: int, time: npt.NDArray[Any]) -> list[Fold]:
-        """Folds by time: the last (1 - train_fraction) of the rows, cut into `repeats` blocks one after another.
+        """Return folds by time: the last (1 - train_fraction) of the rows, cut into `repeats` consecutive blocks.
 
-        Each block is scored by a classifier trained on all rows before it, so that each of these rows is scored once.
-        Rows of one time are never divided: an end that would fall among them moves before them, and there may be
-        fewer blocks. O(n log n).
+        Each block is scored by a classifier trained on all rows before it, so each of these rows is scored once. Rows
+        with equal times are never separated: a boundary among them moves before them, so there may be fewer blocks.
+        O(n log n).
 
         Raises
         ------
         InputRejectedError
-            All rows are of one time, or the past is empty.
+            All rows have the same time, or no rows precede the first block.
         """
         ascending = np.sort(time)
         n = ascending.size
-        first = self.train_fraction * n
-        places = [int(first + (n - first) * i / repeats) for i in range(repeats)]
-        starts = list(dict.fromkeys(ascending[min(place, n - 1)] for place in places))
+        first_scored = self.train_fraction * n
+        positions = [int(first_scored + (n - first_scored) * i / repeats) for i in range(repeats)]
+        starts = list(dict.fromkeys(ascending[min(position, n - 1)] for position in positions))
         starts = [start for start in starts if start > ascending[0]]
         if not starts:
             raise InputRejectedError(
-                "generate.split=time: expected rows before those that are scored, found none: the times are all "
+                "generate.split=time: expected rows before the scored ones, found none: the times are all "
                 f"{ascending[0]}, or too few of them differ; choose another column (data.time) or split"
             )
         stops = [*starts[1:], None]

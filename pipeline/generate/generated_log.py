@@ -1,7 +1,7 @@
 """The generated log: cross-validated scores of labelled data, to calibrate a classifier without held-out data.
 
-Repeat: train on one part of the rows, score the other, until enough scores are collected. The classifier that is
-shipped is trained on all rows. One task a repeat; a task reads its rows itself.
+Each repeat trains on one part of the rows and scores the other, until enough scores are collected. The shipped
+classifier is trained on all rows. Each repeat is one task, which reads its own rows.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from pipeline.generate.training import SHIPPED, Scored, Training, TrainingFailed
 from pipeline.score.parquet.append import open_target
 
 SCORE, LABEL, REPEAT, ROW_ID = "score", "label", "repeat", "row_id"
-"""Columns of a generated log, before those that are kept."""
+"""Columns of a generated log; copied columns (data.keep) follow."""
 
 TIME_REPEATS = 5
-"""Repeats by time: every row is scored once, however many repeats there are."""
+"""Default number of repeats by time; each row is scored once, whatever the number."""
 
 MOST_REPEATS = 10_000
 MOST_TRIES = 10
-"""Times the repeats that were planned at first: with failures, the log may end with fewer rows."""
+"""Most repeats tried, as a multiple of those planned at first; after failures, the log may have fewer rows."""
 
 TRAINING_SCORES_ROWS = 1_000_000
-"""The shipped classifier's scores are kept of about so many rows at most, chosen at random."""
+"""Approximate number of rows, chosen at random, whose scores by the shipped classifier are kept."""
 
 _TRAINING_SCORES_SEED = 0x7A11
 
 
-class Planned(NamedTuple):
-    """A repeat that will be tried: its fold, and how many rows of each label are in each part."""
+class RepeatPlan(NamedTuple):
+    """Plan of a repeat: its fold, and the number of rows of each label in each part."""
 
     fold: Fold
     trained: tuple[int, int]
     scored: tuple[int, int]
 
     def problem(self) -> str:
-        """Why it is bound to fail, or nothing."""
+        """Describe why the repeat cannot succeed; '' if it can."""
         for label in (0, 1):
             if self.trained[1 - label] == 0:
                 return f"all {sum(self.trained):,} rows trained on have label {label}"
@@ -67,7 +67,7 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class RepeatReceipt:
-    """A repeat that was written. `path` is relative to the output; `lowest` and `highest` are its extreme scores."""
+    """Receipt of a written repeat: `path` is relative to the output; `lowest` and `highest` are scores."""
 
     repeat: int
     path: str
@@ -82,20 +82,20 @@ class RepeatReceipt:
 
 @dataclass(frozen=True)
 class RepeatFailure:
-    """A repeat that failed, and why."""
+    """Failed repeat and the cause."""
 
     repeat: int
     seed: int
     cause: str
 
     def __str__(self) -> str:
-        what = "the classifier trained on all rows" if self.repeat == SHIPPED else f"repeat {self.repeat}"
-        return f"{what} (seed {self.seed}): {self.cause}"
+        subject = "the classifier trained on all rows" if self.repeat == SHIPPED else f"repeat {self.repeat}"
+        return f"{subject} (seed {self.seed}): {self.cause}"
 
 
 @dataclass(frozen=True)
 class ShippedReceipt:
-    """The shipped classifier, which was written."""
+    """Receipt of the written shipped classifier."""
 
     sha256: str
     score: str
@@ -105,7 +105,7 @@ class ShippedReceipt:
 
 @dataclass(frozen=True)
 class Task:
-    """Input of a task: small, and the same for all tasks but for the plan."""
+    """Settings shared by all tasks."""
 
     training: Training
     filesystem: Any
@@ -115,7 +115,7 @@ class Task:
 
 @dataclass
 class GeneratedLog:
-    """Generated log and classifier."""
+    """Result of `generate`: the receipts of the log and of the classifier."""
 
     repeats: list[RepeatReceipt] = field(default_factory=list)
     failures: list[RepeatFailure] = field(default_factory=list)
@@ -123,7 +123,7 @@ class GeneratedLog:
 
     @property
     def rows(self) -> int:
-        """Rows of the log."""
+        """Number of rows of the log."""
         return sum(receipt.rows for receipt in self.repeats)
 
     @property
@@ -132,88 +132,88 @@ class GeneratedLog:
         return sum(receipt.positives for receipt in self.repeats)
 
     def warnings(self) -> dict[str, int]:
-        """Warnings of estimators, with counts."""
-        said: Counter[str] = Counter()
+        """Count the warnings of estimators by text."""
+        counts: Counter[str] = Counter()
         for repeat in self.repeats:
-            said.update(repeat.warnings)
-        said.update(self.shipped.warnings if self.shipped else {})
-        return dict(said)
+            counts.update(repeat.warnings)
+        counts.update(self.shipped.warnings if self.shipped else {})
+        return dict(counts)
 
 
 def log_schema(table: FeatureTable) -> pa.Schema:
-    """The columns of the log that is generated from a data set.
+    """Return the schema of the log that is generated from labelled data.
 
     Raises
     ------
     ConfigError
-        A kept column has the name of one of the log's own.
+        A column to keep has the name of a column that the log adds.
     """
     roles = table.roles
-    own = [
+    fields = [
         pa.field(SCORE, pa.float64(), nullable=False),
         pa.field(LABEL, pa.int8(), nullable=False),
         pa.field(REPEAT, pa.int32(), nullable=False),
         pa.field(
-            ROW_ID, pa.int64() if roles.row_id is None else _plain_type(table.schema.field(roles.row_id).type)
+            ROW_ID, pa.int64() if roles.row_id is None else _value_type(table.schema.field(roles.row_id).type)
         ),
     ]
-    taken = [name for name in roles.keep if name in (SCORE, LABEL, REPEAT, ROW_ID)]
-    if taken:
+    clashes = [name for name in roles.keep if name in (SCORE, LABEL, REPEAT, ROW_ID)]
+    if clashes:
         raise ConfigError(
-            f"data.keep: expected no column named {', '.join(taken)}, which the generated log has of its own: "
-            "rename it in the data"
+            f"data.keep: expected no column named {', '.join(clashes)}, which the generated log adds: rename "
+            "it in the data"
         )
-    return pa.schema([*own, *(table.schema.field(name) for name in roles.keep)])
+    return pa.schema([*fields, *(table.schema.field(name) for name in roles.keep)])
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _value_type(arrow_type: pa.DataType) -> pa.DataType:
+    return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
 def plan_repeats(
     folds: Folds, facts: DataFacts, target_rows: int, repeats: int | None, *, first: int = 0
-) -> list[Planned]:
-    """The repeats to try, from number `first` on.
+) -> list[RepeatPlan]:
+    """Plan the repeats to try, from number `first` on.
 
-    As many as `repeats` says; otherwise until at least `target_rows` rows are scored, the last repeat kept whole. By
-    time: `repeats` blocks, or `TIME_REPEATS`. O(rows) a repeat.
+    There are `repeats` of them, or, with None, as many as score at least `target_rows` rows. By time there are at most
+    `repeats` blocks, by default `TIME_REPEATS`. O(rows) per repeat.
 
     Raises
     ------
     InputRejectedError
-        By time, there is no past; no number of repeats scores enough rows.
+        By time, no rows precede the first block; or `MOST_REPEATS` repeats do not score enough rows.
     """
     if folds.split == "time":
         assert facts.keys.time is not None
-        found = folds.by_time(TIME_REPEATS if repeats is None else repeats, facts.keys.time)
-        return [_planned(fold, facts) for fold in found]
-    planned: list[Planned] = []
+        time_folds = folds.by_time(TIME_REPEATS if repeats is None else repeats, facts.keys.time)
+        return [_plan(fold, facts) for fold in time_folds]
+    plans: list[RepeatPlan] = []
     collected = 0
-    while len(planned) < repeats if repeats is not None else collected < target_rows:
-        planned.append(_planned(folds.fold(first + len(planned), facts.keys), facts))
-        collected += 0 if planned[-1].problem() else sum(planned[-1].scored)
-        if len(planned) >= MOST_REPEATS and repeats is None:
+    while len(plans) < repeats if repeats is not None else collected < target_rows:
+        plans.append(_plan(folds.fold(first + len(plans), facts.keys), facts))
+        collected += 0 if plans[-1].problem() else sum(plans[-1].scored)
+        if len(plans) >= MOST_REPEATS and repeats is None:
             raise InputRejectedError(
                 f"generate.target_rows={target_rows:,}: {MOST_REPEATS:,} repeats score only {collected:,} rows of this "
                 "data: lower it, or set generate.repeats"
             )
-    return planned
+    return plans
 
 
-def _planned(fold: Fold, facts: DataFacts) -> Planned:
+def _plan(fold: Fold, facts: DataFacts) -> RepeatPlan:
     parts, label = fold.parts(facts.keys), facts.keys.label
 
     def count(part: int) -> tuple[int, int]:
         positive = int(np.count_nonzero(label & (parts == part)))
         return int(np.count_nonzero(parts == part)) - positive, positive
 
-    return Planned(fold, count(TRAINED), count(SCORED))
+    return RepeatPlan(fold, count(TRAINED), count(SCORED))
 
 
 def generate(
     task: Task,
     folds: Folds,
-    planned: list[Planned],
+    plans: list[RepeatPlan],
     facts: DataFacts,
     executor: Executor,
     staging: Staging,
@@ -224,37 +224,37 @@ def generate(
 
     Parameters
     ----------
-    task : with `skip`, failing repeats are replaced by further ones where there are `target_rows` (not by time)
-    planned : the repeats to begin with
-    staging : where the files go; their names are appended to its files
+    task : settings of the tasks; with `skip` and `target_rows`, further repeats replace failed ones (not by time)
+    plans : the repeats to begin with
+    staging : receives the files; their names are appended to `staging.files`
 
     Raises
     ------
     InputRejectedError
-        A repeat fails and `skip` is not set; all of them fail; the classifier that is to be shipped fails; the scored
-        rows are of one class, or have one score.
+        A repeat fails and `skip` is not set; all of them fail; the shipped classifier fails; the scored rows have one
+        label or one score.
     """
     generated = GeneratedLog()
     all_rows = facts.rows
-    tried, most = 0, MOST_TRIES * len(planned)
-    while planned and tried < most:
-        doomed = [RepeatFailure(p.fold.repeat, folds.seed, p.problem()) for p in planned if p.problem()]
-        if doomed and not task.skip:
-            raise _failed(doomed)
-        work: list[tuple[Any, ...]] = [(task, plan) for plan in planned if not plan.problem()]
+    tried, most = 0, MOST_TRIES * len(plans)
+    while plans and tried < most:
+        hopeless = [RepeatFailure(p.fold.repeat, folds.seed, p.problem()) for p in plans if p.problem()]
+        if hopeless and not task.skip:
+            raise _rejection(hopeless)
+        calls: list[tuple[Any, ...]] = [(task, plan) for plan in plans if not plan.problem()]
         if generated.shipped is None:
-            work.insert(0, (task, all_rows))
-        tried += len(planned)
-        results = executor.run("repeat", run_task, work)
+            calls.insert(0, (task, all_rows))
+        tried += len(plans)
+        results = executor.run("repeat", run_task, calls)
         shipped = [result for result in results if isinstance(result, ShippedReceipt)]
         generated.shipped = shipped[0] if shipped else generated.shipped
         generated.repeats += [result for result in results if isinstance(result, RepeatReceipt)]
-        generated.failures += [result for result in results if isinstance(result, RepeatFailure)] + doomed
+        generated.failures += [result for result in results if isinstance(result, RepeatFailure)] + hopeless
         if target_rows is None or folds.split == "time" or generated.rows >= target_rows:
             break
         if not generated.repeats:
             break
-        planned = plan_repeats(folds, facts, target_rows - generated.rows, None, first=tried)
+        plans = plan_repeats(folds, facts, target_rows - generated.rows, None, first=tried)
     _check_usable(generated, task)
     generated.failures.sort(key=lambda failure: failure.repeat)
     staging.files += [receipt.path for receipt in generated.repeats]
@@ -265,7 +265,7 @@ def generate(
 def _check_usable(generated: GeneratedLog, task: Task) -> None:
     """Check that a calibrator can be fitted to the log."""
     if not generated.repeats:
-        raise _failed(generated.failures)
+        raise _rejection(generated.failures)
     if generated.positives in (0, generated.rows):
         label = 0 if generated.positives == 0 else 1
         raise InputRejectedError(
@@ -275,26 +275,26 @@ def _check_usable(generated: GeneratedLog, task: Task) -> None:
     lowest = min(receipt.lowest for receipt in generated.repeats)
     if all(receipt.lowest == receipt.highest == lowest for receipt in generated.repeats):
         raise InputRejectedError(
-            f"expected different scores, found {generated.rows:,} that are all {lowest:g}: {task.training.recipe.path} "
+            f"expected different scores, found {generated.rows:,} equal to {lowest:g}: {task.training.recipe.path} "
             "learns nothing from these features; choose another estimator, or other features"
         )
 
 
-def _failed(failures: list[RepeatFailure]) -> InputRejectedError:
+def _rejection(failures: list[RepeatFailure]) -> InputRejectedError:
     return InputRejectedError(
         f"{len(failures)} of the repeats cannot be used: change the estimator or its parameters, give it more or "
-        "stratified data (generate.stratified=true), or go on without them (generate.on_failure=skip).\n"
+        "stratified data (generate.stratified=true), or continue without them (generate.on_failure=skip).\n"
         f"{listing([str(failure) for failure in failures])}"
     )
 
 
-def run_task(task: Task, plan: Planned | int) -> RepeatReceipt | RepeatFailure | ShippedReceipt:
-    """One repeat, or, for a number of rows, the classifier trained on all of them.
+def run_task(task: Task, plan: RepeatPlan | int) -> RepeatReceipt | RepeatFailure | ShippedReceipt:
+    """Run one repeat; or, if `plan` is the number of all rows, train the shipped classifier on them.
 
     Raises
     ------
     InputRejectedError
-        It fails, and repeats that fail are not skipped or it is the shipped classifier.
+        The shipped classifier fails; or a repeat fails and `task.skip` is not set.
     """
     seed = task.training.seed
     repeat = SHIPPED if isinstance(plan, int) else plan.fold.repeat
@@ -303,7 +303,7 @@ def run_task(task: Task, plan: Planned | int) -> RepeatReceipt | RepeatFailure |
     except TrainingFailedError as error:
         failure = RepeatFailure(repeat, seed, str(error))
         if not task.skip or repeat == SHIPPED:
-            raise _failed([failure]) from None
+            raise _rejection([failure]) from None
         return failure
 
 
@@ -312,50 +312,50 @@ def part_path(repeat: int) -> str:
     return f"log/part-{repeat:05d}.parquet"
 
 
-def _run_repeat(task: Task, plan: Planned) -> RepeatReceipt:
+def _run_repeat(task: Task, plan: RepeatPlan) -> RepeatReceipt:
     started = time.perf_counter()
-    said: dict[str, int] = {}
+    counts: dict[str, int] = {}
     repeat, trained = plan.fold.repeat, sum(plan.trained)
-    _, pieces = train_and_score(task.training, plan.fold, trained, said)
-    kind = log_schema(task.training.table)
+    _, pieces = train_and_score(task.training, plan.fold, trained, counts)
+    schema = log_schema(task.training.table)
     path = part_path(repeat)
     rows = positives = 0
     lowest, highest = np.inf, -np.inf
     with (
         open_target(task.filesystem, f"{task.folder}/{path}") as target,
-        pq.ParquetWriter(target, kind, compression="zstd") as writer,
+        pq.ParquetWriter(target, schema, compression="zstd") as writer,
     ):
         for piece in pieces:
-            writer.write_table(_as_log(piece, repeat, kind))
+            writer.write_table(_as_log(piece, repeat, schema))
             rows += piece.score.size
             positives += int(np.count_nonzero(piece.rows.label))
             lowest, highest = min(lowest, piece.score.min()), max(highest, piece.score.max())
-    seconds = time.perf_counter() - started
-    return RepeatReceipt(repeat, path, trained, rows, positives, float(lowest), float(highest), seconds, said)
+    extremes, seconds = (float(lowest), float(highest)), time.perf_counter() - started
+    return RepeatReceipt(repeat, path, trained, rows, positives, *extremes, seconds, counts)
 
 
-def _as_log(piece: Scored, repeat: int, kind: pa.Schema) -> pa.Table:
-    own = [
+def _as_log(piece: Scored, repeat: int, schema: pa.Schema) -> pa.Table:
+    columns = [
         pa.array(piece.score),
         pa.array(piece.rows.label.astype(np.int8)),
         pa.array(np.full(piece.score.size, repeat, np.int32)),
         piece.rows.row_id,
     ]
-    return pa.Table.from_arrays([*own, *piece.rows.table.columns], schema=kind)
+    return pa.Table.from_arrays([*columns, *piece.rows.table.columns], schema=schema)
 
 
 def _ship(task: Task, rows: int) -> ShippedReceipt:
     started = time.perf_counter()
-    said: dict[str, int] = {}
+    counts: dict[str, int] = {}
     training = task.training
-    model, pieces = train_and_score(training, None, rows, said)
+    model, pieces = train_and_score(training, None, rows, counts)
     content = dump_model(model, training.recipe.packages)
     scores, labels = [], []
     bound = min(TRAINING_SCORES_ROWS * (1 << 64) // rows, (1 << 64) - 1)
-    place = 0
+    position = 0
     for piece in pieces:
-        keys = np.arange(place, place + piece.score.size, dtype=np.uint64)
-        place += piece.score.size
+        keys = np.arange(position, position + piece.score.size, dtype=np.uint64)
+        position += piece.score.size
         chosen = random_bits(training.seed, _TRAINING_SCORES_SEED, keys) <= np.uint64(bound)
         scores.append(piece.score[chosen])
         labels.append(piece.rows.label[chosen])
@@ -363,4 +363,4 @@ def _ship(task: Task, rows: int) -> ShippedReceipt:
     for name, data in ((MODEL, content), (TRAINING_SCORES, training_scores_bytes(points))):
         with open_target(task.filesystem, f"{task.folder}/{FOLDER}/{name}") as target:
             target.write(data)
-    return ShippedReceipt(sha256(content), score_method(model), time.perf_counter() - started, said)
+    return ShippedReceipt(sha256(content), score_method(model), time.perf_counter() - started, counts)

@@ -1,8 +1,8 @@
-"""Facts of a file's footer about a column's chunks, once the footer is known to be sound.
+"""Safe access to a Parquet footer's column chunks, after a check of the footer's bytes.
 
 Arrow's accessors (`RowGroupMetaData.column`, `ColumnChunkMetaData.statistics`) end the process if a damaged footer
-contradicts itself: their C++ code raises exceptions that are not caught. So such contradictions are looked for first,
-in the footer's own bytes. Source: the Apache Parquet format's parquet.thrift.
+contradicts itself: their C++ code raises exceptions that nothing catches. So the footer's bytes are checked for such
+contradictions first. Source: the Apache Parquet format's parquet.thrift.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pyarrow.parquet as pq
 from logcal.errors import InputRejectedError
 from pipeline.log import thrift
 
-_KINDS = {
+_TYPE_NUMBERS = {
     "BOOLEAN": 0, "INT32": 1, "INT64": 2, "INT96": 3, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6,
     "FIXED_LEN_BYTE_ARRAY": 7,
 }  # fmt: skip
-"""Parquet's numbers of physical types."""
+"""Parquet's numbers of the physical types."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 """Bytes of a value."""
-_LAST_CODEC = 7
+_HIGHEST_CODEC = 7
 
-_BEFORE, _AFTER = 4, 8
-"""Bytes around a footer that is a file of its own."""
+_HEADER_BYTES, _TRAILER_BYTES = 4, 8
+"""Bytes before and after the footer in a file that consists of a footer only."""
 
-# Fields, by the names that parquet.thrift gives them.
+# Field numbers; the names are those of parquet.thrift.
 _ROW_GROUPS = 4
 _COLUMNS = 1
 _META_DATA, _CRYPTO_METADATA = 3, 8
@@ -41,31 +41,31 @@ _LEVELS = {2: "max_repetition_level", 3: "max_definition_level"}
 
 
 class RowGroup(NamedTuple):
-    """The fields of a row group, and those of each of its chunks."""
+    """Fields of a row group and of each of its column chunks."""
 
     fields: thrift.Fields
     chunks: list[thrift.Fields]
 
 
 def read_footer_fields(footer: bytes) -> tuple[thrift.Fields, list[RowGroup]]:
-    """The fields of a footer and its row groups, in one walk over the bytes.
+    """Read the fields of a footer and its row groups, in one pass over the bytes.
 
     Raises
     ------
     LookupError, ValueError
-        They do not read as a footer.
+        The bytes are not a footer.
     """
     groups: list[RowGroup] = []
 
-    def read_chunk(data: bytes, at: int) -> int:
-        fields, end = thrift.read_struct(data, at)
+    def read_chunk(data: bytes, start: int) -> int:
+        fields, end = thrift.read_struct(data, start)
         groups[-1].chunks.append(fields)
         return end
 
-    def read_group(data: bytes, at: int) -> int:
+    def read_group(data: bytes, start: int) -> int:
         groups.append(RowGroup({}, []))
         columns = partial(thrift.read_structs, read=read_chunk)
-        fields, end = thrift.read_struct(data, at, {_COLUMNS: columns})
+        fields, end = thrift.read_struct(data, start, {_COLUMNS: columns})
         groups[-1].fields.update(fields)
         return end
 
@@ -76,31 +76,31 @@ def read_footer_fields(footer: bytes) -> tuple[thrift.Fields, list[RowGroup]]:
 
 
 class CheckedFooter:
-    """A footer whose chunks are looked at before Arrow is asked for them.
+    """Footer whose bytes are checked before Arrow's accessors are called.
 
     Parameters
     ----------
-    footer : as Arrow has read it
-    path : of the file, for messages
-    groups : its row groups, where somebody has read them of the file's own footer; None: they are asked of Arrow
+    footer : footer that Arrow has read
+    path : path of the file, for messages
+    groups : row groups, if already read from the file's bytes; None: Arrow writes the footer again to read them
     """
 
     def __init__(self, footer: pq.FileMetaData, path: str, groups: Sequence[RowGroup] | None = None) -> None:
         self.footer = footer
         self.path = path
-        self._given = groups
-        self._places = {footer.schema.column(i).path: i for i in reversed(range(footer.num_columns))}
+        self._read_groups = groups
+        self._positions = {footer.schema.column(i).path: i for i in reversed(range(footer.num_columns))}
 
     def has(self, name: str) -> bool:
         """Tell whether there is such a column at the top level."""
-        return name in self._places
+        return name in self._positions
 
     def logical_type(self, name: str) -> Any:
-        """Return the meaning of a column's values."""
-        return self.footer.schema.column(self._places[name]).logical_type
+        """Return the logical type of a column."""
+        return self.footer.schema.column(self._positions[name]).logical_type
 
     def chunks(self, name: str) -> list[pq.ColumnChunkMetaData]:
-        """The chunks of a column, one a row group.
+        """Return the chunks of a column, one per row group.
 
         Raises
         ------
@@ -108,30 +108,30 @@ class CheckedFooter:
             The footer contradicts itself or has no such column, or the column is encrypted.
         """
         self._facts(name)
-        place = self._places[name]
-        return [self.footer.row_group(i).column(place) for i in range(self.footer.num_row_groups)]
+        position = self._positions[name]
+        return [self.footer.row_group(i).column(position) for i in range(self.footer.num_row_groups)]
 
     def codecs(self, name: str) -> list[int]:
-        """The codec of each chunk of a column, as Parquet numbers it. Errors: as `chunks`."""
+        """Return the codec of each chunk of a column, by Parquet's number. Raises: see `chunks`."""
         return [thrift.read_integer(facts[_CODEC][1]) for facts in self._facts(name)]
 
     def _facts(self, name: str) -> list[thrift.Fields]:
-        """Return the footer's facts about each chunk of a column, once these were looked at."""
-        place = self._places.get(name)
-        if place is None:
+        """Check the chunks of a column and return the metadata fields of each."""
+        position = self._positions.get(name)
+        if position is None:
             raise InputRejectedError(
                 f"{self.path}: expected a footer that describes column '{name}', found none"
             )
-        column, count = self.footer.schema.column(place), self.footer.num_columns
+        column, count = self.footer.schema.column(position), self.footer.num_columns
         if len(self._groups) != self.footer.num_row_groups:
             raise InputRejectedError(
                 f"{self.path}: expected a footer that describes {self.footer.num_row_groups} row groups, found "
                 f"{len(self._groups)}: write the file again"
             )
-        found = []
+        all_facts = []
         for index, (_, chunks) in enumerate(self._groups):
             facts = (
-                _facts_of(chunks[place], column)
+                _facts_of(chunks[position], column)
                 if len(chunks) == count
                 else f"{len(chunks)} chunks for {count}"
             )
@@ -140,65 +140,65 @@ class CheckedFooter:
                     f"{self.path}: expected a footer that describes column '{name}', found {facts} in row group "
                     f"{index}: write the file again"
                 )
-            found.append(facts)
-        return found
+            all_facts.append(facts)
+        return all_facts
 
     @cached_property
     def _groups(self) -> Sequence[RowGroup]:
-        if self._given is not None:
-            return self._given
+        if self._read_groups is not None:
+            return self._read_groups
         sink = pa.BufferOutputStream()
         self.footer.write_metadata_file(sink)
-        return read_footer_fields(sink.getvalue().to_pybytes()[_BEFORE:-_AFTER])[1]
+        return read_footer_fields(sink.getvalue().to_pybytes()[_HEADER_BYTES:-_TRAILER_BYTES])[1]
 
 
 def bounds_of(statistics: pq.Statistics) -> tuple[Any, Any] | None:
-    """The smallest and the largest value that statistics have; None where they are no values of the column's type."""
+    """Return the minimum and maximum of statistics; None if they are not values of the column's type."""
     try:
         return statistics.min, statistics.max
-    except (ValueError, OverflowError):  # bytes that are no text, days that no calendar has
+    except (ValueError, OverflowError):  # such as invalid UTF-8, or days outside the calendar
         return None
 
 
 def _facts_of(chunk: thrift.Fields, column: Any) -> thrift.Fields | str:
-    """A chunk's description, or what is wrong with it, as far as Arrow would not say so."""
+    """Return a chunk's metadata fields, or the problem with it that would end Arrow's process."""
     try:
         if _CRYPTO_METADATA in chunk:
             return "an encrypted chunk"
         if _META_DATA not in chunk:
             return "nothing of its chunk"
         facts, _ = thrift.read_struct(chunk[_META_DATA][1])
-        return _problem(facts, column) or facts
+        return _chunk_problem(facts, column) or facts
     except (LookupError, ValueError) as error:
         return f"bytes that do not read as one ({error!r})"
 
 
-def _problem(facts: thrift.Fields, column: Any) -> str | None:
-    if thrift.read_integer(facts[_TYPE][1]) != _KINDS.get(column.physical_type):
+def _chunk_problem(facts: thrift.Fields, column: Any) -> str | None:
+    if thrift.read_integer(facts[_TYPE][1]) != _TYPE_NUMBERS.get(column.physical_type):
         return f"a chunk of another type than {column.physical_type}"
     codec = thrift.read_integer(facts[_CODEC][1])
-    if not 0 <= codec <= _LAST_CODEC:
+    if not 0 <= codec <= _HIGHEST_CODEC:
         return f"a chunk of an unknown codec, {codec}"
-    named = ".".join(os.fsdecode(thrift.read_binary(part)) for part in thrift.read_list(facts[_PATH][1]))
-    if named != column.path:
-        return f"a chunk of '{named}'"
+    path = ".".join(os.fsdecode(thrift.read_binary(part)) for part in thrift.read_list(facts[_PATH][1]))
+    if path != column.path:
+        return f"a chunk of '{path}'"
     if _STATISTICS in facts:
-        bounds, _ = thrift.read_struct(facts[_STATISTICS][1])
+        statistics, _ = thrift.read_struct(facts[_STATISTICS][1])
         width = (
             column.length
             if column.physical_type == "FIXED_LEN_BYTE_ARRAY"
             else _WIDTHS.get(column.physical_type)
         )
-        for number in _BOUNDS.keys() & bounds.keys():
-            size = len(thrift.read_binary(bounds[number][1]))
+        for number in _BOUNDS.keys() & statistics.keys():
+            size = len(thrift.read_binary(statistics[number][1]))
             if width is not None and size < width:
                 return f"a {_BOUNDS[number]} of {size} bytes instead of {width}"
     if _SIZE_STATISTICS in facts:
-        return _problem_of_sizes(thrift.read_struct(facts[_SIZE_STATISTICS][1])[0], column)
+        return _size_problem(thrift.read_struct(facts[_SIZE_STATISTICS][1])[0], column)
     return None
 
 
-def _problem_of_sizes(sizes: thrift.Fields, column: Any) -> str | None:
+def _size_problem(sizes: thrift.Fields, column: Any) -> str | None:
     if _UNENCODED_BYTES in sizes and column.physical_type != "BYTE_ARRAY":
         return f"a size of texts for {column.physical_type}"
     for number, level in _LEVELS.items():

@@ -1,4 +1,4 @@
-"""Facts of footers about a log's columns, and likely roles: score, label, weight, date and segments."""
+"""Facts about a log's columns from footers, and their likely roles: score, label, weight, date and segments."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from pipeline.log.windows import parse_day
 FLOAT, INTEGER, BOOLEAN, DATE, TEXT, OTHER = "float", "integer", "boolean", "date", "text", "other"
 
 MOST_FILES = 100
-"""Files whose statistics are read; of more, these are spread over all."""
+"""Most files whose statistics are read; of more files, an evenly spaced sample."""
 
 _FEW_BYTES = 4096
-"""Dictionary bytes of a column of few values, in a row group."""
+"""Most dictionary bytes per row group in a column with few values."""
 _FEW_VALUES = 1000
 
 _FILE = resources.files(__package__) / "column_words.toml"
 _WORDS = {role: words.split() for role, words in tomllib.loads(_FILE.read_text("utf-8")).items()}
-"""Whole words of the names of columns by role, the likeliest first."""
+"""Words in column names that suggest a role, likeliest first."""
 
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column as the footers describe it.
+    """Facts about a column from footers.
 
     Attributes
     ----------
-    name, type : as the first file has them
+    name, type : name and Arrow type in the first file
     kind : float, integer, boolean, date, text or other
-    low, high : of all row groups; None where some footer does not say
-    nulls : of all row groups; None where some footer does not say
-    few_values : whether it is of few distinct values; None where nothing tells
-    folders : whether it is the key of hive folders, and no column of the files
+    low, high : minimum and maximum; None if unknown for a row group
+    nulls : number of nulls; None if unknown for a row group
+    few_values : whether the column has few distinct values; None if unknown
+    folders : whether the column is a key of hive folders and not in the files
     """
 
     name: str
@@ -60,26 +60,26 @@ class ColumnFacts:
 
     @property
     def words(self) -> list[str]:
-        """The words of its name in small letters: `isClicked_2` is is, clicked, 2."""
+        """Lower-case words of the name: is, clicked, 2 for `isClicked_2`."""
         return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower())
 
     def described(self) -> str:
-        """Type and range, for people."""
-        where = "folder names" if self.folders else self.type
+        """Describe the type and range in words."""
+        source = "folder names" if self.folders else self.type
         if self.low is None:
-            return where
-        shown = f"{_shown(self.low)} to {_shown(self.high)}"
-        return f"{where}, {shown}" + (f", {self.nulls:,} nulls" if self.nulls else "")
+            return source
+        shown = f"{_formatted(self.low)} to {_formatted(self.high)}"
+        return f"{source}, {shown}" + (f", {self.nulls:,} nulls" if self.nulls else "")
 
 
 @dataclass(frozen=True)
 class LogFacts:
-    """Facts of the footers of a log.
+    """Facts about a log from its footers.
 
     Attributes
     ----------
-    files, rows : of the whole log
-    columns : in the files' order, hive keys last
+    files, rows : number of files and rows
+    columns : columns in the order of the first file, then hive keys
     """
 
     files: int
@@ -89,7 +89,7 @@ class LogFacts:
 
 @dataclass(frozen=True)
 class Roles:
-    """Likely columns for each role, the likeliest first."""
+    """Likely columns of each role, likeliest first."""
 
     score: tuple[ColumnFacts, ...] = ()
     label: tuple[ColumnFacts, ...] = ()
@@ -99,15 +99,15 @@ class Roles:
 
     @property
     def margin(self) -> bool:
-        """True if the score's name says that it is a margin (log odds)."""
+        """True if the score is a margin (log odds), by its name and range."""
         if not self.score or self.score[0].low is None:
             return False
         score = self.score[0]
-        return (score.low < 0 or score.high > 1) and _named(score, "margin")
+        return (score.low < 0 or score.high > 1) and _name_suggests(score, "margin")
 
 
 def log_facts(paths: str | Sequence[str]) -> LogFacts:
-    """Look at a log's footers; no row is read.
+    """Gather the facts of a log's footers, without reading rows.
 
     Raises
     ------
@@ -118,8 +118,8 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     if opened.unreadable:
         raise InputRejectedError(f"the log cannot be used.\n{listing(opened.unreadable)}")
     files = opened.files
-    some = files[:: max(1, len(files) // MOST_FILES)]
-    footers = list(together(partial(checked_footer, opened.found.filesystem), some))
+    sample = files[:: max(1, len(files) // MOST_FILES)]
+    footers = list(together(partial(checked_footer, opened.listing.filesystem), sample))
     columns = [_column(field, footers) for field in opened.schemas[0][1]]
     names = {column.name for column in columns}
     columns += [key for key in _hive_keys(files) if key.name not in names]
@@ -131,7 +131,7 @@ def _rank(column: ColumnFacts, role: str) -> int:
     return min((words.index(word) for word in column.words if word in words), default=len(words))
 
 
-def _named(column: ColumnFacts, role: str) -> bool:
+def _name_suggests(column: ColumnFacts, role: str) -> bool:
     return not set(_WORDS[role]).isdisjoint(column.words)
 
 
@@ -149,20 +149,20 @@ def _may_be_label(column: ColumnFacts) -> bool:
     if column.kind not in (INTEGER, FLOAT):
         return False
     if column.low is None:
-        return _named(column, "label")
+        return _name_suggests(column, "label")
     within = column.low in (0, 1) and column.high in (0, 1)
-    return within and (column.kind == INTEGER or _named(column, "label"))
+    return within and (column.kind == INTEGER or _name_suggests(column, "label"))
 
 
 def _may_be_score(column: ColumnFacts) -> bool:
-    if column.kind != FLOAT or _named(column, "weight"):
+    if column.kind != FLOAT or _name_suggests(column, "weight"):
         return False
     in_unit_interval = column.low is None or (column.low >= 0 and column.high <= 1)
-    return in_unit_interval or _named(column, "score")
+    return in_unit_interval or _name_suggests(column, "score")
 
 
 def _may_be_weight(column: ColumnFacts) -> bool:
-    if column.kind not in (FLOAT, INTEGER) or not _named(column, "weight"):
+    if column.kind not in (FLOAT, INTEGER) or not _name_suggests(column, "weight"):
         return False
     return bool(column.low is None or column.low > 0)
 
@@ -170,11 +170,11 @@ def _may_be_weight(column: ColumnFacts) -> bool:
 def _may_be_segment(column: ColumnFacts) -> bool:
     if column.folders or column.kind not in (TEXT, INTEGER, BOOLEAN):
         return False
-    if column.kind == INTEGER and not _named(column, "segment"):
+    if column.kind == INTEGER and not _name_suggests(column, "segment"):
         return False  # such as an age
     if column.few_values is not None:
         return column.few_values
-    return _named(column, "segment")
+    return _name_suggests(column, "segment")
 
 
 _ROLES = {
@@ -187,16 +187,16 @@ _ROLES = {
 
 
 def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
-    """Guess each column's role from its name, type and range; a column is the first choice for one role at most.
+    """Guess the roles of columns from names, types and ranges; a column is the first choice for at most one role.
 
-    The columns of a role are ranked by how likely their names are, and by their order where names say nothing.
+    The columns of a role are ranked by their names; ties keep the order of the columns.
     """
-    found: dict[str, tuple[ColumnFacts, ...]] = {}
-    left = list(columns)
-    for role, suits in _ROLES.items():
-        found[role] = tuple(sorted(filter(suits, left), key=partial(_rank, role=role)))
-        left = [column for column in left if column not in found[role][:1]]
-    return Roles(**found)
+    roles: dict[str, tuple[ColumnFacts, ...]] = {}
+    remaining = list(columns)
+    for role, qualifies in _ROLES.items():
+        roles[role] = tuple(sorted(filter(qualifies, remaining), key=partial(_rank, role=role)))
+        remaining = [column for column in remaining if column not in roles[role][:1]]
+    return Roles(**roles)
 
 
 # Footers.
@@ -210,7 +210,7 @@ def _column(column: pa.Field, footers: Sequence[CheckedFooter]) -> ColumnFacts:
     statistics = [chunk.statistics for chunk in chunks if chunk.is_stats_set]
     low = high = nulls = None
     if statistics and len(statistics) == len(chunks):
-        # A row group of nulls alone has no bounds, and needs none.
+        # A row group with only nulls has no bounds.
         filled = [s for s in statistics if s.has_min_max or s.num_values]
         bounds = [pair for s in filled if s.has_min_max and (pair := bounds_of(s)) is not None]
         if bounds and len(bounds) == len(filled):
@@ -234,9 +234,9 @@ def _few_values(kind: str, chunks: Sequence[Any], low: Any, high: Any) -> bool |
     )
 
 
-def _kind(kind: pa.DataType) -> str:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+def _kind(arrow_type: pa.DataType) -> str:
+    if pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
     tests = (
         (FLOAT, pa.types.is_floating),
         (INTEGER, pa.types.is_integer),
@@ -246,23 +246,23 @@ def _kind(kind: pa.DataType) -> str:
         (TEXT, pa.types.is_string),
         (TEXT, pa.types.is_large_string),
     )
-    return next((name for name, test in tests if test(kind)), OTHER)
+    return next((name for name, test in tests if test(arrow_type)), OTHER)
 
 
 def _hive_keys(files: Sequence[LogFile]) -> list[ColumnFacts]:
     values: dict[str, list[str]] = {}
     for file in files:
         for part in file.relative.split("/")[:-1]:
-            key, equals, value = part.partition("=")
-            if equals:
+            key, separator, value = part.partition("=")
+            if separator:
                 values.setdefault(unquote(key), []).append(unquote(value))
     return [
-        ColumnFacts(key, "text", TEXT, min(found), max(found), 0, len(set(found)) < _FEW_VALUES, folders=True)
-        for key, found in values.items()
+        ColumnFacts(key, "text", TEXT, min(texts), max(texts), 0, len(set(texts)) < _FEW_VALUES, folders=True)
+        for key, texts in values.items()
     ]
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dt.datetime):

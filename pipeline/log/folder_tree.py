@@ -1,4 +1,4 @@
-"""Files below a folder of a mounted file system, also through links, and skipped entries."""
+"""Recursive listing of a local folder, with symbolic links and skipped entries; values of hive folders."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Entries:
 
     Attributes
     ----------
-    files : by path, the path below the log's root, and size and modification
-    skipped : relative paths of what is passed over; folders end in '/'
-    unnamed : relative paths of Parquet files that do not end as such
-    problems : why the log cannot be used
-    snapshots : what `pipeline.log.snapshots` found, where the path is a table
+    files : by path, the path relative to the log's root, and the file's info (size, modification time)
+    skipped : relative paths of skipped files and folders; folders end in '/'
+    unnamed : relative paths of Parquet files without a Parquet suffix
+    problems : reasons why the log cannot be used
+    snapshots : the `Snapshot` of the table, if the path is a table
     """
 
     files: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
@@ -35,102 +35,101 @@ class Entries:
     snapshots: list[Any] = field(default_factory=list)
 
 
-def shown_names(relative: str) -> bool:
+def all_visible(relative: str) -> bool:
     """Tell whether no part of a path begins with "_" or "."."""
     return not any(part.startswith(("_", ".")) for part in relative.split("/"))
 
 
 def local_tree(root: str) -> Entries:
-    """All files below a folder, also those that links lead to.
+    """List all files below a folder, following links.
 
-    A link to a folder or a file that is there already would count rows twice, and one that leads nowhere loses them:
-    these are problems.
+    Problems are links to a folder or file that is listed already, whose rows would count twice, and broken links.
     """
-    found = Entries()
-    _Walk(root, found).walk(root, ())
-    return found
+    entries = Entries()
+    _TreeWalk(root, entries).walk(root, ())
+    return entries
 
 
-class _Walk:
-    def __init__(self, root: str, found: Entries) -> None:
+class _TreeWalk:
+    def __init__(self, root: str, entries: Entries) -> None:
         self.root = root.rstrip("/")
-        self.found = found
+        self.entries = entries
         self.folders: dict[tuple[int, int], str] = {}
         self.files: dict[tuple[int, int], tuple[str, bool]] = {}
 
-    def walk(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
+    def walk(self, folder: str, ancestors: tuple[tuple[int, int], ...]) -> None:
         status = Path(folder).stat()
         key = (status.st_dev, status.st_ino)
         name = self._relative(folder) or "."
-        if key in above:
+        if key in ancestors:
             self._problem(f"the link {name} leads back to a folder that it lies in, round in a circle")
             return
         if key in self.folders:
             self._problem(f"{name} and {self.folders[key]} are one folder, whose rows would count twice")
             return
         self.folders[key] = name
-        # Folders before links, so that what is said to be there already is the folder itself.
+        # Folders precede links, so that a message on duplicates names the folder as the first of the two.
         try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: (entry.is_symlink(), entry.name))
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: (entry.is_symlink(), entry.name))
         except PermissionError:
-            self.found.problems.append(
+            self.entries.problems.append(
                 f"expected to be allowed to read the folder {name}, found no permission"
             )
             return
         for entry in entries:
-            self._take(entry, (*above, key))
+            self._add(entry, (*ancestors, key))
 
-    def _take(self, entry: os.DirEntry[str], above: tuple[tuple[int, int], ...]) -> None:
+    def _add(self, entry: os.DirEntry[str], ancestors: tuple[tuple[int, int], ...]) -> None:
         relative = self._relative(entry.path)
-        folder = entry.is_dir()
-        if not shown_names(entry.name):
-            self.found.skipped.append(f"{relative}/" if folder else relative)
-        elif folder:
-            self.walk(entry.path, above)
+        is_folder = entry.is_dir()
+        if not all_visible(entry.name):
+            self.entries.skipped.append(f"{relative}/" if is_folder else relative)
+        elif is_folder:
+            self.walk(entry.path, ancestors)
         elif entry.is_file():
-            self._take_file(entry, relative)
+            self._add_file(entry, relative)
         elif entry.is_symlink():
             self._problem(
                 f"the link {relative} leads to {Path(entry.path).readlink()}, where there is nothing"
             )
         else:
-            self.found.skipped.append(relative)
+            self.entries.skipped.append(relative)
 
-    def _take_file(self, entry: os.DirEntry[str], relative: str) -> None:
+    def _add_file(self, entry: os.DirEntry[str], relative: str) -> None:
         status = entry.stat()
         key = (status.st_dev, status.st_ino)
-        other, link = self.files.setdefault(key, (relative, entry.is_symlink()))
-        # Two names of one file that are both no links are two files of one content, as far as one can tell.
-        if other != relative and (link or entry.is_symlink()):
-            self._problem(f"{relative} and {other} are one file, whose rows would count twice")
+        earlier, earlier_is_link = self.files.setdefault(key, (relative, entry.is_symlink()))
+        # Two names of one inode, neither a symbolic link (hard links), count as two files.
+        if earlier != relative and (earlier_is_link or entry.is_symlink()):
+            self._problem(f"{relative} and {earlier} are one file, whose rows would count twice")
             return
-        self.found.files[entry.path] = (relative, {"size": status.st_size, "mtime": status.st_mtime})
+        self.entries.files[entry.path] = (relative, {"size": status.st_size, "mtime": status.st_mtime})
 
     def _relative(self, path: str) -> str:
         return path[len(self.root) :].lstrip("/")
 
     def _problem(self, text: str) -> None:
-        self.found.problems.append(f"{text}: remove the link, or give log.path the folders one by one")
+        self.entries.problems.append(f"{text}: remove the link, or give log.path the folders one by one")
 
 
-# Hive folders: values of columns that stand in the names of folders, such as `country=DE/`, and not in the files.
+# Hive folders: their names hold the values of columns that the files lack, such as `country=DE/`.
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""Name of a folder whose value is null."""
+"""The null value in a folder's name."""
 
 
 def hive_value(path: str, key: str) -> str | None:
-    """The value that a file's folders have for a key, the nearest one's; None where they have none."""
+    """Return the value of a key in a file's folders, from the innermost folder with the key; None without one."""
     for part in path.split("/")[-2::-1]:
-        name, equals, value = part.partition("=")
-        if equals and unquote(name) == key:
+        name, separator, value = part.partition("=")
+        if separator and unquote(name) == key:
             return unquote(value)
     return None
 
 
 def with_keys(schema: pa.Schema, path: str, names: Iterable[str]) -> pa.Schema:
-    """A file's schema, and as strings those of some columns that only its folders have."""
+    """Add to a file's schema, as strings, those of the named columns that only its hive folders have."""
     for name in names:
         if name not in schema.names and hive_value(path, name) is not None:
             schema = schema.append(pa.field(name, pa.string()))
@@ -138,14 +137,14 @@ def with_keys(schema: pa.Schema, path: str, names: Iterable[str]) -> pa.Schema:
 
 
 def with_values(batch: pa.RecordBatch, path: str, names: Iterable[str]) -> pa.RecordBatch:
-    """A batch of a file's rows, and as columns of strings those that only its folders have."""
+    """Add to a batch of a file's rows, as strings, those of the named columns that only its hive folders have."""
     for name in names:
         if name in batch.schema.names:
             continue
         value = hive_value(path, name)
-        known = [] if value is None or value == NO_VALUE else [value]
-        dictionary = pa.array(known, pa.string())
+        values = [] if value is None or value == NO_VALUE else [value]
+        dictionary = pa.array(values, pa.string())
         rows = batch.num_rows
-        indices = as_column(np.zeros(rows, np.int32)) if known else pa.nulls(rows, pa.int32())
+        indices = as_column(np.zeros(rows, np.int32)) if values else pa.nulls(rows, pa.int32())
         batch = batch.append_column(name, pa.DictionaryArray.from_arrays(indices, dictionary))
     return batch

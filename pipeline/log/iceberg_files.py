@@ -1,4 +1,4 @@
-"""Files of Iceberg tables, read as all others are: by fsspec's file systems, with the options of the configuration."""
+"""File access for pyiceberg through fsspec, with the configuration's storage options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logcal.storage import open_filesystem
 
 
 class FilesOfIceberg(FsspecFileIO):
-    """File access for pyiceberg to read a table's metadata. Its own choice would not know `storage.options`."""
+    """File access for pyiceberg with `storage.options`, which its default file access ignores."""
 
     def _get_fs(self, scheme: str, hostname: str | None = None) -> Any:
         return open_filesystem(f"{scheme}://")[0]

@@ -1,4 +1,4 @@
-"""Counts of a join with outcomes: rows by the status of their label, and the delay of labels."""
+"""Counts of a join with outcomes: rows by the status of their label, and delays of labels."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from logcal.arrow_columns import nullable_column
 from logcal.errors import InputRejectedError
 
 MATCHED, MISSING, WAITING, LATE, EARLY, CONFLICTING = (np.uint8(1 << i) for i in range(2, 8))
-"""Bits of a row's status; the two lowest are its label's code. The first three exclude each other."""
+"""Bits of a row's status, above the two bits of its label's code. The first three exclude each other."""
 LABEL_BITS = np.uint8(3)
 _NULL = 2
 
-_PER_DOUBLING = 64
-"""Cells of delays a doubling: a delay is known to 1.1 %."""
-_COUNTED = ("matched", "missing", "waiting", "late", "early", "conflicting")
-"""Counts of the bits, in their order."""
+_CELLS_PER_DOUBLING = 64
+"""Cells of the delay histogram per doubling; a cell is 1.1 % wide."""
+_BIT_NAMES = ("matched", "missing", "waiting", "late", "early", "conflicting")
+"""Names of the counts for the bits, in the order of the bits."""
 
 
 class Joined(NamedTuple):
     """Result of a join for some rows.
 
-    status : uint8 array, see the bits above. delay : uint16 array, the cell of the delay of matched rows, see
-        `delay_cells`; None without times. values : float64 array, the labels as the outcomes have them, 0 where
-        there is none; None where all are 0 or 1
+    status : uint8 array, see the bits above
+    delay : uint16 array, the delay's cell (`delay_cells`) of matched rows; None without times
+    values : float64 array, the labels of the outcomes, 0 without one; None if all labels are 0 or 1
     """
 
     status: npt.NDArray[np.uint8]
@@ -43,13 +43,13 @@ class Joined(NamedTuple):
 
     @property
     def column(self) -> pa.Array:
-        """The labels as a column, null where there is none."""
+        """The labels as a column; null without a label."""
         label = self.label
         values = label.astype(np.float64) if self.values is None else self.values
         return nullable_column(np.where(label == _NULL, np.nan, values))
 
     def part(self, chosen: Any) -> Joined:
-        """Select some rows."""
+        """Select rows."""
         return Joined(
             self.status[chosen],
             None if self.delay is None else self.delay[chosen],
@@ -58,26 +58,26 @@ class Joined(NamedTuple):
 
 
 def delay_cells(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    """Cells of delays: 64 for each doubling of one second and the delay; negative delays are 0."""
-    cells = 1 + np.floor(_PER_DOUBLING * np.log2(1 + np.maximum(seconds, 0.0)))
+    """Return the cells of delays: 64 per doubling of (1 + delay in seconds); negative delays count as 0."""
+    cells = 1 + np.floor(_CELLS_PER_DOUBLING * np.log2(1 + np.maximum(seconds, 0.0)))
     return cells.astype(np.uint16)
 
 
 @dataclass
 class LabelCounts:
-    """Counts of rows whose labels were joined; those of disjoint rows add up with `merge`.
+    """Counts of rows whose labels were joined; `merge` adds the counts of other rows.
 
     Attributes
     ----------
-    matched, missing, waiting : rows, each in one of them: with a label of an outcome; without an outcome, for good;
-        not known yet
-    late, early : of the missing ones, those whose outcomes came after the wait, or long before the prediction
-    conflicting : of the matched ones, those whose outcomes have different labels
-    zeros : of the matched ones, those with label 0
-    outcomes : rows of outcomes that have the key of a prediction, each once a task
-    dropped : of the missing ones, those that are left out of the rows
-    orphaned : rows of outcomes without a prediction, where all rows have been counted
-    delays : matched rows by the cell of their delay
+    matched, missing, waiting : rows with an outcome; rows finally without one; rows whose label is not known yet. Each
+        row is one of these
+    late, early : missing rows whose outcomes came after the wait, or too long before the prediction
+    conflicting : matched rows whose outcomes have different labels
+    zeros : matched rows with label 0
+    outcomes : outcomes that have the key of a prediction, counted once per task
+    dropped : missing rows that are left out
+    orphaned : outcomes without a prediction; known when all rows are counted
+    delays : number of matched rows by cell of the delay
     """
 
     matched: int = 0
@@ -97,7 +97,7 @@ class LabelCounts:
         status = joined.status
         by_status = np.bincount(status, minlength=256)
         codes = np.arange(256, dtype=np.uint8)
-        for i, name in enumerate(_COUNTED, 2):
+        for i, name in enumerate(_BIT_NAMES, 2):
             setattr(self, name, getattr(self, name) + int(by_status[codes & (1 << i) != 0].sum()))
         self.zeros += int(by_status[(codes & (MATCHED | LABEL_BITS)) == MATCHED].sum())
         self.dropped += int(by_status[(codes & MISSING != 0) & (codes & LABEL_BITS == _NULL)].sum())
@@ -107,48 +107,48 @@ class LabelCounts:
 
     def merge(self, other: LabelCounts) -> None:
         """Add the counts of other rows."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for entry in fields(self):
+            setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
 
     def kept(self) -> dict[str, Any]:
-        """For JSON; see `of`."""
+        """Return JSON values, from which `of` restores the counts."""
         return {**asdict(self), "delays": sorted(self.delays.items())}
 
     @classmethod
-    def of(cls, kept: dict[str, Any]) -> LabelCounts:
-        """Restore it from the result of `kept`."""
-        return cls(**{**kept, "delays": Counter(dict(kept["delays"]))})
+    def of(cls, data: dict[str, Any]) -> LabelCounts:
+        """Restore counts from the result of `kept`."""
+        return cls(**{**data, "delays": Counter(dict(data["delays"]))})
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the manifest."""
-        found: dict[str, Any] = {
+        """Return facts for the manifest."""
+        facts: dict[str, Any] = {
             f"rows_{name}": getattr(self, name) for name in ("matched", "missing", "waiting", "late")
         }
-        found["rows_zero"] = self.zeros
-        found |= {"rows_conflicting": self.conflicting, "outcomes_orphaned": self.orphaned}
+        facts["rows_zero"] = self.zeros
+        facts |= {"rows_conflicting": self.conflicting, "outcomes_orphaned": self.orphaned}
         if self.dropped:
-            found["rows_dropped"] = self.dropped
+            facts["rows_dropped"] = self.dropped
         if self.early:
-            found["rows_early"] = self.early
+            facts["rows_early"] = self.early
         if self.delays:
-            found["delay_seconds"] = {"median": self._delay(0.5), "p90": self._delay(0.9)}
-        return found
+            facts["delay_seconds"] = {"median": self._delay(0.5), "p90": self._delay(0.9)}
+        return facts
 
-    def _delay(self, share: float) -> float:
-        """A quantile of the delays in seconds, right to 0.6 % of one second and it."""
+    def _delay(self, level: float) -> float:
+        """Return a quantile of the delays in seconds, with an error of at most 0.6 % of (1 + delay)."""
         cells = np.array(sorted(self.delays))
-        upto = np.cumsum([self.delays[cell] for cell in cells.tolist()])
-        cell = cells[np.searchsorted(upto, share * upto[-1])]
-        return float(np.round(2 ** ((cell - 0.5) / _PER_DOUBLING) - 1, 2))
+        cumulative = np.cumsum([self.delays[cell] for cell in cells.tolist()])
+        cell = cells[np.searchsorted(cumulative, level * cumulative[-1])]
+        return float(np.round(2 ** ((cell - 0.5) / _CELLS_PER_DOUBLING) - 1, 2))
 
 
 def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
     """Add the counts of all parts; None if none has any."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    counted = [part for part in parts if part is not None]
+    if not counted:
         return None
     total = LabelCounts()
-    for part in found:
+    for part in counted:
         total.merge(part)
     return total
 
@@ -156,27 +156,29 @@ def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
 def all_counted(
     counts: LabelCounts | None, outcomes: int, *, matched: bool, section: str = "log"
 ) -> LabelCounts | None:
-    """The counts of all rows; None where no labels were joined.
+    """Check and complete the counts of all rows; None if no labels were joined.
 
-    outcomes : rows of outcomes that there are. matched : whether some row must have one. section : of the configuration
+    outcomes : number of outcomes
+    matched : whether at least one row must have an outcome
+    section : section of the configuration, for messages
 
     Raises
     ------
     InputRejectedError
-        Some rows are missing their outcome for good, and none has one.
+        Some rows are missing their outcome, and none has one.
 
     Notes
     -----
-    An outcome whose key predictions of several tasks have is counted with each, so `orphaned` may be too low then.
+    An outcome is counted in each task with predictions of its key, so `orphaned` may be too low.
     """
     if counts is None:
         return None
     if counts.matched or not (matched and counts.missing):
         return replace(counts, orphaned=max(0, outcomes - counts.outcomes))
-    beside = f"; the outcomes of {counts.late:,} came after {section}.labels.wait" if counts.late else ""
-    beside += f"; the outcomes of {counts.early:,} are of days before" if counts.early else ""
+    details = f"; the outcomes of {counts.late:,} came after {section}.labels.wait" if counts.late else ""
+    details += f"; the outcomes of {counts.early:,} are of days before" if counts.early else ""
     raise InputRejectedError(
-        f"{section}.labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{beside}: "
+        f"{section}.labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{details}: "
         f"compare the values of {section}.key with those of {section}.labels.key, and {section}.labels.time with the "
         "rows' times"
     )

@@ -1,7 +1,7 @@
-"""The files of a log: finding them, and opening them so that a change while they are read is noticed.
+"""The files of a log: finding them, and reading them so that a change during the read is detected.
 
-Files are read with pread. If a file is truncated meanwhile, a mapped one would end the process with SIGBUS; a read ends
-early and can be reported.
+Files are read with pread, not mapped: if a file is truncated during the read, access to a mapping would end the process
+with SIGBUS, whereas a read ends early and can be reported.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from pipeline.execution import tasks
 from pipeline.files.faults import as_fault, out_of_memory
 from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile, together
 from pipeline.log.chunks import CheckedFooter
-from pipeline.log.folder_tree import Entries, local_tree, shown_names
-from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
+from pipeline.log.folder_tree import Entries, all_visible, local_tree
+from pipeline.log.snapshots import Snapshot, overlap, read_snapshot, table_above, table_in
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 
@@ -44,17 +44,18 @@ _MAGIC = b"PAR1"
 """First bytes of a Parquet file."""
 
 _READ_BYTES = 1 << 20
-_MOST_ASKED = 8
-"""Files of a folder that are asked for one by one, since the folder may hold many more."""
+_FEW_FILES = 8
+"""Up to this many files of a folder are looked up one by one, since listing it may return many more."""
 
-_MOST_LOOKED_INTO = 100
-"""Files of a remote folder without a suffix that are looked into: each costs a request."""
+_MOST_PROBED = 100
+"""Most files without a Parquet suffix that are probed for Parquet content; each costs a request."""
 
 
-class Seen(NamedTuple):
-    """A file as it was when the log was opened.
+class FileState(NamedTuple):
+    """State of a file, to detect changes.
 
-    size : bytes. stamp : modification time or entity tag: changes when the content does; empty where none is known.
+    size : bytes
+    stamp : modification time or entity tag, which changes with the content; '' if unknown
     """
 
     size: int
@@ -65,13 +66,13 @@ class Seen(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some row groups of a file: what a task reads."""
+    """Row groups of a file, read by one task."""
 
     path: str
     row_groups: tuple[int, ...]
     first_row: int
     rows: int
-    seen: Seen
+    state: FileState
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,11 @@ class LogFile:
 
     Attributes
     ----------
-    path : as `Log.filesystem` understands it.
-    relative : path below the log's root, with its hive directories; a lone file's name.
-    size, stamp : see `Seen`.
-    row_groups : rows of each row group.
-    fields : see `Snapshot`.
+    path : path on `Log.filesystem`
+    relative : path relative to the log's root, with hive folders; the name of a single file
+    size, stamp : see `FileState`
+    row_groups : number of rows of each row group
+    fields : see `Snapshot`
     """
 
     path: str
@@ -96,32 +97,32 @@ class LogFile:
 
     @property
     def rows(self) -> int:
-        """Rows in the file."""
+        """Number of rows."""
         return sum(self.row_groups)
 
     @property
-    def seen(self) -> Seen:
-        """File as it was when the log was opened."""
-        return Seen(self.size, self.stamp)
+    def state(self) -> FileState:
+        """State of the file when the log was opened."""
+        return FileState(self.size, self.stamp)
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return facts for the manifest."""
         return {"path": self.path, "bytes": self.size, "rows": self.rows, "stamp": self.stamp}
 
     def piece(self, row_groups: tuple[int, ...], first_row: int, rows: int) -> Piece:
-        """Some of its row groups, which begin with its row `first_row` and have so many rows."""
-        return Piece(self.path, row_groups, first_row, rows, self.seen)
+        """Return the piece of the given row groups. first_row : its first row. rows : number of rows."""
+        return Piece(self.path, row_groups, first_row, rows, self.state)
 
 
 @dataclass
-class Found:
-    """Entries at a log's paths.
+class FileListing:
+    """Listing of a log's files.
 
     Attributes
     ----------
-    root, filesystem : of the first path
-    files : sorted, without row groups: no footer has been read
-    skipped : relative paths of files and folders that are passed over; folders end in '/'
+    filesystem, root : file system and path of the first path given
+    files : files in the order of their paths, without row groups, since no footer has been read
+    skipped : relative paths of skipped files and folders; folders end in '/'
     snapshots : format and version of each table among the paths
     """
 
@@ -132,21 +133,21 @@ class Found:
     snapshots: tuple[dict[str, Any], ...] = ()
 
 
-def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
-    """The Parquet files at a path, directory, glob or fsspec URL, or several of one file system.
+def find_files(paths: str | Sequence[str], setting: str = "log.path") -> FileListing:
+    """Find the Parquet files at a path, directory, glob or fsspec URL, or at several on one file system.
 
-    Directories are searched whole, through symbolic links too. Names that start with "_" or "." are passed over, as
-    Spark and Dask do, and so are files that are not Parquet. `setting` is the one that holds the paths, for messages.
+    Directories are searched recursively, through symbolic links. Names that start with "_" or "." are skipped, as in
+    Spark and Dask, and so are files that are not Parquet. setting : name of the setting with the paths, for messages
 
     Raises
     ------
     InputRejectedError
-        No such path; nothing there that looks like Parquet; Parquet files that are not named as such; links that lead
-        round in a circle, nowhere, or to what is there already.
+        A path does not exist or has no Parquet files; Parquet files lack a Parquet suffix; symbolic links are circular,
+        broken, or lead to files that are listed already.
     """
     patterns = [paths] if isinstance(paths, str) else list(paths)
     problems: list[str] = []
-    all_files = Found()
+    all_files = FileListing()
     files: dict[str, LogFile] = {}
     for pattern in patterns:
         all_files.filesystem, path = open_filesystem(pattern, setting)
@@ -157,7 +158,7 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
         all_files.snapshots += tuple(snapshot.facts() for snapshot in entries.snapshots)
         fields = next((snapshot.fields for snapshot in entries.snapshots), ())
         for file_path, (relative, info) in entries.files.items():
-            files[file_path] = LogFile(file_path, relative, *_seen(info), fields=fields)
+            files[file_path] = LogFile(file_path, relative, *_state_of(info), fields=fields)
     if problems:
         raise InputRejectedError(f"{setting} names no log that can be used.\n{listing(problems)}")
     all_files.files = tuple(file for _, file in sorted(files.items()))
@@ -165,25 +166,25 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
 
 
 def folders_of(filesystem: Any, root: str, files: Sequence[LogFile]) -> list[str]:
-    """The folders that files make up, or the files where they do not make up whole ones.
+    """Return the folders that consist of the files, or the files themselves if a glob selected them.
 
     root : path at which they were found
     """
     if len(files) == 1 and root == files[0].path:
         return [root]
     if has_magic(root) and not filesystem.exists(root):
-        # A glob reads what it matches, not all that lies beside it.
+        # A glob may select only some files of a folder.
         return [file.path for file in files]
     return sorted({file.path.removesuffix(file.relative).rstrip("/") for file in files})
 
 
 def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[Any, str]:
-    """The file system and path of a log that is one folder, whatever is in it now.
+    """Return the file system and path of a log that is one folder, which may be empty or not exist yet.
 
     Raises
     ------
     ConfigError
-        It is several paths, a glob or a file.
+        There are several paths, or the path is a glob or a file.
     """
     if len(paths) != 1:
         raise ConfigError(
@@ -200,7 +201,7 @@ def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[An
 
 
 def _entries(filesystem: Any, path: str) -> Entries:
-    """Find the entries at one path."""
+    """List the entries at one path."""
     if _has_buckets(filesystem) and (not path.partition("/")[0] or has_magic(path.partition("/")[0])):
         raise ConfigError(
             f"expected a URL that names a bucket, found {filesystem.unstrip_protocol(path)}: correct it"
@@ -231,21 +232,21 @@ def _has_buckets(filesystem: Any) -> bool:
 def _matches(filesystem: Any, pattern: str) -> Entries:
     base = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)].rpartition("/")[0]
     entries = Entries()
-    inside = table_above(filesystem, f"{base}/files")
-    if inside is not None:
-        entries.problems.append(part_of(*inside, pattern))
+    table = table_above(filesystem, f"{base}/files")
+    if table is not None:
+        entries.problems.append(overlap(*table, pattern))
         return entries
     for path, info in filesystem.glob(pattern, detail=True).items():
         relative = _relative(path, base)
-        if not shown_names(relative):
+        if not all_visible(relative):
             continue
         if info.get("islink"):
             info = filesystem.info(path)
         if info["type"] == "directory":
-            below = _folder(filesystem, path)
-            entries.problems += [problem for problem in below.problems if below.files or below.unnamed]
-            entries.files.update({p: (_relative(p, base), i) for p, (_, i) in below.files.items()})
-            entries.skipped += [f"{relative}/{name}" for name in below.skipped]
+            nested = _folder(filesystem, path)
+            entries.problems += [problem for problem in nested.problems if nested.files or nested.unnamed]
+            entries.files.update({p: (_relative(p, base), i) for p, (_, i) in nested.files.items()})
+            entries.skipped += [f"{relative}/{name}" for name in nested.skipped]
         else:
             entries.files[path] = (relative, info)
     if not entries.files and not entries.problems:
@@ -254,55 +255,55 @@ def _matches(filesystem: Any, pattern: str) -> Entries:
 
 
 def _folder(filesystem: Any, path: str) -> Entries:
-    """The Parquet files of a folder; of a table, its live ones."""
+    """List the Parquet files of a folder, or the live files of a table."""
     entries = local_tree(path) if isinstance(filesystem, LocalFileSystem) else _remote_tree(filesystem, path)
     names = [*entries.skipped, *(relative for relative, _ in entries.files.values())]
     table = table_in(names)
     if table is not None and not table[1]:
-        return _live_files(filesystem, path, read_snapshot(table[0], filesystem, path))
-    inside = table or table_above(filesystem, path)
-    if inside is not None:
-        return Entries(problems=[part_of(*inside, path)])
+        return _snapshot_files(filesystem, path, read_snapshot(table[0], filesystem, path))
+    outer = table or table_above(filesystem, path)
+    if outer is not None:
+        return Entries(problems=[overlap(*outer, path)])
     others = {p: entry for p, entry in entries.files.items() if not p.lower().endswith(SUFFIXES)}
     entries.files = {p: entry for p, entry in entries.files.items() if p not in others}
     names = sorted(relative for relative, _ in others.values())
     entries.unnamed = sorted(
-        others[p][0] for p in sorted(others)[:_MOST_LOOKED_INTO] if _holds_parquet(filesystem, p)
+        others[p][0] for p in sorted(others)[:_MOST_PROBED] if _holds_parquet(filesystem, p)
     )
     if entries.unnamed:
         entries.problems.append(
             f"expected names that end in {', '.join(SUFFIXES)}, found Parquet files with others "
             f"({examples(entries.unnamed, 3)}), which would be left out: rename them, move them away, or give a glob "
-            "that says which files to read"
+            "that matches the files to read"
         )
     elif not entries.files and not entries.problems:
-        what = f"{len(names)} other files ({examples(names, 3)})" if names else "nothing"
+        content = f"{len(names)} other files ({examples(names, 3)})" if names else "nothing"
         entries.problems.append(
-            f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {what}"
+            f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {content}"
         )
     entries.skipped += names
     return entries
 
 
-def _live_files(filesystem: Any, path: str, snapshot: Snapshot) -> Entries:
-    found = Entries(snapshots=[snapshot])
+def _snapshot_files(filesystem: Any, path: str, snapshot: Snapshot) -> Entries:
+    entries = Entries(snapshots=[snapshot])
     infos = together(filesystem.info, snapshot.paths, remote=not isinstance(filesystem, LocalFileSystem))
-    for place, info in zip(snapshot.paths, infos, strict=True):
-        found.files[place] = (_relative(place, path), info)
-    if not found.files:
-        found.problems.append(f"expected rows, found none in version {snapshot.version} of the table")
-    return found
+    for file_path, info in zip(snapshot.paths, infos, strict=True):
+        entries.files[file_path] = (_relative(file_path, path), info)
+    if not entries.files:
+        entries.problems.append(f"expected rows, found none in version {snapshot.version} of the table")
+    return entries
 
 
 def _remote_tree(filesystem: Any, path: str) -> Entries:
-    found = Entries()
-    for place, info in sorted(filesystem.find(path, detail=True).items()):
-        relative = _relative(place, path)
-        if shown_names(relative):
-            found.files[place] = (relative, info)
+    entries = Entries()
+    for file_path, info in sorted(filesystem.find(path, detail=True).items()):
+        relative = _relative(file_path, path)
+        if all_visible(relative):
+            entries.files[file_path] = (relative, info)
         else:
-            found.skipped.append(relative)
-    return found
+            entries.skipped.append(relative)
+    return entries
 
 
 def _holds_parquet(filesystem: Any, path: str) -> bool:
@@ -315,12 +316,12 @@ def _relative(path: str, root: str) -> str:
     return path[len(root.rstrip("/")) :].lstrip("/") if root else path
 
 
-def _seen(info: dict[str, Any]) -> Seen:
-    return Seen(int(info["size"] or 0), stamp_of(info))
+def _state_of(info: dict[str, Any]) -> FileState:
+    return FileState(int(info["size"] or 0), stamp_of(info))
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return the stamp that changes when a file does: its entity tag or modification time, by its file system."""
+    """Return the entity tag or modification time in a file's info; '' if it has neither."""
     for key in ("ETag", "etag", "mtime", "LastModified", "last_modified", "created"):
         if info.get(key) is not None:
             return str(info[key])
@@ -331,67 +332,67 @@ def stamp_of(info: dict[str, Any]) -> str:
 def open_parquet(
     filesystem: Any,
     path: str,
-    seen: Seen | None,
+    state: FileState | None,
     coded: Sequence[str] = (),
     *,
     footer: bool = False,
     content: bytes | None = None,
 ) -> Iterator[pq.ParquetFile]:
-    """A Parquet file whose rows `read_batches` reads. Checksums of pages are verified where the writer made them.
+    """Open a Parquet file for `read_batches`; checksums of pages are verified if the file has them.
 
     Parameters
     ----------
-    path : of the file
-    seen : as it must still be, now and when the block ends; None: as it may be
-    coded : columns whose strings are read as dictionaries, once a row group and not once a row, where the file has them
-        so
-    footer : whether no more than the footer is read: a store's file is opened again for its rows, and whether it has
-        changed is asked then; a small one is fetched whole, and held until then
-    content : of the file, where `open_small` has given it
+    path : path of the file
+    state : expected state of the file, checked now and at the end of the block; None: not checked
+    coded : columns of strings to read as dictionaries, once per row group instead of once per row, if the file encodes
+        them so
+    footer : whether only the footer is read. A remote file is opened again for its rows and checked for changes then;
+        a small one is fetched whole and cached until then
+    content : bytes of the file, if `open_small` has read them
 
     Raises
     ------
     InputRejectedError
-        The file was changed since the log was opened, is gone, or is no Parquet file.
+        The file was changed or removed since the log was opened, or is not a Parquet file.
     TemporaryError
-        The file system does not give what the file holds.
+        The file system fails to read the file.
     """
     with ExitStack() as stack:
         with reading(path):
             if content is not None:
                 source = pa.BufferReader(content)
-            elif footer and seen is not None and not isinstance(filesystem, LocalFileSystem):
-                source = stack.enter_context(_footer_source(filesystem, path, seen))
-                stack.enter_context(watched(filesystem, path, source, seen, first=False, last=False))
+            elif footer and state is not None and not isinstance(filesystem, LocalFileSystem):
+                source = stack.enter_context(_footer_source(filesystem, path, state))
+                stack.enter_context(watched(filesystem, path, source, state, first=False, last=False))
             else:
                 source = stack.enter_context(_source(filesystem, path))
-                stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
+                stack.enter_context(watched(filesystem, path, _with_descriptor(stack, path, source), state))
             options: dict[str, Any] = {
                 "pre_buffer": False,
                 "page_checksum_verification": True,
                 "buffer_size": _READ_BYTES if content is None else 0,
             }
             parquet = stack.enter_context(pq.ParquetFile(source, **options))
-            # A checked footer looks at every column, which files of a kilobyte would feel.
+            # CheckedFooter reads the metadata of every column, which is slow for files of a kilobyte.
             if coded and (dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded)):
-                known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
-                parquet = stack.enter_context(pq.ParquetFile(source, **known, **options))
+                reopened = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
+                parquet = stack.enter_context(pq.ParquetFile(source, **reopened, **options))
         yield parquet
 
 
 def checked_footer(filesystem: Any, file: LogFile) -> CheckedFooter:
-    """The footer of a file, which is read once more. Errors: as `open_parquet`."""
-    with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
+    """Read the footer of a file again. Raises: see `open_parquet`."""
+    with open_parquet(filesystem, file.path, file.state, footer=True) as parquet:
         return CheckedFooter(parquet.metadata, file.path)
 
 
 def row_groups_of(footer: pq.FileMetaData, path: str) -> tuple[int, ...]:
-    """The rows of each row group, which Arrow hands out as they are: negative ones, too.
+    """Return the number of rows of each row group; Arrow does not check these numbers.
 
     Raises
     ------
     FileRejectedError
-        They are not those of the whole file.
+        They are negative, or do not add up to the rows of the file.
     """
     counts = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != footer.num_rows:
@@ -402,19 +403,19 @@ def row_groups_of(footer: pq.FileMetaData, path: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
-_MOST_CODE_BYTES = 6
-"""Bytes of a value, with its share of the dictionary: where a column takes more, its writer gave the dictionary up, and
-reading it as one means to look up each text twice."""
+_MOST_VALUE_BYTES = 6
+"""Most bytes per value, with its share of the dictionary. If a column takes more, its writer has abandoned dictionary
+encoding, and reading the column as a dictionary would hash each text twice."""
 
 
 def _dictionaries(footer: CheckedFooter, names: Sequence[str]) -> list[str]:
-    """Find the columns that exist and are written as dictionaries."""
+    """Return the columns that the file has and encodes as dictionaries."""
     size = {
         name: sum(chunk.total_uncompressed_size for chunk in footer.chunks(name))
         for name in names
         if footer.has(name)
     }
-    return [name for name, found in size.items() if found <= _MOST_CODE_BYTES * footer.footer.num_rows]
+    return [name for name, total in size.items() if total <= _MOST_VALUE_BYTES * footer.footer.num_rows]
 
 
 def read_batches(
@@ -424,51 +425,51 @@ def read_batches(
     row_groups: Sequence[int],
     batch_rows: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of row groups, with some columns, batch by batch.
+    """Read columns of row groups batch by batch.
 
     Raises
     ------
     InputRejectedError
-        The pages do not decode, or hold more or fewer rows than the footer says.
+        Pages cannot be decoded, or have more or fewer rows than the footer says.
     """
     groups = list(row_groups)
     expected = sum(parquet.metadata.row_group(group).num_rows for group in groups)
-    found = 0
+    count = 0
     with reading(path):
         for batch in parquet.iter_batches(
             batch_size=batch_rows, row_groups=groups, columns=list(columns), use_threads=False
         ):
-            # A log is read by a task, and the task's command may have ended meanwhile.
+            # End the task if its command has ended.
             tasks.check()
-            found += batch.num_rows
+            count += batch.num_rows
             yield batch
-    if found != expected:
+    if count != expected:
         raise FileRejectedError(
-            f"{path}: expected {expected:,} rows as its footer says, found {found:,} in its pages: the file is "
+            f"{path}: expected {expected:,} rows as its footer says, found {count:,} in its pages: the file is "
             "damaged; write it again"
         )
 
 
-def _footer_source(filesystem: Any, path: str, seen: Seen) -> Any:
-    if seen.size > WHOLE_BYTES:
-        return StoreFile(filesystem, path, seen.size)
-    content = SMALL_FILES.fetch(filesystem, path, *seen, again=True)
-    if len(content) != seen.size:
-        raise _changed(path, seen, Seen(len(content), seen.stamp))
+def _footer_source(filesystem: Any, path: str, state: FileState) -> Any:
+    if state.size > WHOLE_BYTES:
+        return StoreFile(filesystem, path, state.size)
+    content = SMALL_FILES.fetch(filesystem, path, *state, again=True)
+    _check_state(path, state, FileState(len(content), state.stamp))
     return pa.BufferReader(content)
 
 
 def _source(filesystem: Any, path: str) -> Any:
     if isinstance(filesystem, LocalFileSystem):
-        # Bytes, since a name need not be UTF-8.
+        # As bytes, since a path need not be valid UTF-8.
         return pa.OSFile(os.fsencode(path))
     return closing(filesystem.open(path, "rb"))
 
 
-def _with_number(stack: ExitStack, path: str, source: Any) -> Any:
-    """The file, or the same one open once more, so that its number is to be had.
+def _with_descriptor(stack: ExitStack, path: str, source: Any) -> Any:
+    """Return a file object with a file descriptor: the source, or the file opened again.
 
-    PyArrow before 25 does not know those of its own. A file that took the name in between is seen as a change.
+    PyArrow before 25 does not return the descriptor of an OSFile. If the path has got another file in between, that is
+    detected as a change.
     """
     if not isinstance(source, pa.OSFile):
         return source
@@ -480,93 +481,94 @@ def _with_number(stack: ExitStack, path: str, source: Any) -> Any:
 
 
 @contextmanager
-def open_bytes(filesystem: Any, path: str, seen: Seen) -> Iterator[Any]:
-    """The file's bytes, to be copied. Otherwise as `open_parquet`."""
+def open_bytes(filesystem: Any, path: str, state: FileState) -> Iterator[Any]:
+    """Open a file to copy its bytes. State and errors: see `open_parquet`."""
     with ExitStack() as stack:
         with reading(path):
             source = stack.enter_context(
-                Path(path).open("rb")  # noqa: SIM115 - which the stack closes
+                Path(path).open("rb")  # noqa: SIM115 - the stack closes it
                 if isinstance(filesystem, LocalFileSystem)
                 else filesystem.open(path, "rb")
             )
-            stack.enter_context(watched(filesystem, path, source, seen))
+            stack.enter_context(watched(filesystem, path, source, state))
         yield source
 
 
 @contextmanager
-def open_small(filesystem: Any, path: str, seen: Seen, *, last: bool = True) -> Iterator[bytes]:
-    """All of a file that is small enough to be held. Otherwise as `open_parquet`.
+def open_small(filesystem: Any, path: str, state: FileState, *, last: bool = True) -> Iterator[bytes]:
+    """Read all bytes of a small file. State and errors: see `open_parquet`.
 
-    Of a store it takes two requests, one if its footer was read: it gives one version of an object, and what is there
-    in the end says which. last : whether that is asked, or `check_unchanged` does it for many files
+    A remote file takes two requests, or one if its footer was read: a read returns one version of the object, and the
+    state at the end tells which. last : whether to check it; otherwise `check_unchanged` does, for many files together
     """
     with ExitStack() as stack:
         with reading(path):
             if isinstance(filesystem, LocalFileSystem):
                 source = stack.enter_context(open(path, "rb", buffering=0))  # noqa: PTH123 - such files are many
-                stack.enter_context(watched(filesystem, path, source, seen))
+                stack.enter_context(watched(filesystem, path, source, state))
                 content: bytes = source.read()
             else:
-                content = SMALL_FILES.fetch(filesystem, path, *seen, again=False)
-                stack.enter_context(watched(filesystem, path, None, seen, first=False, last=last))
-            if len(content) != seen.size:
-                raise _changed(path, seen, Seen(len(content), seen.stamp))
+                content = SMALL_FILES.fetch(filesystem, path, *state, again=False)
+                stack.enter_context(watched(filesystem, path, None, state, first=False, last=last))
+            _check_state(path, state, FileState(len(content), state.stamp))
         yield content
 
 
 @contextmanager
 def watched(
-    filesystem: Any, path: str, source: Any, seen: Seen | None, *, first: bool = True, last: bool = True
+    filesystem: Any, path: str, source: Any, state: FileState | None, *, first: bool = True, last: bool = True
 ) -> Iterator[None]:
-    """While a file is being read: it must be what it was, at the beginning, at the end and when reading fails.
+    """Check that a file is unchanged, before the block, after it, and if it fails.
 
-    first, last : whether to look at the beginning, and at the end
+    first, last : whether to check before, and after
     """
-    if seen is None:
+    if state is None:
         yield
         return
     if first:
-        _check_unchanged(filesystem, path, source, seen, opened=True)
+        _check_unchanged(filesystem, path, source, state, opened=True)
     try:
         yield
     except (pa.ArrowException, OSError, InputRejectedError):
-        _check_unchanged(filesystem, path, source, seen)
+        _check_unchanged(filesystem, path, source, state)
         raise
     if last:
-        _check_unchanged(filesystem, path, source, seen)
+        _check_unchanged(filesystem, path, source, state)
 
 
-def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen, *, opened: bool = False) -> None:
-    """Raise what a change is. opened : of a store's file, what opening it has told is enough."""
-    told = getattr(source, "details", None) if opened else None
+def _check_unchanged(
+    filesystem: Any, path: str, source: Any, expected: FileState, *, opened: bool = False
+) -> None:
+    """Raise an error if a file has changed. opened : a remote file's details, known since it was opened, suffice."""
+    details = getattr(source, "details", None) if opened else None
     if isinstance(filesystem, LocalFileSystem):
-        # Of the file that is open: another that has taken its name since does no harm.
+        # The state of the open file: replacing the file at its path meanwhile does no harm.
         status = os.fstat(source.fileno())
-        now = Seen(status.st_size, str(status.st_mtime))
-    elif isinstance(told, dict) and told.get("size") is not None:
-        now = _seen(told)
+        state = FileState(status.st_size, str(status.st_mtime))
+    elif isinstance(details, dict) and details.get("size") is not None:
+        state = _state_of(details)
     else:
         filesystem.invalidate_cache(path.rpartition("/")[0])
-        now = _seen(filesystem.info(path))
-    _compare(path, seen, now)
+        state = _state_of(filesystem.info(path))
+    _check_state(path, expected, state)
 
 
-def _compare(path: str, seen: Seen, now: Seen) -> None:
-    if now.size != seen.size or not _same_stamp(now.stamp, seen.stamp):
-        raise _changed(path, seen, now)
+def _check_state(path: str, expected: FileState, state: FileState) -> None:
+    if state.size != expected.size or not _same_stamp(state.stamp, expected.stamp):
+        raise _change_error(path, expected, state)
 
 
 def check_unchanged(filesystem: Any, files: Sequence[LogFile]) -> None:
-    """Check that a store's files are those that were listed, with a request for each folder that has several.
+    """Check that remote files are unchanged since they were listed, with one request for each folder of several files.
 
     Raises
     ------
     InputRejectedError
-        One was changed or is gone.
+        A file was changed or removed.
     """
     filesystem.invalidate_cache()
     folders = Counter(file.path.rpartition("/")[0] for file in files)
-    several = [folder for folder, count in folders.items() if count >= _MOST_ASKED]
+    several = [folder for folder, count in folders.items() if count >= _FEW_FILES]
     listed = {
         info["name"]: info
         for infos in together(partial(filesystem.ls, detail=True), several)
@@ -576,27 +578,27 @@ def check_unchanged(filesystem: Any, files: Sequence[LogFile]) -> None:
     def check(file: LogFile) -> None:
         with reading(file.path):
             info = listed.get(file.path) or filesystem.info(file.path)
-            _compare(file.path, file.seen, _seen(info))
+            _check_state(file.path, file.state, _state_of(info))
 
     deque(together(check, files), 0)
 
 
-def _changed(path: str, seen: Seen, now: Seen) -> FileChangedError:
+def _change_error(path: str, expected: FileState, state: FileState) -> FileChangedError:
     return FileChangedError(
-        f"{path}: expected the file as it was when the log was opened ({seen}), found it changed ({now}): the log is "
-        "being written to; run again when it is complete"
+        f"{path}: expected the file as it was when the log was opened ({expected}), found it changed ({state}): "
+        "the log is being written to; run again when it is complete"
     )
 
 
 def _same_stamp(one: str, other: str) -> bool:
-    """Tell whether stamps agree as far as they say anything: some stores list and tell times in different ways."""
+    """Tell whether stamps are equal, unknown, or times equal to a millisecond: stores format times in several ways."""
     if one == other or not one or not other:
         return True
-    times = [_time(stamp) for stamp in (one, other)]
+    times = [_parsed_time(stamp) for stamp in (one, other)]
     return times[0] is not None and times[0] == times[1]
 
 
-def _time(stamp: str) -> float | None:
+def _parsed_time(stamp: str) -> float | None:
     for parse in (float, lambda text: dt.datetime.fromisoformat(text).timestamp()):
         try:
             return round(parse(stamp), 3)
@@ -607,7 +609,7 @@ def _time(stamp: str) -> float | None:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """While a file is being read: what does not decode, or is not there any more, is the file's fault."""
+    """Turn errors of reading a file into the project's: changed or removed, damaged, no permission, storage fault."""
     try:
         yield
     except (LogcalError, MemoryError, GeneratorExit):
@@ -621,12 +623,12 @@ def reading(path: str) -> Iterator[None]:
         ) from None
     except PermissionError:
         raise InputRejectedError(
-            f"{path}: expected a file that may be read, found no permission: give it, or leave the file out"
+            f"{path}: expected a file that may be read, found no permission: grant it, or leave the file out"
         ) from None
     except Exception as error:
-        # Arrow's own OSErrors have no number.
-        of_file = isinstance(error, pa.ArrowException) and not out_of_memory(error)
-        fault = None if of_file else as_fault(error, path)
+        # Arrow raises OSErrors without an errno if the content is damaged.
+        damaged = isinstance(error, pa.ArrowException) and not out_of_memory(error)
+        fault = None if damaged else as_fault(error, path)
         if fault is not None:
             raise fault from None
         if not isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):

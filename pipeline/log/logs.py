@@ -1,4 +1,4 @@
-"""The prediction log: which files, which columns, which rows are usable."""
+"""The prediction log: its files, its columns, and its rows as arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.files.requests import WHOLE_BYTES, together
 from pipeline.log import folder_tree, segment_values
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
-    Found,
+    FileListing,
     LogFile,
     Piece,
     find_files,
@@ -31,24 +31,24 @@ from pipeline.log.log_files import (
     row_groups_of,
 )
 from pipeline.log.outcome_index import kind_of
-from pipeline.log.snapshots import own_columns
+from pipeline.log.snapshots import without_reused_names
 
 if TYPE_CHECKING:
     from pipeline.log.outcomes import Outcomes
 
 BATCH_ROWS = 1 << 18
-"""Rows decoded at a time: what a task holds beside its buffers."""
+"""Rows decoded at a time; a task holds one such batch besides its buffers."""
 
 MOST_NAMED = 1000
-"""Skipped files that a manifest names; all are counted."""
+"""Most skipped files that a manifest names; it counts all of them."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of a log's columns that a job uses; None where it uses none.
+    """Names of the columns of a log that a job uses; None for unused roles.
 
-    sampling : whether weights say how many others a row stands for, and not how often it counts
-    labels : where labels are, if not in the log: `label` is no column of it then, but what they are called
+    sampling : whether weights are inverse sampling rates (rows that a row stands for) and not frequencies
+    labels : where the labels are, if not in the log; `label` is then the name that joined labels get
     """
 
     score: str
@@ -63,21 +63,21 @@ class Columns:
     def names(self) -> list[str]:
         """The columns to read."""
         label = self.label if self.labels is None else None
-        own = (self.score, label, self.weight, *self.folders, self.date)
-        return list(dict.fromkeys(name for name in own if name is not None))
+        names = (self.score, label, self.weight, *self.folders, self.date)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Columns that may be keys of hive folders, and not in the files."""
+        """Columns that may be keys of hive folders instead of columns in the files."""
         return self.segments if self.labels is None else (*self.segments, *self.labels.source.columns)
 
     @property
     def outcomes(self) -> int:
-        """Rows of the files that labels are in, if not in the log."""
+        """Number of outcomes, if labels are in other files."""
         return 0 if self.labels is None else self.labels.rows
 
     def of_days(self, first: int, last: int) -> Columns:
-        """The same for rows of some days alone, both included; days since 1970-01-01."""
+        """Restrict outcomes to those for predictions of a range of days (inclusive, days since 1970-01-01)."""
         return self if self.labels is None else replace(self, labels=self.labels.of_days(first, last))
 
 
@@ -87,9 +87,10 @@ class Log:
 
     Attributes
     ----------
-    root : of its first path. types : of the columns that are used.
-    skipped : what lies below its folders and is not read: relative paths, folders with '/' at the end.
-    snapshots : format and version of the tables (Delta, Iceberg) that its files are live in.
+    root : the first of its paths
+    types : types of the used columns
+    skipped : relative paths of skipped files and folders; folders end in '/'
+    snapshots : format and version of the tables (Delta, Iceberg) that the files belong to
     """
 
     root: str
@@ -102,21 +103,21 @@ class Log:
 
     @property
     def rows(self) -> int:
-        """Rows in all files."""
+        """Number of rows."""
         return sum(file.rows for file in self.files)
 
     @property
     def size(self) -> int:
-        """Bytes in all files."""
+        """Number of bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def local(self) -> bool:
-        """True if the files lie on a mounted file system."""
+        """True if the files are on a mounted file system."""
         return isinstance(self.filesystem, LocalFileSystem)
 
     def described(self) -> str:
-        """Size of the log and skipped entries, in one line."""
+        """Describe the log's size and skipped files in one line."""
         text = f"{counted(len(self.files), 'file')}, {self.rows:,} rows, {self.size:,} bytes"
         if self.skipped:
             text += f"; {len(self.skipped)} others are skipped ({examples(self.skipped, 3)})"
@@ -125,7 +126,7 @@ class Log:
         return text
 
     def sources(self) -> dict[str, Any]:
-        """Origin of the rows, for the manifest."""
+        """Return the provenance of the rows for the manifest."""
         return {
             "files": [file.facts() for file in self.files],
             "files_skipped": len(self.skipped),
@@ -134,18 +135,18 @@ class Log:
             **({"labels": self.columns.labels.facts()} if self.columns.labels else {}),
         }
 
-    def places(self) -> list[tuple[Any, str]]:
-        """The folders that it and its outcomes are, with their file systems."""
-        labels = () if self.columns.labels is None else self.columns.labels.places
-        own = folders_of(self.filesystem, self.root, self.files)
-        return [*((self.filesystem, path) for path in own), *labels]
+    def locations(self) -> list[tuple[Any, str]]:
+        """Return the folders of the log and of its outcomes, with their file systems."""
+        labels = () if self.columns.labels is None else self.columns.labels.locations
+        folders = folders_of(self.filesystem, self.root, self.files)
+        return [*((self.filesystem, path) for path in folders), *labels]
 
 
 def open_log(
     paths: str | Sequence[str],
     columns: Columns,
-    without: Collection[str] = (),
-    among: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
+    skip: Collection[str] = (),
+    select: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
 ) -> Log:
     """Find a log's files, read their footers, and check everything that footers can tell.
 
@@ -153,20 +154,20 @@ def open_log(
     ----------
     paths : path, directory, glob or fsspec URL, or several
     columns : names of the columns that the job uses
-    without : names of files, below the folder that is the log, that are passed over: they are known to be damaged
-    among : picks the files that are opened; the others are passed over, too
+    skip : paths, relative to the log's folder, of damaged files to skip
+    select : function that selects the files to open
 
     Raises
     ------
     InputRejectedError
-        All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that
-        cannot be used, or differs in type between files; no rows.
+        All problems at once: no files; a file that is not Parquet; a column that is missing, has an unusable type, or
+        differs in type between files; no rows.
     """
     opened = open_files(
         paths,
         "log.path",
         columns.folders,
-        lambda files: among([f for f in files if f.relative not in without]),
+        lambda files: select([f for f in files if f.relative not in skip]),
     )
     types, column_problems = check_columns(opened.schemas, columns)
     kind: type[InputRejectedError] = InputRejectedError
@@ -183,63 +184,66 @@ def open_log(
 class OpenedFiles(NamedTuple):
     """Files of a log, of outcomes or of features, whose footers have been read.
 
-    found : where they are. schemas : of each of the files, with its relative path and the columns that its folders have
-    unreadable : what is wrong with the others
+    listing : all files that were found
+    files : files with readable footers
+    schemas : relative path and schema of each of these files, with the columns of hive folders
+    unreadable : errors of the other files
     """
 
-    found: Found
+    listing: FileListing
     files: tuple[LogFile, ...]
     schemas: list[tuple[str, pa.Schema]]
     unreadable: list[InputRejectedError]
 
     def check(
         self,
-        what: str,
+        subject: str,
         paths: str | Sequence[str],
         problems: Sequence[str],
         kind: type[InputRejectedError] = InputRejectedError,
     ) -> None:
-        """Raise an error of this kind for all that is wrong. problems : of the columns."""
+        """Raise an error of type `kind` if there are problems; `problems` are those of the columns."""
         problems = [*map(str, self.unreadable), *problems]
         if not problems and not any(file.rows for file in self.files):
             problems = [f"expected rows, found none in {counted(len(self.files), 'file')}"]
         if problems:
             shown = paths if isinstance(paths, str) else examples(list(paths), 3)
-            raise kind(f"the {what} at {shown} cannot be used.\n{listing(problems)}")
+            raise kind(f"the {subject} at {shown} cannot be used.\n{listing(problems)}")
 
     def log(self, columns: Columns, types: dict[str, str]) -> Log:
-        """Return the log that they are. types : of the columns."""
-        found = self.found
-        return Log(found.root, found.filesystem, self.files, columns, types, found.skipped, found.snapshots)
+        """Return the files as a log with these columns and their types."""
+        tree = self.listing
+        return Log(tree.root, tree.filesystem, self.files, columns, types, tree.skipped, tree.snapshots)
 
 
 def open_files(
     paths: str | Sequence[str],
     setting: str,
     folders: Sequence[str] = (),
-    among: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
+    select: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
 ) -> OpenedFiles:
     """Find files and read their footers.
 
-    folders : columns that may be keys of hive folders. among : see `open_log`
+    folders : columns that may be keys of hive folders
+    select : see `open_log`
     """
-    found = find_files(paths, setting)
-    good, unreadable = read_footers(found.filesystem, among(found.files))
+    source = find_files(paths, setting)
+    good, unreadable = read_footers(source.filesystem, select(source.files))
     schemas = [(file.relative, folder_tree.with_keys(schema, file.path, folders)) for file, schema in good]
-    return OpenedFiles(found, tuple(file for file, _ in good), schemas, unreadable)
+    return OpenedFiles(source, tuple(file for file, _ in good), schemas, unreadable)
 
 
 def read_footers(
-    filesystem: Any, found: Sequence[LogFile]
+    filesystem: Any, files: Sequence[LogFile]
 ) -> tuple[list[tuple[LogFile, pa.Schema]], list[InputRejectedError]]:
-    """The files with their row groups and schemas, and what is wrong with those that cannot be read."""
-    footers = list(together(partial(_read_footer, filesystem), found))
+    """Read the footers of files; return readable files with their schemas, and the errors of the others."""
+    footers = list(together(partial(_read_footer, filesystem), files))
     problems = [footer for footer in footers if isinstance(footer, InputRejectedError)]
     return _with_shared_schemas([footer for footer in footers if isinstance(footer, tuple)]), problems
 
 
 def _with_shared_schemas(footers: Sequence[tuple[LogFile, pa.Schema]]) -> list[tuple[LogFile, pa.Schema]]:
-    """The same with one object for neighbours of one schema, which is all that most logs have."""
+    """Replace equal schemas of consecutive files by one object; most logs have only one schema."""
     shared: list[tuple[LogFile, pa.Schema]] = []
     last: pa.Schema | None = None
     for file, schema in footers:
@@ -255,9 +259,9 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
             f"{file.path}: expected a Parquet file, found an empty one (0 bytes): remove it or write it again"
         )
     try:
-        with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
+        with open_parquet(filesystem, file.path, file.state, footer=True) as parquet:
             groups = row_groups_of(parquet.metadata, file.path)
-            schema = own_columns(parquet.schema_arrow, file.fields)
+            schema = without_reused_names(parquet.schema_arrow, file.fields)
     except InputRejectedError as error:
         return error
     return replace(file, row_groups=groups), schema
@@ -266,9 +270,9 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
 def check_columns(
     schemas: Sequence[tuple[str, pa.Schema]], columns: Columns
 ) -> tuple[dict[str, str], list[str]]:
-    """The type of each used column, and what is wrong with them: the one check for logs and for single files.
+    """Return the type of each used column, and the problems found. Used for logs and for single files.
 
-    schemas : of files, each with its path, and with the columns that its folders have (`folder_tree.with_keys`)
+    schemas : path and schema of each file, with the columns of hive folders (`folder_tree.with_keys`)
     """
     roles = [("score", columns.score), ("weight", columns.weight)]
     if columns.labels is None:
@@ -282,7 +286,7 @@ def check_columns(
 def check_roles(
     schemas: Sequence[tuple[str, pa.Schema]], roles: Sequence[tuple[str, str]], section: str = "log"
 ) -> tuple[dict[str, str], list[str]]:
-    """Do `check_columns` for columns with their roles, which a section of the configuration names."""
+    """Return the types and problems of columns, given as (role, name); `section.role` is the setting of a column."""
     types: dict[str, str] = {}
     problems = []
     for role, name in roles if schemas else ():
@@ -309,23 +313,23 @@ def check_roles(
 def type_of(
     name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]], advice: str = ""
 ) -> tuple[pa.DataType | None, str]:
-    """A column's type in all files, or what is wrong with it."""
-    # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.
-    different = {id(schema): schema for _, schema in schemas}
-    times = {key: schema.names.count(name) for key, schema in different.items()}
-    if missing := [path for path, schema in schemas if not times[id(schema)]]:
-        names = dict(schemas)[missing[0]].names
-        where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
+    """Return a column's type in all files, or None and the problem with it."""
+    # Each distinct schema object is queried once: a query takes a microsecond or two, and files are many.
+    distinct = {id(schema): schema for _, schema in schemas}
+    occurrences = {key: schema.names.count(name) for key, schema in distinct.items()}
+    if missing := [path for path, schema in schemas if not occurrences[id(schema)]]:
+        columns_found = dict(schemas)[missing[0]].names
+        location = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
         return None, (
-            f"column '{name}' ({role}) is not in {where} ({examples(missing, 3)}), which have the columns "
-            f"{examples(names, 12)}{advice}"
+            f"column '{name}' ({role}) is not in {location} ({examples(missing, 3)}), which have the columns "
+            f"{examples(columns_found, 12)}{advice}"
         )
-    if twice := [path for path, schema in schemas if times[id(schema)] > 1]:
+    if repeated := [path for path, schema in schemas if occurrences[id(schema)] > 1]:
         return None, (
             f"column '{name}' ({role}): expected one column of this name, found several in "
-            f"{counted(len(twice), 'file')} ({examples(twice, 3)}): give the others another name"
+            f"{counted(len(repeated), 'file')} ({examples(repeated, 3)}): give the others another name"
         )
-    kinds = {key: str(schema.field(name).type) for key, schema in different.items()}
+    kinds = {key: str(schema.field(name).type) for key, schema in distinct.items()}
     by_type: dict[str, list[str]] = {}
     for path, schema in schemas:
         by_type.setdefault(kinds[id(schema)], []).append(path)
@@ -349,8 +353,8 @@ def _usable(role: str, kind: pa.DataType) -> bool:
         return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
-    return number or (role == "label" and pa.types.is_boolean(kind))
+    numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return numeric or (role == "label" and pa.types.is_boolean(kind))
 
 
 _T = TypeVar("_T")
@@ -359,51 +363,53 @@ _T = TypeVar("_T")
 def neighbours(
     items: Iterable[_T], size: Callable[[_T], int], most_size: int, most: int = sys.maxsize
 ) -> Iterator[tuple[_T, ...]]:
-    """Groups of neighbours, in order: each has as many as the limits allow, and one at least."""
+    """Group consecutive items: each group gets as many as the limits on size and number allow, but at least one."""
     group: list[_T] = []
-    held = 0
+    group_size = 0
     for item in items:
-        own = size(item)
-        if group and (len(group) >= most or held + own > most_size):
+        item_size = size(item)
+        if group and (len(group) >= most or group_size + item_size > most_size):
             yield tuple(group)
-            group, held = [], 0
+            group, group_size = [], 0
         group.append(item)
-        held += own
+        group_size += item_size
     if group:
         yield tuple(group)
 
 
 def cut(log: Log, rows: int) -> list[tuple[Piece, ...]]:
-    """Cut a log into tasks of about `rows` rows: runs of row groups, of several files where they are small.
+    """Cut a log into tasks of about `rows` rows: consecutive row groups, from several files if these are small.
 
-    A row group is never cut: a task that holds a larger one reads it batch by batch.
+    A row group is never cut; a task reads a larger one batch by batch.
     """
     groups = [
-        (file, (place, start, count))
+        (file, (index, start, count))
         for file in log.files
-        for place, (start, count) in enumerate(
+        for index, (start, count) in enumerate(
             zip(accumulate((0, *file.row_groups)), file.row_groups, strict=False)
         )
         if count
     ]
 
-    def piece(path: str, own: Iterable[tuple[LogFile, tuple[int, int, int]]]) -> Piece:
-        files, found = zip(*own, strict=True)
-        places, starts, counts = zip(*found, strict=True)
-        return files[0].piece(places, starts[0], sum(counts))
+    def piece(path: str, run: Iterable[tuple[LogFile, tuple[int, int, int]]]) -> Piece:
+        files, groups_found = zip(*run, strict=True)
+        indices, starts, counts = zip(*groups_found, strict=True)
+        return files[0].piece(indices, starts[0], sum(counts))
 
     tasks = neighbours(groups, lambda group: group[1][2], rows)
-    return [tuple(piece(*own) for own in groupby(task, lambda group: group[0].path)) for task in tasks]
+    return [tuple(piece(*run) for run in groupby(task, lambda group: group[0].path)) for task in tasks]
 
 
 class Rows(NamedTuple):
-    """A batch of rows as arrays, with what is unusable marked.
+    """Batch of rows as arrays.
 
-    score : float64 array, NaN where null. label : uint8 array: 0, 1, or one of the codes below.
-    weight : float64 array, NaN where null; or None. batch : the Arrow batch, for a second look.
-    day : int32 array, days since 1970-01-01 or one of the codes below; None where all rows are of one day.
-    code : int32 array, the segment of each row by an encoder's code; None where a log has no segments.
-    joined : what was found where labels lie in other files; otherwise None.
+    score : float64 array, NaN where null
+    label : uint8 array: 0, 1, or one of the codes below
+    weight : float64 array, NaN where null; or None
+    batch : the Arrow batch, for details of unusable rows
+    day : int32 array, days since 1970-01-01 or one of the codes below; None if all rows have the same day
+    code : int32 array, the encoder's code of each row's segment; None without segments
+    joined : result of the join with outcomes; None if labels are in the log
     """
 
     first_row: int
@@ -415,11 +421,11 @@ class Rows(NamedTuple):
     code: npt.NDArray[np.int32] | None = None
     joined: Joined | None = None
 
-    def some(self, which: slice | npt.NDArray[Any]) -> Rows:
-        """Some of the rows, of the same Arrow batch."""
-        score, label = self.score[which], self.label[which]
-        weight = None if self.weight is None else self.weight[which]
-        code = None if self.code is None else self.code[which]
+    def some(self, chosen: slice | npt.NDArray[Any]) -> Rows:
+        """Select rows; the Arrow batch stays the same."""
+        score, label = self.score[chosen], self.label[chosen]
+        weight = None if self.weight is None else self.weight[chosen]
+        code = None if self.code is None else self.code[chosen]
         return self._replace(score=score, label=label, weight=weight, code=code)
 
 
@@ -431,16 +437,16 @@ DAY_INVALID = DAY_NULL + 1
 
 
 def pieces_ahead(filesystem: Any, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, bytes | None]]:
-    """Yield pieces, with the contents if the file is a small one in a store; several are fetched at a time."""
+    """Yield pieces with the bytes of small remote files (otherwise None), which are fetched ahead concurrently."""
 
-    def fetched(piece: Piece) -> bytes | None:
-        if isinstance(filesystem, LocalFileSystem) or piece.seen.size > WHOLE_BYTES:
+    def fetch(piece: Piece) -> bytes | None:
+        if isinstance(filesystem, LocalFileSystem) or piece.state.size > WHOLE_BYTES:
             return None
-        with open_small(filesystem, piece.path, piece.seen) as content:
+        with open_small(filesystem, piece.path, piece.state) as content:
             return content
 
     remote = not isinstance(filesystem, LocalFileSystem)
-    return zip(pieces, together(fetched, pieces, remote=remote), strict=True)
+    return zip(pieces, together(fetch, pieces, remote=remote), strict=True)
 
 
 def read_rows(
@@ -450,14 +456,15 @@ def read_rows(
     matching: Any = None,
     content: bytes | None = None,
 ) -> Iterator[Rows]:
-    """The rows of a piece, batch by batch, with only the used columns read.
+    """Read the rows of a piece batch by batch, only the used columns.
 
-    matching : finds labels that lie in other files. content : of the file, where `pieces_ahead` has fetched it
+    matching : joins labels that are in other files
+    content : bytes of the file, if `pieces_ahead` has fetched them
 
     Raises
     ------
     InputRejectedError
-        If the file was changed, breaks off, or its pages do not decode.
+        The file was changed, is truncated, or has pages that cannot be decoded.
     """
     row = piece.first_row
     coded = [name for name in columns.segments if folder_tree.hive_value(piece.path, name) is None]
@@ -475,15 +482,15 @@ def read_piece(
     coded: Sequence[str] = (),
     content: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of a piece's rows, batch by batch; those of `folders` may be keys of its hive folders.
+    """Read columns of a piece batch by batch; those of `folders` may be keys of hive folders.
 
-    coded : see `open_parquet`. Otherwise as `read_rows`
+    coded : see `open_parquet`. content and errors : see `read_rows`
     """
-    with open_parquet(filesystem, piece.path, piece.seen, coded, content=content) as parquet:
-        there = parquet.schema_arrow.names
-        # Where folders have all of them, a column gives the number of rows.
-        own = [name for name in dict.fromkeys(names) if name in there or name not in folders] or there[:1]
-        for batch in read_batches(parquet, piece.path, own, piece.row_groups, BATCH_ROWS):
+    with open_parquet(filesystem, piece.path, piece.state, coded, content=content) as parquet:
+        present = parquet.schema_arrow.names
+        # If hive folders have all the columns, another column is read for the number of rows.
+        columns = [n for n in dict.fromkeys(names) if n in present or n not in folders] or present[:1]
+        for batch in read_batches(parquet, piece.path, columns, piece.row_groups, BATCH_ROWS):
             yield folder_tree.with_values(batch, piece.path, folders)
 
 
@@ -501,7 +508,7 @@ def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int, joined: 
 
 
 def numbers(column: pa.Array) -> npt.NDArray[np.float64]:
-    """A column of numbers as float64, NaN where null; without a copy where it is float64 and has no nulls."""
+    """Convert a column to float64, nulls to NaN; does not copy float64 without nulls."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     values = as_numpy(column).astype(np.float64, copy=False)
@@ -509,21 +516,21 @@ def numbers(column: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Labels as 0, 1, LABEL_NULL or LABEL_OTHER."""
+    """Convert a column of labels to codes: 0, 1, LABEL_NULL or LABEL_OTHER."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count == 0 and pa.types.is_boolean(column.type):
         return as_numpy(column).view(np.uint8)
-    plain = column.null_count == 0 and not pa.types.is_boolean(column.type)
-    values = as_numpy(column) if plain else numbers(column)
+    dense = column.null_count == 0 and not pa.types.is_boolean(column.type)
+    values = as_numpy(column) if dense else numbers(column)
     if values.dtype.itemsize == 1:
-        own = values.astype(np.uint8)
-        if own.max(initial=0) <= 1:
-            return own
+        labels = values.astype(np.uint8)
+        if labels.max(initial=0) <= 1:
+            return labels
     codes = (values == 1).astype(np.uint8)
-    other = (values != 0) & (values != 1)
-    if other.any():
-        codes[other] = LABEL_OTHER
+    invalid = (values != 0) & (values != 1)
+    if invalid.any():
+        codes[invalid] = LABEL_OTHER
     if column.null_count:
         codes[null_mask(column)] = LABEL_NULL
     return codes

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: their reasons, counts and examples, and where they are kept."""
+"""Unusable rows: their reasons, counts and examples, and the quarantine files."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Co
 EXAMPLES = 5
 
 BAD_PARTS = "bad-*.parquet"
-"""Pattern of the files that `write_part` writes in scratch space."""
+"""Pattern of the names of bad rows' files in scratch space (`write_part`)."""
 
 _USABLE, _WAITING = -1, -2
 
 
 @dataclass(frozen=True)
 class RowRules:
-    """Rules for rows that cannot be used.
+    """Rules for unusable rows.
 
     Parameters
     ----------
-    quarantine : whether to go on without them; otherwise one bad row rejects the log.
-    max_fraction : of all rows, in [0, 1]: more bad rows than this reject the log all the same.
-    keep : whether to write the bad rows as Parquet.
-    matched : whether some row must have an outcome, where labels are joined
+    quarantine : whether to continue without them; otherwise one bad row rejects the log
+    max_fraction : in [0, 1]: a larger fraction of bad rows rejects the log even with `quarantine`
+    keep : whether to write the bad rows as Parquet
+    matched : whether at least one row must have an outcome, if labels are joined
     """
 
     quarantine: bool = False
@@ -47,7 +47,7 @@ class RowRules:
 
 
 class Example(NamedTuple):
-    """A bad row."""
+    """Example of a bad row."""
 
     file: str
     row: int
@@ -59,30 +59,30 @@ class Example(NamedTuple):
 
 @dataclass
 class BadRows:
-    """Counts and examples by reason code; those of disjoint rows add up with `merge`."""
+    """Counts and examples of bad rows by reason code; `merge` adds those of other rows."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[Example]] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """Bad rows in all."""
+        """Number of bad rows."""
         return sum(self.counts.values())
 
     def merge(self, other: BadRows) -> None:
-        """Add the bad rows of rows that come after these."""
+        """Add the bad rows of later rows."""
         for reason, count in other.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
-            kept = self.examples.setdefault(reason, [])
-            kept += other.examples[reason][: EXAMPLES - len(kept)]
+            merged = self.examples.setdefault(reason, [])
+            merged += other.examples[reason][: EXAMPLES - len(merged)]
 
     def in_order(self) -> dict[str, int]:
-        """Counts in the order of the reason codes."""
+        """Return counts by reason, in the order of the reason codes."""
         return {reason: self.counts[reason] for reason in schema.REASONS if reason in self.counts}
 
 
 def usable(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Tell which rows of a batch can be used, wherever their day is known: see `find_bad`."""
+    """Return a mask of the usable rows of a batch; days are not checked (see `find_bad`)."""
     good = np.isfinite(rows.score) & (rows.label <= 1)
     if rows.weight is not None:
         good &= (rows.weight >= LOWEST_WEIGHT) & (rows.weight <= HIGHEST_WEIGHT)
@@ -90,13 +90,13 @@ def usable(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def find_bad(
-    rows: Rows, columns: Columns, file: str, among: npt.NDArray[np.bool_] | None = None
+    rows: Rows, columns: Columns, file: str, subset: npt.NDArray[np.bool_] | None = None
 ) -> tuple[BadRows, pa.Table]:
-    """The rows of a batch that cannot be used, each under its first reason, and as a quarantine table.
+    """Find the bad rows of a batch: count each under its first reason, and return them as a quarantine table.
 
-    Rows without a label are not among them: they are waiting for it.
+    Rows without a label are waiting for it and not bad.
 
-    among : the rows to look at; None: all.
+    subset : mask of the rows to check; None: all
     """
     score, weight, day = rows.score, rows.weight, rows.day
     tests = {
@@ -115,29 +115,29 @@ def find_bad(
         }
     if day is not None:
         tests |= {"date_null": day == DAY_NULL, "date_invalid": day == DAY_INVALID}
-    # Whatever else is the matter with it, a row without a label is waiting for it.
+    # A row without a label is waiting, even if its other values are bad.
     reason = np.where(rows.label == LABEL_NULL, np.int8(_WAITING), np.int8(_USABLE))
     names = list(tests)
-    for code, hit in enumerate(tests.values()):
-        reason[(reason == _USABLE) & hit] = code
-    if among is not None:
-        reason[~among] = _USABLE
+    for code, failed in enumerate(tests.values()):
+        reason[(reason == _USABLE) & failed] = code
+    if subset is not None:
+        reason[~subset] = _USABLE
     bad = np.flatnonzero(reason >= 0)
-    found = BadRows()
+    bad_rows = BadRows()
     for code, name in enumerate(names):
-        hits = np.flatnonzero(reason == code)
-        if hits.size:
-            found.counts[name] = int(hits.size)
+        indices = np.flatnonzero(reason == code)
+        if indices.size:
+            bad_rows.counts[name] = int(indices.size)
             column = getattr(columns, name.partition("_")[0])
-            found.examples[name] = [
+            bad_rows.examples[name] = [
                 Example(file, rows.first_row + int(i), f"{column}={rows.batch.column(column)[int(i)]}")
-                for i in hits[:EXAMPLES]
+                for i in indices[:EXAMPLES]
             ]
-    return found, _table(rows, columns, file, bad, [names[c] for c in reason[bad]])
+    return bad_rows, _quarantine_table(rows, columns, file, bad, [names[c] for c in reason[bad]])
 
 
-def _table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]) -> pa.Table:
-    def taken(name: str | None) -> pa.Array:
+def _quarantine_table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]) -> pa.Table:
+    def take(name: str | None) -> pa.Array:
         if name is None:
             return pa.nulls(bad.size, pa.float64())
         column = rows.batch.column(name).take(pa.array(bad))
@@ -146,28 +146,28 @@ def _table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]
         return column.cast(pa.float64(), safe=False)
 
     data = [
-        # A name need not be UTF-8.
+        # A path need not be valid UTF-8.
         pa.array([file.encode("utf-8", "backslashreplace").decode()] * bad.size, pa.string()),
         pa.array(rows.first_row + bad, pa.int64()),
         pa.array(reasons, pa.string()),
-        taken(columns.score),
-        taken(columns.label),
-        taken(columns.weight),
+        take(columns.score),
+        take(columns.label),
+        take(columns.weight),
     ]
     return pa.Table.from_arrays(data, schema=schema.QUARANTINE)
 
 
-_OTHER_OUTCOMES = 0.1
-"""Share of rows with other labels above which the log is one of other outcomes, and no row of it is just bad."""
+_MOST_OTHER_LABELS = 0.1
+"""Fraction of rows with labels other than 0 and 1 above which the outcome itself is taken to be not binary."""
 
 
 def check(bad: BadRows, rows: int, rules: RowRules) -> None:
-    """Reject the log if its bad rows are more than the rules allow.
+    """Reject the log if it has more bad rows than the rules allow.
 
     Raises
     ------
     InputRejectedError
-        With the count and examples of each reason, and what to do.
+        The message has the count and examples for each reason, and advice.
     """
     if bad.total == 0 or (rules.quarantine and bad.total <= rules.max_fraction * rows):
         return
@@ -176,7 +176,7 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
         for reason, count in bad.in_order().items()
     ]
     other_labels = bad.in_order().get("label_not_0_or_1", 0)
-    if other_labels > _OTHER_OUTCOMES * rows:
+    if other_labels > _MOST_OTHER_LABELS * rows:
         head = (
             f"logcal calibrates binary outcomes: labels must be 0 or 1, and {other_labels:,} of {rows:,} rows have "
             "others. Name the column of the outcome (log.label); for a model of several classes make a label such as "
@@ -196,7 +196,7 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
 
 
 def waiting(rows: int) -> str:
-    """State the number of rows that wait for their label, to end a sentence on rows with."""
+    """Return a phrase with the number of rows that wait for their label, to append to a sentence; '' for none."""
     return f" ({rows:,} of them wait for their label)" if rows else ""
 
 
@@ -207,33 +207,33 @@ def write_part(tables: list[pa.Table], path: str) -> None:
 
 
 def check_place(output: Output, run_id: str) -> None:
-    """Check that a run's bad rows can be kept in `output`; nothing is changed.
+    """Check that a run's bad rows can be written to `output`, without changing anything.
 
     Raises
     ------
     ConfigError
-        Something else is there, or it cannot be written to.
+        The folder has other contents, or is not writable.
     """
     with suppress(NothingToDoError):
         output.check(run_id)
 
 
 def keep_parts(scratch: str, output: Output, run_id: str) -> int:
-    """Move the bad rows that tasks left in scratch to their place; return the number of files.
+    """Copy the bad rows that tasks wrote in scratch space to `output`; return the number of files.
 
-    They stay where an earlier attempt at the same run, which failed later on, has already left them.
+    Files from an earlier attempt at the same run, which failed later, are kept.
 
     Raises
     ------
     ConfigError, TemporaryError
-        The place cannot be written to.
+        `output` is not writable.
     """
-    place = Folder.at(scratch)
-    parts = place.matching(BAD_PARTS)
+    folder = Folder.at(scratch)
+    parts = folder.matching(BAD_PARTS)
     names = [f"part-{i:05d}.parquet" for i in range(len(parts))]
     with suppress(NothingToDoError), output.writing(run_id, names) as staging:
         for part, name in zip(parts, names, strict=True):
-            staging.copy(place, part, name)
+            staging.copy(folder, part, name)
         staging.files += names
         staging.facts = {"files": names}
     return len(parts)

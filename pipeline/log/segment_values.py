@@ -1,4 +1,4 @@
-"""Values of segment columns: which types they may have, their order, and rows to small codes."""
+"""Values of segment columns: their types, their order, and the codes of rows' segments."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ Codes = npt.NDArray[np.int32]
 
 
 class Keys(Sequence[Key]):
-    """Keys that are columns: of a million, tuples of Python's values take a second, and 100 MB.
+    """Sequence of keys stored as columns, since a million tuples take a second and 100 MB to make.
 
     Attributes
     ----------
-    columns : of values, each of its type
+    columns : one Arrow array of values for each column of the key
     """
 
     def __init__(self, columns: Sequence[pa.Array]) -> None:
         self.columns = list(columns)
 
     @cached_property
-    def _whole(self) -> list[Key]:
+    def _tuples(self) -> list[Key]:
         return keys_of(self.columns)
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._whole[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self._tuples[index]
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._whole)
+        return iter(self._tuples)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._whole == list(other)
+        return isinstance(other, Sequence) and self._tuples == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -54,11 +54,11 @@ class Keys(Sequence[Key]):
 
 MAX_SEGMENTS = 1_000_000
 MOST_BYTES = 1 << 16
-"""Most bytes of a segment's text: each stands in tables, pages and the memory of every task."""
+"""Most bytes of a segment's text, which tables, pages and the memory of each task contain."""
 
 
 def usable(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type can tell segments apart: strings, integers, booleans, dates."""
+    """Tell whether a column of this type can be a segment column: strings, integers, booleans, dates."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -67,36 +67,31 @@ def usable(kind: pa.DataType) -> bool:
 
 
 def order(key: Key) -> tuple[Any, ...]:
-    """Sorts keys: null first, then strings by code points, numbers by size, false before true, dates by time."""
+    """Sort key of segments: null first, strings by code points, numbers by size, false before true, dates by time."""
     return tuple((value is not None, value) for value in key)
 
 
 class Encoder:
-    """Gives the rows of one batch after the other codes: 0, 1, ... in the order in which segments appear.
-
-    Attributes
-    ----------
-    types : of the columns, known after the first batch, without dictionaries.
-    """
+    """Encoder of rows' segments, batch by batch, as codes 0, 1, ... in the order of their first appearance."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self._keys = names.Keys([_Coder(name) for name in columns])
 
     def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """The codes of a batch's rows.
+        """Return the codes of a batch's rows.
 
         Raises
         ------
         InputRejectedError
-            More than `MAX_SEGMENTS` segments, or text that is not UTF-8 or longer than `MOST_BYTES`.
+            There are more than `MAX_SEGMENTS` segments, or text is not UTF-8 or longer than `MOST_BYTES`.
         """
         columns = [batch.column(name) for name in self.columns]
         codes = self._keys.encode(columns)
         if len(self) > MAX_SEGMENTS:
             raise InputRejectedError(
-                f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out the "
-                "column that tells rows apart and not groups of them"
+                f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out "
+                "columns that identify rows instead of groups of rows"
             )
         return codes
 
@@ -105,7 +100,7 @@ class Encoder:
 
     @property
     def types(self) -> tuple[pa.DataType, ...]:
-        """Types of the columns, known after the first batch, without dictionaries."""
+        """Types of the columns without dictionary encoding, known after the first batch."""
         return tuple(coder.type for coder in self._keys.tables)
 
     @property
@@ -115,7 +110,7 @@ class Encoder:
         return list(zip(*values, strict=True))
 
     def values_of(self, codes: Integers) -> list[pa.Array]:
-        """The values of codes, of each column."""
+        """Return the values of codes as one array for each column."""
         coders = self._keys.tables
         if len(coders) == 1 and np.array_equal(codes, np.arange(len(self))):
             return [coders[0].values]
@@ -123,54 +118,54 @@ class Encoder:
         return [coder.values.take(as_column(column)) for coder, column in members]
 
     def sort(self, present: Integers) -> tuple[Integers, list[Integers], list[pa.Array]]:
-        """Codes in the order of their segments.
+        """Sort codes by their segments.
 
         Returns
         -------
         codes : `present`, sorted
-        ranks : of each column, for each of the codes: where its value stands among the column's
-        values : of each column, by rank
+        ranks : for each column, the rank of each code's value among the column's values
+        values : for each column, its values by rank
         """
         orders = [coder.in_order() for coder in self._keys.tables]
         members = zip(orders, self._keys.members(present), strict=True)
-        ranks = [_inverse(places)[column] for places, column in members]
+        ranks = [_inverse(order)[column] for order, column in members]
         if len(ranks) == 1 and present.size == orders[0].size:
-            # All of them: they are in order as their values are.
+            # With one column and all codes, the order of segments is that of the values.
             by_segment = _inverse(present)[orders[0]]
         else:
             by_segment = np.lexsort(ranks[::-1])
         in_order = zip(self._keys.tables, orders, strict=True)
-        values = [coder.values.take(as_column(places)) for coder, places in in_order]
+        values = [coder.values.take(as_column(order)) for coder, order in in_order]
         return present[by_segment], [column[by_segment] for column in ranks], values
 
 
-def _inverse(places: Integers) -> Integers:
-    """Return the position of each place among all."""
-    found = np.empty_like(places)
-    found[places] = np.arange(places.size)
-    return found
+def _inverse(permutation: Integers) -> Integers:
+    """Return the inverse of a permutation."""
+    inverse = np.empty_like(permutation)
+    inverse[permutation] = np.arange(permutation.size)
+    return inverse
 
 
 class _Coder:
-    """Values of one column to codes, in the order of their appearance.
+    """Encoder of the values of one column, in the order of their first appearance.
 
     Attributes
     ----------
-    type : of the column, known after the first batch, without dictionary.
+    type : type of the column without dictionary encoding, known after the first batch
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.type: pa.DataType = pa.null()
         self._table: names.Texts | names.Numbers | None = None
-        # Null has the code that was the next when it came first; the table's own go round it.
+        # The first null gets the next free code; codes of the table from there on are shifted by 1.
         self._null = -1
-        self._array = pa.nulls(0)
+        self._values = pa.nulls(0)
         self._dictionary: pa.Array | None = None
-        self._known = np.empty(0, np.int32)
+        self._codes = np.empty(0, np.int32)
 
     def encode(self, column: pa.Array) -> Codes:
-        """The codes of a column's values."""
+        """Return the codes of a column's values."""
         if pa.types.is_dictionary(column.type):
             return self._encode_dictionary(column)
         if pa.types.is_null(column.type):
@@ -188,19 +183,19 @@ class _Coder:
 
     def _encode_dictionary(self, column: pa.DictionaryArray) -> Codes:
         dictionary = column.dictionary
-        # The batches of a row group share one dictionary, each a copy of it, which may grow at its end.
-        known = self._dictionary
-        seen = 0
-        if known is not None and dictionary.slice(0, len(known)).equals(known):
-            seen = len(known)
-        if seen < len(dictionary) or known is None:
-            self._known = np.concatenate([self._known[:seen], self.encode(dictionary.slice(seen))])
+        # Batches of a row group have copies of one dictionary, which may grow at its end.
+        previous = self._dictionary
+        shared = 0
+        if previous is not None and dictionary.slice(0, len(previous)).equals(previous):
+            shared = len(previous)
+        if shared < len(dictionary) or previous is None:
+            self._codes = np.concatenate([self._codes[:shared], self.encode(dictionary.slice(shared))])
             self._dictionary = dictionary
         if column.indices.null_count == 0:
-            return self._known[as_numpy(column.indices)]
+            return self._codes[as_numpy(column.indices)]
         missing = null_mask(column.indices)
-        indices = np.where(missing, len(self._known), as_numpy(column.indices).astype(np.int64))
-        return np.append(self._known, np.int32(self._code_of_null()))[indices]
+        indices = np.where(missing, len(self._codes), as_numpy(column.indices).astype(np.int64))
+        return np.append(self._codes, np.int32(self._code_of_null()))[indices]
 
     def _code_of_null(self) -> int:
         if self._null < 0:
@@ -208,15 +203,15 @@ class _Coder:
         return self._null
 
     def _codes_of(self, values: pa.Array) -> Codes:
-        """The codes of values, none of which is null."""
+        """Return the codes of values without nulls."""
         if isinstance(self._table, names.Texts):
-            before = len(self._table)
+            count = len(self._table)
             codes = self._table.encode(values)
-            if len(self._table) > before:
-                self._check(self._table.values(before, len(self._table)))
+            if len(self._table) > count:
+                self._check(self._table.values(count, len(self._table)))
         else:
             assert self._table is not None
-            codes = self._table.encode(as_numpy(values.cast(_whole(values.type))).astype(np.int64))
+            codes = self._table.encode(as_numpy(values.cast(_integer_type(values.type))).astype(np.int64))
         return codes if self._null < 0 else codes + (codes >= self._null).astype(np.int32)
 
     def _check(self, texts: pa.Array) -> None:
@@ -244,42 +239,42 @@ class _Coder:
     @property
     def values(self) -> pa.Array:
         """Value of each code."""
-        if len(self._array) < len(self):
+        if len(self._values) < len(self):
             if isinstance(self._table, names.Texts):
-                own = self._table.values(0, len(self._table))
+                values = self._table.values(0, len(self._table))
             else:
                 assert self._table is not None
-                # Through the column's own type: the largest unsigned numbers are negative here.
-                kind = _whole(self.type)
-                own = as_column(self._table.numbers.astype(kind.to_pandas_dtype())).cast(self.type)
-            parts = [own]
+                # Cast to the column's type first, since the table holds large unsigned numbers as negative ones.
+                integer_type = _integer_type(self.type)
+                values = as_column(self._table.numbers.astype(integer_type.to_pandas_dtype())).cast(self.type)
+            parts = [values]
             if self._null >= 0:
-                parts = [own.slice(0, self._null), pa.nulls(1, self.type), own.slice(self._null)]
-            self._array = pa.concat_arrays(parts)
-        return self._array
+                parts = [values.slice(0, self._null), pa.nulls(1, self.type), values.slice(self._null)]
+            self._values = pa.concat_arrays(parts)
+        return self._values
 
     def in_order(self) -> Integers:
-        """The codes in the order of their values, null first."""
-        # Takes some hundredths of a second to import, and only segments need it.
+        """Return the codes in the order of their values, null first."""
+        # Imported here because it takes some hundredths of a second, and only segments need it.
         import pyarrow.compute as pc
 
-        # Text in UTF-8 has the order of its code points.
+        # The order of UTF-8 bytes is that of code points.
         return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
 
 
-def _whole(kind: pa.DataType) -> pa.DataType:
-    return pa.int32() if pa.types.is_date32(kind) else kind
+def _integer_type(arrow_type: pa.DataType) -> pa.DataType:
+    return pa.int32() if pa.types.is_date32(arrow_type) else arrow_type
 
 
 class Numbered(NamedTuple):
-    """The distinct keys of Arrow columns, level by level: of the first column, of the first two, ...
+    """Distinct keys of Arrow columns by level: keys of the first column, of the first two columns, ...
 
     Attributes
     ----------
-    types : of the columns
-    keys : of each level, in the order of `order`
-    of : int32 arrays: of each level, the place of each key of all columns among the level's
-    codes : int32 array: of each row, the place of its key of all columns
+    types : types of the columns
+    keys : keys of each level, in the order of `order`
+    of : int32 array for each level: the position, among the level's keys, of each key of the last level
+    codes : int32 array: the position of each row's key among those of the last level
     """
 
     types: tuple[pa.DataType, ...]
@@ -289,39 +284,39 @@ class Numbered(NamedTuple):
 
 
 def number(columns: Sequence[pa.Array]) -> Numbered:
-    """The distinct keys of Arrow columns.
+    """Find the distinct keys of Arrow columns, and number the rows by key.
 
     Raises
     ------
     InputRejectedError
-        More than `MAX_SEGMENTS`.
+        There are more than `MAX_SEGMENTS` keys.
     """
-    places_of = [str(i) for i in range(len(columns))]
-    encoder = Encoder(places_of)
-    codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), places_of))
+    names_by_position = [str(i) for i in range(len(columns))]
+    encoder = Encoder(names_by_position)
+    codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), names_by_position))
     in_order, ranks, values = encoder.sort(np.arange(len(encoder)))
-    places = np.empty(in_order.size, np.int32)
-    places[in_order] = np.arange(in_order.size)
-    keys, of = [], []
+    positions = np.empty(in_order.size, np.int32)
+    positions[in_order] = np.arange(in_order.size)
+    keys, ancestors = [], []
     changes = np.zeros(in_order.size, np.bool_)
     for level in range(1, len(columns) + 1):
         changes = changes | (np.diff(ranks[level - 1], prepend=-1) != 0)
         first = np.flatnonzero(changes)
-        own = [_at(column, rank[first]) for column, rank in zip(values[:level], ranks[:level], strict=True)]
-        keys.append(Keys(own))
-        of.append((np.cumsum(changes) - 1).astype(np.int32))
-    return Numbered(encoder.types, keys, of, places[codes])
+        pairs = zip(values[:level], ranks[:level], strict=True)
+        keys.append(Keys([_take(column, rank[first]) for column, rank in pairs]))
+        ancestors.append((np.cumsum(changes) - 1).astype(np.int32))
+    return Numbered(encoder.types, keys, ancestors, positions[codes])
 
 
-def _at(column: pa.Array, places: Integers) -> pa.Array:
-    """The values at places; all of them, mostly."""
-    if np.array_equal(places, np.arange(len(column))):
+def _take(column: pa.Array, positions: Integers) -> pa.Array:
+    """Take the values at positions, without a copy if these are all positions."""
+    if np.array_equal(positions, np.arange(len(column))):
         return column
-    return column.take(as_column(places))
+    return column.take(as_column(positions))
 
 
 def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Keys as Arrow columns."""
+    """Convert keys to Arrow columns."""
     if isinstance(keys, Keys) and [column.type for column in keys.columns] == list(types):
         return keys.columns
-    return [column_of([key[i] for key in keys], kind) for i, kind in enumerate(types)]
+    return [column_of([key[i] for key in keys], arrow_type) for i, arrow_type in enumerate(types)]

@@ -1,4 +1,4 @@
-"""Tables of Delta Lake, Apache Iceberg and Apache Hudi: which folders are such, and the files that are live in them.
+"""Tables of Delta Lake, Apache Iceberg and Apache Hudi: recognising them, and listing the live files of a snapshot.
 
 Their folders also hold files with deleted or superseded rows, which a plain Parquet reader would return.
 """
@@ -34,10 +34,14 @@ _MARKS = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A table as it was at one version.
+    """Version of a table.
 
-    format : 'Delta' or 'Iceberg'. version : the table's own number of it. paths : of the live files.
-    fields : of an Iceberg table, the name of each column and the number by which its files know it.
+    Attributes
+    ----------
+    format : 'Delta' or 'Iceberg'
+    version : version number or snapshot id in the table's log
+    paths : paths of the live files
+    fields : name and field id of each column of an Iceberg table
     """
 
     format: str
@@ -46,12 +50,12 @@ class Snapshot:
     fields: tuple[tuple[str, int], ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """For manifests, and for the identity of a run."""
+        """Return JSON values for manifests and for the identity of a run."""
         return {"format": self.format, "version": self.version}
 
 
 def table_in(names: Iterable[str]) -> tuple[str, str] | None:
-    """The format of a table among relative paths, and the folder that it is ('' for the root); None without one."""
+    """Find a table among relative paths: return its format and folder ('' for the root), or None."""
     for name in names:
         for format_, mark in _MARKS:
             match = mark.match(name)
@@ -61,10 +65,10 @@ def table_in(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def table_above(filesystem: Any, path: str) -> tuple[str, str] | None:
-    """The format and folder of a table that a folder is a part of: of its parent, or above its hive folders."""
+    """Find a table that contains a folder, directly or above its hive folders; return its format and folder."""
     folder = path.rstrip("/")
     while "/" in folder.strip("/"):
-        inside = "=" in folder.rpartition("/")[2]
+        is_hive_folder = "=" in folder.rpartition("/")[2]
         folder = folder.rpartition("/")[0]
         marks = [f"{folder}/{name}" for name in ("_delta_log", ".hoodie", "metadata")]
         remote = not isinstance(filesystem, LocalFileSystem)
@@ -72,27 +76,29 @@ def table_above(filesystem: Any, path: str) -> tuple[str, str] | None:
         if delta or hudi:
             return DELTA if delta else HUDI, folder
         if metadata and table_in(
-            f"metadata/{found.rpartition('/')[2]}"
-            for found in filesystem.ls(f"{folder}/metadata", detail=False)
+            f"metadata/{entry.rpartition('/')[2]}"
+            for entry in filesystem.ls(f"{folder}/metadata", detail=False)
         ):
             return ICEBERG, folder
-        if not inside:
+        if not is_hive_folder:
             return None
     return None
 
 
 def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
-    """The newest snapshot of the table that a folder is.
+    """Read the newest snapshot of the table in a folder.
 
     Raises
     ------
+    ConfigError
+        The package that reads the format is not installed.
     InputRejectedError
-        Its format cannot be read (here), or not without reading deletions as well.
+        The table cannot be read, or its live files contain deleted rows.
     """
     if format_ == HUDI:
         raise InputRejectedError(
-            f"{folder} is a Hudi table, whose files hold superseded rows too: write the rows that are wanted as plain "
-            "Parquet, and give log.path that folder"
+            f"{folder} is a Hudi table, whose files hold superseded rows too: write the wanted rows as plain Parquet, "
+            "and give log.path that folder"
         )
     try:
         return (_delta if format_ == DELTA else _iceberg)(filesystem, folder)
@@ -101,36 +107,36 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
             f"{folder} is a table of format {format_}, whose files hold deleted and superseded rows too: "
             f"pip install {_EXTRAS[format_]} to read the live ones"
         ) from None
-    except Exception as error:  # noqa: BLE001 - the libraries' own kinds of errors are not known here
+    except Exception as error:  # noqa: BLE001 - the libraries may raise errors of any type
         fault = as_fault(error, folder)
         if fault is not None:
             raise fault from None
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise InputRejectedError(
-            f"{folder}: expected a table of format {format_}, found one that cannot be read ({said})"
+            f"{folder}: expected a table of format {format_}, found one that cannot be read ({message})"
         ) from None
 
 
-def own_columns(schema: pa.Schema, fields: Sequence[tuple[str, int]]) -> pa.Schema:
-    """The schema of a table's file, without columns that are not the table's of the same name.
+def without_reused_names(schema: pa.Schema, fields: Sequence[tuple[str, int]]) -> pa.Schema:
+    """Rename the columns of a file whose field id is not that of the table's column of the same name.
 
-    A column that was dropped and added again, or renamed, has another number in older files: their rows belong to
-    another column. Files without numbers are known by names, as Iceberg does it.
+    A column that was dropped and added again, or renamed, has another field id in older files, where the name belongs
+    to another column. Columns of files without field ids are matched by name, as in Iceberg.
     """
-    numbers = dict(fields)
-    found = []
+    ids = dict(fields)
+    columns = []
     for field in schema:
-        number = (field.metadata or {}).get(b"PARQUET:field_id")
-        if numbers and number is not None and numbers.get(field.name) != int(number):
+        field_id = (field.metadata or {}).get(b"PARQUET:field_id")
+        if ids and field_id is not None and ids.get(field.name) != int(field_id):
             field = field.with_name(
-                f"{field.name} (another column of the table: its number is {int(number)})"
+                f"{field.name} (another column of the table: its field id is {int(field_id)})"
             )
-        found.append(field)
-    return pa.schema(found, schema.metadata)
+        columns.append(field)
+    return pa.schema(columns, schema.metadata)
 
 
-def part_of(format_: str, folder: str, path: str) -> str:
-    """Describe the fault of a path inside a table, or around one."""
+def overlap(format_: str, folder: str, path: str) -> str:
+    """Describe the problem that a path lies inside a table or contains one."""
     return (
         f"{path} overlaps the {format_} table {folder}, whose files hold deleted and superseded rows too: give "
         "log.path the table's own folder"
@@ -140,7 +146,7 @@ def part_of(format_: str, folder: str, path: str) -> str:
 def _delta(filesystem: Any, folder: str) -> Snapshot:
     from deltalake import DeltaTable
 
-    # The library has clients of its own, which know nothing of storage.options: it reads a copy of a store's log.
+    # deltalake has its own storage clients, which ignore storage.options; so it reads a local copy of a remote log.
     local = isinstance(filesystem, LocalFileSystem)
     with nullcontext(folder) if local else tempfile.TemporaryDirectory(prefix="logcal-") as root:
         if not local:
@@ -149,9 +155,9 @@ def _delta(filesystem: Any, folder: str) -> Snapshot:
         features = set(table.protocol().reader_features or ())
         mapping = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
         if "deletionVectors" in features or mapping != "none":
-            what = "deletion vectors" if "deletionVectors" in features else "column mapping"
+            feature = "deletion vectors" if "deletionVectors" in features else "column mapping"
             raise InputRejectedError(
-                f"{folder}: expected a Delta table whose live files hold live rows only, found one with {what}: "
+                f"{folder}: expected a Delta table whose live files hold live rows only, found one with {feature}: "
                 "rewrite it without (purge), or write the wanted rows as plain Parquet"
             )
         files = (uri.removeprefix("file://") for uri in table.file_uris())
@@ -166,13 +172,13 @@ def _iceberg(filesystem: Any, folder: str) -> Snapshot:
 
     from pipeline.log.iceberg_files import FilesOfIceberg
 
-    found = [path.rpartition("/")[2] for path in filesystem.ls(f"{folder}/metadata", detail=False)]
-    names = sorted((name for name in found if name.endswith(".metadata.json")), key=_number)
-    same = [name for name in names if _number(name) == _number(names[-1])]
-    if len(same) > 1:
+    entries = [path.rpartition("/")[2] for path in filesystem.ls(f"{folder}/metadata", detail=False)]
+    names = sorted((name for name in entries if name.endswith(".metadata.json")), key=_metadata_version)
+    newest = [name for name in names if _metadata_version(name) == _metadata_version(names[-1])]
+    if len(newest) > 1:
         raise InputRejectedError(
-            f"{folder}: expected one metadata file of each number, found {examples(same)}: which is the table's only "
-            "its catalog knows; move the others away"
+            f"{folder}: expected one metadata file of each version, found {examples(newest)}: only the table's "
+            "catalog knows the current one; move the others away"
         )
     location = Folder(filesystem, folder).located(f"metadata/{names[-1]}")
     files_of = FilesOfIceberg({})
@@ -196,16 +202,16 @@ def _iceberg(filesystem: Any, folder: str) -> Snapshot:
     return Snapshot(ICEBERG, snapshot.snapshot_id, paths, fields)
 
 
-def _number(name: str) -> int:
+def _metadata_version(name: str) -> int:
     digits = re.match(r"v?(\d+)", name)
     return int(digits[1]) if digits else -1
 
 
 def _paths(filesystem: Any, urls: Iterable[str]) -> tuple[str, ...]:
-    """URLs as the file system's own paths; a table may write its names with or without escapes."""
-    found = []
+    """Convert URLs to paths of the file system; tables may write names with or without percent escapes."""
+    paths = []
     for url in urls:
         path = filesystem._strip_protocol(url)
-        plain = unquote(path)
-        found.append(plain if plain != path and filesystem.exists(plain) else path)
-    return tuple(sorted(found))
+        unescaped = unquote(path)
+        paths.append(unescaped if unescaped != path and filesystem.exists(unescaped) else path)
+    return tuple(sorted(paths))

@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as Parquet's footers and page headers need it.
+"""Thrift's compact protocol: the part that Parquet's footers and page headers use.
 
 Values stay encoded until they are needed: a struct is a dict from field number to (type, bytes), so unknown fields pass
 through unchanged. Source: the Apache Thrift specification, "Thrift compact protocol encoding".
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 Fields = dict[int, tuple[int, bytes]]
-"""Fields of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
+"""Fields of a struct: field number to (type, encoded value). The types 1 and 2 stand for true and false."""
 
 Read = Callable[[bytes, int], int]
-"""Reads the value that starts somewhere in these bytes, and returns its end."""
+"""Function that reads the value at a position of the bytes and returns its end."""
 
 _LARGEST_BOOLEAN = 2
 _NUMBERS = (I32, I64, I16)
@@ -23,7 +23,7 @@ _FIXED_SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned number and where it ends."""
+    """Read an unsigned number; return it and its end."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -35,7 +35,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned number, encoded."""
+    """Encode an unsigned number."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -45,24 +45,24 @@ def varint(value: int) -> bytes:
 
 
 def read_integer(data: bytes, at: int = 0) -> int:
-    """A signed number of 16, 32 or 64 bits."""
+    """Read a signed number of 16, 32 or 64 bits."""
     value, _ = read_varint(data, at)
     return (value >> 1) ^ -(value & 1)
 
 
 def integer(value: int) -> bytes:
-    """A signed number of at most 64 bits, encoded."""
+    """Encode a signed number of at most 64 bits."""
     return varint((value << 1) ^ (value >> 63))
 
 
 def read_binary(data: bytes, at: int = 0) -> bytes:
-    """A byte string."""
+    """Read a byte string."""
     size, at = read_varint(data, at)
     return data[at : at + size]
 
 
 def binary(value: bytes) -> bytes:
-    """A byte string, encoded."""
+    """Encode a byte string."""
     return varint(len(value)) + value
 
 
@@ -95,9 +95,9 @@ def _skip_list(data: bytes, at: int) -> int:
 
 
 def _check_room(data: bytes, at: int, count: int) -> None:
-    """Raise IndexError where so many values do not fit into what is left: each takes a byte at least.
+    """Raise IndexError if the remaining bytes cannot hold `count` values of at least a byte each.
 
-    Some are stepped over without a look at them, for as long as a damaged number says.
+    Without this check, a count from a damaged file would make some loops run for very long.
     """
     if count > len(data) - at:
         raise IndexError(f"{count} values in {len(data) - at} bytes at byte {at}")
@@ -117,7 +117,7 @@ def _skip_struct(data: bytes, at: int) -> int:
         if head < 0x10:
             _, at = read_varint(data, at)
         kind = head & 0x0F
-        # Most are numbers and short strings: a call for each would take most of the time.
+        # Numbers and short strings are inlined: most values are such, and calls would take most of the time.
         if kind in _NUMBERS:
             while data[at] >= 0x80:
                 at += 1
@@ -146,9 +146,9 @@ def _skip_map(data: bytes, at: int) -> int:
 
 
 def read_struct(data: bytes, at: int = 0, nested: Mapping[int, Read] | None = None) -> tuple[Fields, int]:
-    """The fields of a struct and where it ends.
+    """Read the fields of a struct; return them and the struct's end.
 
-    nested : what else reads some fields, whose ends then need no search
+    nested : functions that read the fields with these numbers and return their ends
     """
     nested = nested or {}
     fields: Fields = {}
@@ -177,7 +177,7 @@ def read_struct(data: bytes, at: int = 0, nested: Mapping[int, Read] | None = No
 
 
 def struct(fields: Fields) -> bytes:
-    """A struct, encoded."""
+    """Encode a struct."""
     parts = []
     last = 0
     for number in sorted(fields):
@@ -193,7 +193,7 @@ def struct(fields: Fields) -> bytes:
 
 
 def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
-    """The elements' type, their number, and where the first one starts."""
+    """Read a list's header: the type of the elements, their number, and the start of the first."""
     head = data[at]
     count, at = head >> 4, at + 1
     if count == _LONG_LIST:
@@ -202,7 +202,7 @@ def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def read_list(data: bytes, at: int = 0) -> list[bytes]:
-    """The elements of a list, each still encoded."""
+    """Read the elements of a list, without decoding them."""
     kind, count, at = _list_header(data, at)
     _check_room(data, at, count)
     elements = []
@@ -225,14 +225,14 @@ def read_structs(data: bytes, at: int, read: Read) -> int:
 
 
 def list_of(kind: int, elements: list[bytes]) -> bytes:
-    """A list of encoded elements, encoded."""
+    """Encode a list of encoded elements."""
     return _encode_list(kind, len(elements), b"".join(elements))
 
 
 def extended_list(data: bytes, elements: list[bytes]) -> bytes:
-    """An encoded list with more elements at its end."""
+    """Append encoded elements to an encoded list."""
     kind, count, start = _list_header(data, 0)
-    # Writers may give an empty list any element type; Parquet's lists that are extended here hold structs.
+    # Writers may give an empty list any element type; the lists extended here contain structs.
     return _encode_list(kind if count else STRUCT, count + len(elements), data[start:] + b"".join(elements))
 
 

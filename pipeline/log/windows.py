@@ -1,8 +1,7 @@
-"""Windows: the days of a log that are used, and the days that each row group holds.
+"""Windows: the days of a log that a job uses, and the days of each row group.
 
-A row group's days are known without reading it: from its file's hive folder (`date=2026-01-31/`), or from the
-smallest and largest value that the footer has for the column. Only row groups of several days are divided while
-they are read.
+The days of a row group are known without reading it, from the hive folder of its file (`date=2026-01-31/`) or from the
+column's minimum and maximum in the footer. Only rows of row groups with several days are assigned to days one by one.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
-_PLAIN = re.compile(r"(\d{4})(\d\d)(\d\d)")
+_DIGITS = re.compile(r"(\d{4})(\d\d)(\d\d)")
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
 DAY = 86_400_000_000
 """Microseconds."""
-_STORED = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
-_KINDS = "dates, timestamps, integers such as 20260131 or text such as 2026-01-31"
+_TO_MICROSECONDS = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
+_DAY_FORMATS = "dates, timestamps, integers such as 20260131 or text such as 2026-01-31"
 
 
 def day_number(day: dt.date) -> int:
-    """Days since 1970-01-01."""
+    """Return the number of days since 1970-01-01."""
     return day.toordinal() - _EPOCH
 
 
 def day_of(number: int) -> dt.date:
-    """The day with a number."""
+    """Return the day with a number; see `day_number`."""
     return dt.date.fromordinal(number + _EPOCH)
 
 
 def parse_day(text: str) -> dt.date | None:
-    """The day of a text: 2026-01-31, 20260131, or an ISO date and time, whose day is the one that is written."""
-    match = _ISO.fullmatch(text) or _PLAIN.fullmatch(text)
+    """Parse a day: 2026-01-31, 20260131, or an ISO date and time, whose time zone is ignored."""
+    match = _ISO.fullmatch(text) or _DIGITS.fullmatch(text)
     if match is None:
         return None
     try:
@@ -59,18 +58,19 @@ def parse_day(text: str) -> dt.date | None:
 
 
 Days = tuple[int, int, bool]
-"""The first and the last day of rows, since 1970-01-01, and whether they must be read to know the day of each."""
+"""First and last day of rows (since 1970-01-01), and whether the day of each row must be read from the column."""
 
 
 class GroupDays(NamedTuple):
-    """A row group, and the days of its rows.
+    """Row group and the days of its rows.
 
-    place : among the file's row groups. start : number of its first row in the file.
-    first, last : days since 1970-01-01.
-    mixed : whether its rows must be read to know the day of each.
+    position : index among the file's row groups
+    start : number of rows before it in the file
+    first, last : days since 1970-01-01
+    mixed : whether the day of each row must be read from the column
     """
 
-    place: int
+    position: int
     start: int
     rows: int
     first: int
@@ -79,7 +79,7 @@ class GroupDays(NamedTuple):
 
 
 class DatedFile(NamedTuple):
-    """A file of a log, and the days of its row groups. Row groups without rows are left out."""
+    """File of a log, and the days of its row groups except empty ones."""
 
     file: LogFile
     groups: tuple[GroupDays, ...]
@@ -87,14 +87,14 @@ class DatedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Days of a log.
+    """Window: a range of days of a log.
 
     Attributes
     ----------
-    column : of the log, or key of its hive folders
-    first, last : the days, both included, as days since 1970-01-01
-    log : the log's files that may have rows of these days
-    files : the same, with the days of their row groups
+    column : date column of the log, or key of its hive folders
+    first, last : first and last day (inclusive), as days since 1970-01-01
+    log : the log restricted to files that may have rows of these days
+    files : these files, with the days of their row groups
     """
 
     column: str
@@ -105,16 +105,16 @@ class Window:
 
     @property
     def days(self) -> range:
-        """All days."""
+        """The days, as days since 1970-01-01."""
         return range(self.first, self.last + 1)
 
     @property
     def mixed(self) -> bool:
-        """True if the column must be read for some rows."""
+        """True if the column must be read for some row groups."""
         return any(group.mixed for file in self.files for group in file.groups)
 
     def groups(self, day: int) -> Iterator[tuple[LogFile, GroupDays]]:
-        """The row groups that may have rows of a day."""
+        """Yield the row groups that may have rows of a day."""
         for file, groups in self.files:
             for group in groups:
                 if group.first <= day <= group.last:
@@ -127,21 +127,20 @@ def open_window(
     column: str,
     length: int,
     until: dt.date | None,
-    without: Collection[str] = (),
+    skip: Collection[str] = (),
 ) -> Window:
-    """Open a log as `open_log` does, and choose its last days as `choose_window` does.
+    """Open a log (`open_log`), and choose its last days (`choose_window`).
 
-    Files whose hive folders say that they are of other days are not opened: of a log that has grown for years a window
-    has few.
+    Files whose hive folders are of other days are not opened, since the window may be a small part of a long log.
 
     Raises
     ------
     InputRejectedError
-        See there.
+        See `open_log` and `choose_window`.
     """
     newest: list[int] = []
 
-    def recent(files: Sequence[LogFile]) -> Sequence[LogFile]:
+    def in_window(files: Sequence[LogFile]) -> Sequence[LogFile]:
         days = [_hive_day(file.path, column) for file in files]
         newest.append(max((day for day in days if day is not None), default=0))
         last = newest[0] if until is None else day_number(until)
@@ -149,40 +148,40 @@ def open_window(
         return [file for file, day in zip(files, days, strict=True) if day is None or day in inside]
 
     try:
-        window = choose_window(open_log(paths, columns, without, recent), column, length, until)
+        window = choose_window(open_log(paths, columns, skip, in_window), column, length, until)
     except InputRejectedError:
-        # Said of all files, below: days are given, perhaps, that the log does not have.
+        # Repeated below for all files, since the window may have days that the log lacks.
         window = None
-    # Files of the newest days may be without rows.
+    # The files of the newest days may have no rows.
     if window is not None and (until is not None or window.last >= newest[0]):
         return window
-    return choose_window(open_log(paths, columns, without), column, length, until)
+    return choose_window(open_log(paths, columns, skip), column, length, until)
 
 
 def _hive_day(path: str, column: str) -> int | None:
-    """The day that a file's folders give; None where they give none."""
+    """Return the day in a file's hive folders; None without one."""
     day = parse_day(hive_value(path, column) or "")
     return None if day is None else day_number(day)
 
 
 def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> Window:
-    """The last days of a log.
+    """Choose the last days of a log.
 
     Parameters
     ----------
     log : Log
-    column : a column with dates, timestamps (those with a time zone count in UTC), integers such as 20260131 or
-        text such as 2026-01-31; or the key of hive folders
+    column : column with dates, timestamps (in UTC if they have a time zone), integers such as 20260131 or text such as
+        2026-01-31; or key of hive folders
     length : number of days
-    until : the last day; None: the latest day of the log
+    until : the last day; None: the newest day of the log
 
     Raises
     ------
     InputRejectedError
-        All problems at once: no such column; not dates; a file whose days cannot be known from its footer.
-        No row in the window.
+        All problems at once: a file without the column, with other values than dates, or with a footer that does not
+        tell its days. Or the window has no rows.
     """
-    files = _dated(log, column)
+    files = _date_files(log, column)
     log_first = min(group.first for file in files for group in file.groups)
     log_last = _newest(files)
     last = log_last if until is None else day_number(until)
@@ -198,33 +197,33 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
             f"{day_of(log_first)} to {day_of(log_last)}; set window.until or window.last"
         )
     columns = log.columns.of_days(first, last)
-    own = replace(log, files=tuple(file.file for file in inside), columns=columns)
-    window = Window(column, first, last, own, tuple(inside))
+    window_log = replace(log, files=tuple(file.file for file in inside), columns=columns)
+    window = Window(column, first, last, window_log, tuple(inside))
     if not window.mixed:
         return window
-    return replace(window, log=replace(own, columns=replace(own.columns, date=column)))
+    return replace(window, log=replace(window_log, columns=replace(window_log.columns, date=column)))
 
 
 def newest_day(log: Log, column: str) -> int:
-    """The newest day of a log, as days since 1970-01-01. Raises as `choose_window`."""
-    return _newest(_dated(log, column, "log.time"))
+    """Return the newest day of a log, as days since 1970-01-01. Raises: see `choose_window`."""
+    return _newest(_date_files(log, column, "log.time"))
 
 
 def _newest(files: Sequence[DatedFile]) -> int:
     return max(group.last for file in files for group in file.groups)
 
 
-def _dated(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
+def _date_files(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
     filled = [file for file in log.files if file.rows]
-    found = list(together(lambda file: _dated_file(log.filesystem, file, column), filled))
-    problems = [file for file in found if isinstance(file, str)]
+    dated = list(together(lambda file: _date_file(log.filesystem, file, column), filled))
+    problems = [file for file in dated if isinstance(file, str)]
     if problems:
         raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")
-    return [file for file in found if not isinstance(file, str)]
+    return [file for file in dated if not isinstance(file, str)]
 
 
-def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
-    """A file with its days, or what is wrong with it."""
+def _date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
+    """Return a file with its days, or the problem with it."""
     value = hive_value(file.path, column)
     days: list[Days] | str
     if value is None:
@@ -239,14 +238,12 @@ def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     if isinstance(days, str):
         return f"{file.path}: {days}"
     starts = np.cumsum([0, *file.row_groups]).tolist()
-    every = zip(starts, file.row_groups, days, strict=False)
-    return DatedFile(
-        file, tuple(GroupDays(i, one[0], one[1], *one[2]) for i, one in enumerate(every) if one[1])
-    )
+    groups = enumerate(zip(starts, file.row_groups, days, strict=False))
+    return DatedFile(file, tuple(GroupDays(i, start, rows, *d) for i, (start, rows, d) in groups if rows))
 
 
 def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] | str:
-    """The days of each row group, whatever they are of one without rows; or what is wrong with the file."""
+    """Return the days of each row group (arbitrary for an empty one), or the problem with the file."""
     footer = checked_footer(filesystem, file)
     schema = footer.footer.schema.to_arrow_schema()
     if column not in schema.names:
@@ -256,31 +253,31 @@ def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] |
         )
     kind = schema.field(column).type
     if not usable(kind):
-        return f"expected {_KINDS} in column '{column}', found {kind}"
+        return f"expected {_DAY_FORMATS} in column '{column}', found {kind}"
     try:
         chunks = footer.chunks(column)
     except InputRejectedError as error:
         return str(error).removeprefix(f"{file.path}: ")
     logical = footer.logical_type(column)
-    found = [
+    by_group = [
         _group_days(chunk, kind, logical, rows) if rows else None
         for chunk, rows in zip(chunks, file.row_groups, strict=True)
     ]
-    if problems := [one for one in found if isinstance(one, str)]:
+    if problems := [days for days in by_group if isinstance(days, str)]:
         return problems[0]
-    first = min((one[0] for one in found if isinstance(one, tuple)), default=None)
+    first = min((days[0] for days in by_group if isinstance(days, tuple)), default=None)
     if first is None:
         return f"expected dates in column '{column}', found nulls only: write them, or leave the file out"
-    # Row groups of nulls only count in the file's first day.
-    return [one if isinstance(one, tuple) else (first, first, True) for one in found]
+    # Row groups with only nulls count as of the file's first day.
+    return [days if isinstance(days, tuple) else (first, first, True) for days in by_group]
 
 
-def _group_days(chunk: Any, kind: pa.DataType, logical: Any, rows: int) -> Days | str | None:
-    """A row group's days, what is wrong with it, or None where it has nulls only."""
+def _group_days(chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int) -> Days | str | None:
+    """Return a row group's days, the problem with it, or None if it has only nulls."""
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
         return None
-    temporal = pa.types.is_temporal(kind)
+    temporal = pa.types.is_temporal(arrow_type)
     times = time_bounds(chunk, logical) if temporal else None
     if statistics is None or not statistics.has_min_max or (temporal and times is None):
         return (
@@ -295,31 +292,31 @@ def _group_days(chunk: Any, kind: pa.DataType, logical: Any, rows: int) -> Days 
         return first, last, nulls or first < last
     bounds = bounds_of(statistics)
     if bounds is None:
-        return "expected dates in the column's statistics in the footer, found what is no text: write the file again"
-    ends = [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in bounds]
-    days = [parse_day(text) for text in ends]
+        return "expected dates in the column's statistics in the footer, found no text: write the file again"
+    texts = [bound.decode(errors="replace") if isinstance(bound, bytes) else str(bound) for bound in bounds]
+    days = [parse_day(text) for text in texts]
     if days[0] is None or days[1] is None:
-        return f"expected dates such as 2026-01-31 or 20260131, found {ends[0]} to {ends[1]}"
+        return f"expected dates such as 2026-01-31 or 20260131, found {texts[0]} to {texts[1]}"
     first, last = sorted((day_number(days[0]), day_number(days[1])))
-    # Text between two texts that begin with the same date begins with it too.
-    same = first == last and ends[0][:8] == ends[1][:8]
-    return first, last, nulls or not same
+    # If the minimum and maximum begin with the same date, so does every text between them.
+    one_day = first == last and texts[0][:8] == texts[1][:8]
+    return first, last, nulls or not one_day
 
 
 def time_bounds(chunk: Any, logical: Any) -> tuple[int, int] | None:
-    """The first and the last time of a column chunk, in microseconds; None if the footer does not say.
+    """Return the first and the last time of a column chunk, in microseconds; None if the footer lacks them.
 
-    logical : type of the column
+    logical : logical type of the column
     """
-    statistics, stored = chunk.statistics, parse_json(logical.to_json())
-    if statistics is None or not statistics.has_min_max or stored["Type"] not in ("Date", "Timestamp"):
+    statistics, column_type = chunk.statistics, parse_json(logical.to_json())
+    if statistics is None or not statistics.has_min_max or column_type["Type"] not in ("Date", "Timestamp"):
         return None
-    factor, divisor = (DAY, 1) if stored["Type"] == "Date" else _STORED[stored["timeUnit"]]
+    factor, divisor = (DAY, 1) if column_type["Type"] == "Date" else _TO_MICROSECONDS[column_type["timeUnit"]]
     return statistics.min_raw * factor // divisor, statistics.max_raw * factor // divisor
 
 
 def usable(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type can hold days."""
+    """Tell whether a column of this type can contain days."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -327,7 +324,7 @@ def usable(kind: pa.DataType) -> bool:
 
 
 def days_of(column: pa.Array) -> npt.NDArray[np.int32]:
-    """The day of each row, as days since 1970-01-01; DAY_NULL or DAY_INVALID where there is none.
+    """Return the day of each row, as days since 1970-01-01; DAY_NULL or DAY_INVALID if it has none.
 
     Parameters
     ----------
@@ -341,42 +338,42 @@ def days_of(column: pa.Array) -> npt.NDArray[np.int32]:
     elif pa.types.is_temporal(column.type):
         days = (instants(column) // DAY).astype(np.int32)
     else:
-        days = _parsed(column)
+        days = _parse_days(column)
     return np.where(null_mask(column), np.int32(DAY_NULL), days) if column.null_count else days
 
 
 def instants(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Dates or timestamps in microseconds; a date is the beginning of its day. In the place of nulls: anything."""
-    kind = column.type
-    if pa.types.is_date32(kind):
+    """Convert dates (the beginning of the day) or timestamps to microseconds; values at nulls are arbitrary."""
+    arrow_type = column.type
+    if pa.types.is_date32(arrow_type):
         return as_numpy(column.view(pa.int32())).astype(np.int64) * DAY
-    unit = "ms" if pa.types.is_date64(kind) else kind.unit
+    unit = "ms" if pa.types.is_date64(arrow_type) else arrow_type.unit
     ticks = as_numpy(column.view(pa.int64()))
     return ticks // 1000 if unit == "ns" else ticks * _MICROSECONDS[unit]
 
 
-def _parsed(column: pa.Array) -> npt.NDArray[np.int32]:
-    """The days of text or integers: few are different."""
+def _parse_days(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Parse the days of text or integers, once for each distinct value."""
     if not pa.types.is_integer(column.type):
-        # Takes some hundredths of a second to import, and only these windows need it.
+        # Imported here because it takes some hundredths of a second, and only these windows need it.
         import pyarrow.compute as pc
 
         column = pc.utf8_slice_codeunits(column, 0, 11)
     encoded = column.dictionary_encode()
-    found = [parse_day(str(value)) for value in encoded.dictionary.to_pylist()]
-    numbers = np.array([DAY_INVALID if day is None else day_number(day) for day in found], np.int32)
+    days = [parse_day(str(value)) for value in encoded.dictionary.to_pylist()]
+    numbers = np.array([DAY_INVALID if day is None else day_number(day) for day in days], np.int32)
     if numbers.size == 0:
         return np.full(len(column), DAY_NULL, np.int32)
     return numbers[as_numpy(encoded.indices.fill_null(0))]
 
 
 def shown(days: Sequence[int]) -> list[str]:
-    """Days as text."""
+    """Format days as ISO text."""
     return [day_of(day).isoformat() for day in days]
 
 
 def window_days(window: Window) -> dict[str, Any]:
-    """Summarise a window: the column, its first and its last day."""
+    """Return the window's column, first day and last day for manifests."""
     return {
         "column": window.column,
         "first": day_of(window.first).isoformat(),

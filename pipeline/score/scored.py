@@ -77,7 +77,7 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
 
 
 def _check_apart(log: Log, place: Output) -> None:
-    place.check_apart(log.places())
+    place.check_apart(log.locations())
     counts = Counter(file.relative for file in log.files)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:

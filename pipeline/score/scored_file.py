@@ -153,7 +153,7 @@ def score_file(
         The file cannot be read, was changed, has a column that is named like a new one, or too many scores that the
         table is not for.
     """
-    path, seen = log_file.path, log_file.seen
+    path, seen = log_file.path, log_file.state
     try:
         # The target is closed last: it does not appear where the source has changed.
         with open_target(target_filesystem, target) as copy:

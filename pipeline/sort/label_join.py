@@ -108,9 +108,9 @@ def add_labels(
     settings for each sort task: `reader` if labels are in the log or outcomes fit; otherwise a reference
     """
     outcomes = log.columns.labels
-    if not isinstance(outcomes, Outcomes) or not pieces or outcomes.held_bytes <= most_bytes:
+    if not isinstance(outcomes, Outcomes) or not pieces or outcomes.index_bytes <= most_bytes:
         return [reader for _ in pieces]
-    parts = min(_MOST_PARTS, -(-_PARTS_IN_MEMORY * outcomes.held_bytes // most_bytes))
+    parts = min(_MOST_PARTS, -(-_PARTS_IN_MEMORY * outcomes.index_bytes // most_bytes))
     receipts = receipts_in(scratch)
     shares = neighbours(outcomes.files, lambda file: file.rows, _TASK_ROWS)
     files = [(outcomes, share, parts, f"{scratch}/outcomes-{j:06d}") for j, share in enumerate(shares)]
@@ -132,7 +132,7 @@ def spill_bytes(log: Log, most_bytes: int) -> int:
     Assumes that text keys of the log are as long as those of the outcomes.
     """
     outcomes = log.columns.labels
-    if not isinstance(outcomes, Outcomes) or outcomes.held_bytes <= most_bytes:
+    if not isinstance(outcomes, Outcomes) or outcomes.index_bytes <= most_bytes:
         return 0
     texts = outcomes.text_bytes / max(outcomes.rows, 1)
     key = 8 * len(outcomes.kinds) + texts

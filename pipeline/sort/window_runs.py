@@ -99,7 +99,7 @@ def _group_by_days(
         for group in groups:
             days = wanted_days.intersection(range(group.first, group.last + 1))
             if days:
-                piece = file.piece((group.place,), group.start, group.rows)
+                piece = file.piece((group.position,), group.start, group.rows)
                 dated = DatedPiece(piece, group.first, group.last, group.mixed)
                 (mixed if group.mixed else unmixed).setdefault(frozenset(days), []).append(dated)
     return unmixed, mixed
