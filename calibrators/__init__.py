@@ -43,7 +43,7 @@ METHODS = {
 }
 """Names of methods in configurations, and their classes."""
 COMPARED = ("auto", "isotonic", "platt", "histogram", "enir", "bbq", "abb")
-"""Methods that comparisons compare unless others are named."""
+"""Methods of a comparison by default."""
 
 _CLASSES = {
     "arithmetic.calibration_map": ("CalibrationMap",),

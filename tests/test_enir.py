@@ -84,16 +84,16 @@ def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_skipping_models_changes_nothing(name, monkeypatch):
-    def look_at_all(search):
+    def evaluate_all(search):
         for i in range(search.df.size):
-            search.look_at(i)
+            search.evaluate(i)
 
     for seed, n, decimals in [(1, 5000, None), (2, 5000, 3), (3, 300, None)]:
         path = near_isotonic_path(*wavy_rows(n, seed, decimals))
         penalty = enir.penalty_of(name, n)
         found = enir.score(path, penalty)
         with monkeypatch.context() as patch:
-            patch.setattr(enir._Search, "run", look_at_all)
+            patch.setattr(enir._Search, "run", evaluate_all)
             everything = enir.score(path, penalty)
         for a, b in zip(found, everything, strict=True):
             assert np.array_equal(a, b)

@@ -1,1 +1,1 @@
-"""The calibrators: one file a method, one contract."""
+"""Calibrators: one file per family of methods, one contract (`base`)."""

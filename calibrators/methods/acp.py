@@ -19,18 +19,18 @@ Array = npt.NDArray[np.float64]
 
 
 class ACP(BaseEstimator):
-    """Adaptive calibration of predictions: each prediction's own interval is its bin.
+    """Adaptive calibration of predictions: each prediction's interval is its bin.
 
     The calibrated probability of a prediction with the interval [lower, upper] (a 95 % confidence interval, say) is
     the frequency of positives among the calibration scores in it, both ends included. A prediction whose interval
-    holds no calibration score stays as it is. This is not a map of the score alone, so there is no lookup table: the
-    fitted object holds the cumulative counts at all distinct scores, 24 bytes each, and a prediction is two look-ups
-    in them.
+    contains no calibration score is not changed. This is not a map of the score alone, so there is no lookup table:
+    the fitted object contains the cumulative counts at all distinct scores, 24 bytes each, and a prediction takes two
+    binary searches.
 
     Attributes
     ----------
     scores_ : float64 array, shape (m,): the distinct calibration scores, ascending
-    counts_ : Counts: cumulative weight and positives of the scores before each, and of all; shape (m + 1,)
+    counts_ : Counts: cumulative weight and positives before each score, and in total; shape (m + 1,)
     n_observations_ : float: sum of the weights
 
     See Also
@@ -81,11 +81,11 @@ class ACP(BaseEstimator):
         return self.fit_points(collapse(scores, labels, sample_weight))
 
     def fit_points(self, points: Points) -> Self:
-        """Fit to points in memory (checked by the caller: `collapse` makes them)."""
+        """Fit to points in memory, which `collapse` has checked."""
         return self.fit_passes(in_memory(points))
 
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
-        """Fit with a pass that `run` carries out over the parts of a score table: it gathers all points."""
+        """Fit to a score table: `run` executes the pass that gathers all points of its parts."""
         points: Points = run(gather_pass())
         layout = layout_of([part_totals(points)])
         layout.check_probabilities("ACP")
@@ -94,22 +94,22 @@ class ACP(BaseEstimator):
         return self
 
     def predict(self, scores: npt.ArrayLike, lower: npt.ArrayLike, upper: npt.ArrayLike) -> Array:
-        """Calibrated probabilities in [0, 1] of predictions with their intervals.
+        """Calibrate predictions with their intervals.
 
         Parameters
         ----------
         scores : array-like of numbers, any shape, in [0, 1]: predicted probabilities
-        lower, upper : array-like of numbers of that shape, lower <= upper: each prediction's interval
+        lower, upper : array-like of numbers of the same shape, lower <= upper: each prediction's interval
 
         Returns
         -------
         float64 array, in the shape of `scores`
-            NaN where the score, lower or upper is NaN.
+            In [0, 1]; NaN where the score, lower or upper is NaN.
 
         Raises
         ------
         ValueError
-            If shapes differ, a score lies outside [0, 1] or a lower end above the upper.
+            If shapes differ, a score lies outside [0, 1] or a lower end above its upper end.
         sklearn.exceptions.NotFittedError
 
         Notes
@@ -124,8 +124,8 @@ class ACP(BaseEstimator):
         j = np.searchsorted(self.scores_, high, side="right")
         weight = _between(self.counts_.weight, self.counts_.weight_low, i, j)
         positives = _between(self.counts_.positives, self.counts_.positives_low, i, j)
-        some = weight > 0
-        level = np.where(some, np.minimum(positives / np.where(some, weight, 1.0), 1.0), s)
+        filled = weight > 0
+        level = np.where(filled, np.minimum(positives / np.where(filled, weight, 1.0), 1.0), s)
         return np.where(np.isnan(s) | np.isnan(low) | np.isnan(high), np.nan, level)
 
 
@@ -146,27 +146,27 @@ def _check_intervals(scores: Array, lower: Array, upper: Array) -> None:
         )
     reversed_ = np.flatnonzero(lower > upper)
     if reversed_.size:
-        at = reversed_[0]
+        first = reversed_[0]
         raise ValueError(
             f"lower: expected numbers <= upper, found {reversed_.size} above it, "
-            f"the first {lower.flat[at]} > {upper.flat[at]} at index {at}"
+            f"the first {lower.flat[first]} > {upper.flat[first]} at index {first}"
         )
 
 
 def coefficient_covariance(model: Any, X: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Array:
-    """Covariance of the coefficients of a fitted binary logistic regression: the inverse of its information.
+    """Compute the covariance of a binary logistic regression's coefficients: its inverse information matrix.
 
     Parameters
     ----------
     model : sklearn.linear_model.LogisticRegression, fitted, without an L1 penalty
-    X : array-like, shape (n, features): what it was trained on
+    X : array-like, shape (n, features): the training data
     sample_weight : array-like, shape (n,), > 0; default 1
-        As in its training; times the class weights if it has any.
+        Weights of the training, multiplied by the class weights if the model has any.
 
     Returns
     -------
     float64 array, shape (features + 1, features + 1), or (features, features) without an intercept
-        In the order of the coefficients, the intercept last. An L2 penalty adds to the information.
+        In the order of the coefficients, the intercept last. The information matrix includes an L2 penalty.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def coefficient_covariance(model: Any, X: npt.ArrayLike, sample_weight: npt.Arra
         raise ValueError(f"model: expected two classes, found {model.classes_.size}")
     if getattr(model, "penalty", None) == "l1" or (getattr(model, "l1_ratio", None) or 0) > 0:
         raise ValueError(
-            "model: expected no L1 penalty, found one: its coefficients have no covariance of this kind"
+            "model: expected no L1 penalty, found one: this covariance does not apply to its coefficients"
         )
     if model.class_weight is not None and sample_weight is None:
         raise ValueError(
@@ -189,7 +189,7 @@ def coefficient_covariance(model: Any, X: npt.ArrayLike, sample_weight: npt.Arra
     p = expit(design @ _coefficients(model))
     information = (design * (weight * p * (1 - p))[:, None]).T @ design
     information[np.diag_indices_from(information)] += _penalty(model, information.shape[0])
-    # A squared pivot of the Cholesky factor is what a feature tells beyond those before it.
+    # A squared pivot of the Cholesky factor is the information of a feature that earlier features do not explain.
     try:
         factor = np.linalg.cholesky(information)
         singular = bool(np.min(np.diag(factor) ** 2 / np.diag(information)) < 1e-10)
@@ -206,20 +206,20 @@ def coefficient_covariance(model: Any, X: npt.ArrayLike, sample_weight: npt.Arra
 def confidence_intervals(
     model: Any, covariance: Array, X: npt.ArrayLike, confidence: float = 0.95
 ) -> tuple[Array, Array, Array]:
-    """Predicted probabilities of a logistic regression with their confidence intervals.
+    """Predict probabilities of a logistic regression with their confidence intervals.
 
-    Wald intervals of the linear predictor, put through the sigmoid.
+    These are Wald intervals of the linear predictor, mapped by the sigmoid.
 
     Parameters
     ----------
     model : sklearn.linear_model.LogisticRegression, fitted, of two classes
-    covariance : float64 array: its `coefficient_covariance`
+    covariance : float64 array: the model's `coefficient_covariance`
     X : array-like, shape (n, features)
     confidence : float in (0, 1), default 0.95
 
     Returns
     -------
-    probability, lower, upper : float64 arrays, shape (n,), in [0, 1]: what `ACP.predict` takes
+    probability, lower, upper : float64 arrays, shape (n,), in [0, 1]: arguments of `ACP.predict`
 
     Raises
     ------
@@ -241,8 +241,8 @@ def confidence_intervals(
         raise ValueError(f"confidence: expected a number in (0, 1), found {confidence!r}")
     design = _design(model, X)
     centre = design @ _coefficients(model)
-    reach = ndtri((1 + confidence) / 2) * np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design))
-    return expit(centre), expit(centre - reach), expit(centre + reach)
+    half_width = ndtri((1 + confidence) / 2) * np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design))
+    return expit(centre), expit(centre - half_width), expit(centre + half_width)
 
 
 def _design(model: Any, X: npt.ArrayLike) -> Array:
@@ -260,6 +260,6 @@ def _penalty(model: Any, size: int) -> Array:
         return np.zeros(size)
     penalty = np.full(size, 1.0 / model.C)
     if model.fit_intercept:
-        # liblinear alone penalises the intercept.
+        # Only liblinear penalises the intercept.
         penalty[-1] = 1.0 / (model.C * model.intercept_scaling**2) if model.solver == "liblinear" else 0.0
     return penalty

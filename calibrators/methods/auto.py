@@ -41,15 +41,15 @@ CANDIDATES = {
     "bbq": "calibrators.methods.bbq:BBQ",
     "abb": "calibrators.methods.bayesian_binning:ABB",
 }
-"""From the simplest: two parameters; one monotone fit; an average of fits that bend it; of equal-frequency binnings;
-of all binnings."""
+"""Ordered from the simplest: two parameters; one monotone fit; averages of near-isotonic fits, of equal-frequency
+binnings, of all binnings."""
 
 
-_ALL = 0.05
-"""Share of the observations below which a candidate is not used."""
+_MIN_SHARE = 0.05
+"""Share of the observations up to which a curve is not named in `chosen_`."""
 
-_NEAR = 1 / 16
-"""Log-odds that segments' cells do not tell apart."""
+_RANGE_WIDTH = 1 / 16
+"""Width in log odds of the block ranges: the cells of segments cannot resolve smaller differences."""
 
 
 class Auto(Calibrator):
@@ -64,26 +64,26 @@ class Auto(Calibrator):
     scaling of log-odds are curves without bends; with many observations the prior does not matter, and isotonic
     regression remains.
 
-    With `candidates` it is the one of them with the best cross-validated log loss, or a simpler one that is not clearly
-    worse: each is fitted to the observations outside each fold and judged by its log loss on those inside. The
-    one-standard-error rule: of the candidates whose mean loss exceeds the best one's by at most one standard error
-    of that difference (which is taken observation by observation), the simplest is chosen, and fitted to all
-    observations. The folds are a function of the scores, the numbers of observations there and `seed` alone; ties are
-    one point whose observations are dealt by numbers, weights count as repeated rows.
+    With `candidates` the best of several methods is chosen by cross-validated log loss: each is fitted to the
+    observations outside each fold and evaluated on those inside. By the one-standard-error rule, the simplest candidate
+    is chosen whose mean loss exceeds the best one's by at most one standard error of the difference, computed from
+    paired observations. It is then fitted to all observations. The folds depend only on the scores, their numbers of
+    observations and `seed`; the observations of a tie are divided among the folds, weights count as repeated rows.
 
     Parameters
     ----------
     candidates : sequence of names of platt, isotonic, enir, bbq, abb, from the simplest; None for the curve
         bbq is left out for scores outside [0, 1].
     folds : int >= 2, default 5
-        With `candidates`. Fewer, where a label has less than twice as many observations; with less than four of a
-        label nothing is compared, and the simplest candidate is taken.
+        Number of folds with `candidates`. Fewer if a label has less than twice as many observations; if it has fewer
+        than four, nothing is compared and the simplest candidate is used.
     seed : int in [0, 2**31), default 0
-        Of folds and halves.
+        Seed of folds and halves.
     ends : float >= 0, default 1
-        Of isotonic regression among candidates, and of segments: see `Isotonic`.
+        Parameter of isotonic regression among candidates, and of segments: see `Isotonic`.
     max_error : float in [1e-12, 0.1], default 1e-7
-        Without candidates, as for `Smooth`: less than a hundred million rows tell, in a tenth of the rows of a map.
+        Without candidates, as for `Smooth`. The default is below the error that a hundred million rows could show, and
+        needs a tenth of the table's rows.
 
     Attributes
     ----------
@@ -91,27 +91,27 @@ class Auto(Calibrator):
         The chosen candidate; without candidates 'smooth', 'isotonic' (isotonic regression with the curve as prior), or
         'both', if neither has 95 % of the observations.
     isotonic_share_ : float in [0, 1]
-        The share of the observations whose probability comes from isotonic regression with the curve as its prior.
+        Share of the observations whose probability comes from isotonic regression with the curve as its prior.
     cross_validated_log_loss_ : dict of str to float >= 0
-        Mean over all observations, natural logarithm; empty where nothing could be compared.
+        Mean over all observations, natural logarithm; empty if nothing could be compared.
     excess_ : dict of str to tuple of two floats
-        Of candidates: mean excess over the best one's loss, and its standard error.
+        Mean excess of each candidate's loss over the best one's, and its standard error.
     choice_ : Choice
-        Without candidates, what the map was made of.
+        Without candidates, the curves that the map mixes and their weights.
 
     Notes
     -----
-    One pass, and three fits as `Smooth` has one: their time does not depend on the number of observations. The same
-    pass pools isotonic blocks, and cells are cut where these begin.
+    One pass, and three fits like that of `Smooth`, whose time does not depend on the number of observations. The same
+    pass pools isotonic blocks; cells are divided where blocks begin.
 
-    With `candidates`, neither 0 nor 1 is ever returned either. Isotonic regression has `ends`; the maps of the others,
-    and its own where `ends` is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N
-    observations cannot tell a rarer event from an impossible one. Candidates are judged as they would be returned.
-    Otherwise one held-out positive in a block of zeros would make a loss infinite. All candidates and folds are fitted
-    in the same passes; time and what is gathered are those of all candidates, times the number of folds.
+    With `candidates`, neither 0 nor 1 is ever returned either. Isotonic regression uses `ends`; the maps of the others,
+    and its map if `ends` is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N
+    observations cannot distinguish a rarer event from an impossible one. Candidates are evaluated after shrinking;
+    otherwise one held-out positive in a block of zeros would make a loss infinite. All candidates and folds are fitted
+    in the same passes; time and memory are those of all candidates, times the number of folds.
 
-    Without candidates, segments are partially pooled with this map (`calibrators.segments`); without partial pooling
-    they have isotonic regression: a choice for each segment would follow noise.
+    Without candidates, segments are partially pooled with this map (`calibrators.segments`). Without partial pooling
+    segments use isotonic regression, because a choice for each segment would follow noise.
 
     References
     ----------
@@ -154,14 +154,14 @@ class Auto(Calibrator):
         self.ends = ends
         self.max_error = max_error
 
-    # With candidates neither one pass nor one curve is enough, and the segments' method is known after the fit alone.
+    # With candidates there are several passes and no single curve; the fit chooses the segments' method.
     single_pass = has_posterior = fits_all_rows = supports_partial_pooling = property(
         lambda self: self.candidates is None, doc="True without candidates."
     )
     fitted_for_segments = property(lambda self: self.candidates is not None, doc="True with candidates.")
 
     def facts(self) -> dict[str, Any]:
-        """Chosen method and its competitors."""
+        """Return the chosen method and the losses of its competitors."""
         if self.candidates is None:
             return {
                 "chosen": self.chosen_,
@@ -176,32 +176,31 @@ class Auto(Calibrator):
         }
 
     def for_segments(self) -> Calibrator:
-        """The chosen calibrator: a choice for each segment would follow noise."""
-        made = self._make("isotonic" if self.candidates is None else self.chosen_)
+        """Return the chosen calibrator, because a choice for each segment would follow noise."""
+        calibrator = self._make("isotonic" if self.candidates is None else self.chosen_)
         if self.candidates is not None and self.chosen_ == "enir":
-            made.set_params(shrink=1)
-        made.sampling_rate = self.sampling_rate
-        return made
+            calibrator.set_params(shrink=1)
+        calibrator.sampling_rate = self.sampling_rate
+        return calibrator
 
     def block_ranges(self) -> MapBlockRanges:
-        """The blocks of isotonic regression, in which observations speak for one level, and the map's mean in each."""
+        """Return the blocks of isotonic regression, joined where the map is nearly constant, and its mean in each."""
         fine, blocks = self._fine, self._blocks
         edges = np.append(-np.inf, blocks.first[1:])
         middles = (fine.first / 2 + fine.last / 2, blocks.first / 2 + blocks.last / 2)
-        of_cell, level = (
+        cell_level, level = (
             np.asarray(odds_divided(self.calibration_map_.predict(s), 1.0 / self.sampling_rate))
             for s in middles
         )
         block = np.searchsorted(edges, fine.first, side="right") - 1
         weight = np.bincount(block, fine.weight, edges.size)
-        some = weight > 0
-        level[some] = np.bincount(block, fine.weight * of_cell, edges.size)[some] / weight[some]
+        filled = weight > 0
+        level[filled] = np.bincount(block, fine.weight * cell_level, edges.size)[filled] / weight[filled]
         level = np.maximum.accumulate(level)
-        # Log-odds that differ less are one range: cells of segments are many, and do not tell these apart.
-        near = np.floor(log_odds(level) / _NEAR)
-        first = np.flatnonzero(np.diff(near, prepend=-np.inf))
-        summed, through = (np.add.reduceat(x, first) for x in (blocks.weight, blocks.weight * level))
-        return MapBlockRanges(edges[first], through / summed, summed)
+        bin_ = np.floor(log_odds(level) / _RANGE_WIDTH)
+        first = np.flatnonzero(np.diff(bin_, prepend=-np.inf))
+        weight_sum, level_sum = (np.add.reduceat(x, first) for x in (blocks.weight, blocks.weight * level))
+        return MapBlockRanges(edges[first], level_sum / weight_sum, weight_sum)
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
@@ -219,38 +218,38 @@ class Auto(Calibrator):
         return tuple(CANDIDATES if self.candidates is None else self.candidates)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """See `Calibrator.gathers`: of all candidates in all folds."""
+        """See `Calibrator.gathers`: the sum over all candidates and folds."""
         if self.candidates is None:
             return super().gathers(points, parts) + gathered_bytes(points, parts)
-        each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
-        return each * int(self.folds)
+        per_fold = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
+        return per_fold * int(self.folds)
 
     def _passes(self) -> Passes:
         return self._local() if self.candidates is None else self._best()
 
     def _local(self) -> Passes:
-        cells_of_all, blocks = yield together([fine_cells_pass(), pooling_pass()])
-        fine: FineCells = cut(cells_of_all, blocks)
+        gathered, blocks = yield together([fine_cells_pass(), pooling_pass()])
+        fine: FineCells = cut(gathered, blocks)
         self._fine, self._blocks = fine, blocks
-        places, shift = places_of(fine, self.sampling_rate), math.log(self.sampling_rate)
-        cells, halves = cells_on(places, fine), _halves(fine, int(self.seed), self.heaviest)
+        grid, shift = places_of(fine, self.sampling_rate), math.log(self.sampling_rate)
+        cells, halves = cells_on(grid, fine), _halves(fine, int(self.seed), self.heaviest)
         begin = np.searchsorted(fine.first, blocks.first[1:])
         begin = begin[fine.first[begin] == blocks.first[1:]]
-        below, above = places.of(fine.last[begin - 1]), places.of(fine.first[begin])
+        below, above = grid.of(fine.last[begin - 1]), grid.of(fine.first[begin])
         steps = Steps(begin, 0.75 * below + 0.25 * above, above)
         self.choice_ = chosen(cells, halves, steps)
         self.posterior_ = Pointwise(
-            places, self.choice_.curve, cells, self.choice_.share, shift + self.choice_.shift
+            grid, self.choice_.curve, cells, self.choice_.share, shift + self.choice_.shift
         )
         share = self.isotonic_share_ = self.choice_.isotonic_share
-        self.chosen_ = "smooth" if share <= _ALL else "isotonic" if share >= 1 - _ALL else "both"
-        found = (float(self.choice_.held_out[0]), float(self.choice_.held_out[1:].min()))
+        self.chosen_ = "smooth" if share <= _MIN_SHARE else "isotonic" if share >= 1 - _MIN_SHARE else "both"
+        losses = (float(self.choice_.held_out[0]), float(self.choice_.held_out[1:].min()))
         self.cross_validated_log_loss_ = {
             name: loss
-            for name, loss in zip(("smooth", "isotonic"), found, strict=True)
+            for name, loss in zip(("smooth", "isotonic"), losses, strict=True)
             if math.isfinite(loss)
         }
-        return tabulated_curve(fine, places, self.choice_.knots(), shift, float(self.max_error))
+        return tabulated_curve(fine, grid, self.choice_.knots(), shift, float(self.max_error))
 
     def _best(self) -> Passes:
         layout: Layout = yield layout_pass()
@@ -272,17 +271,17 @@ class Auto(Calibrator):
 
     def _make(self, name: str) -> Calibrator:
         module, _, cls = CANDIDATES[name].partition(":")
-        made: Calibrator = getattr(importlib.import_module(module), cls)()
-        # What is shrunk is shrunk once, by as much in every fold.
-        own: dict[str, dict[str, float]] = {"isotonic": {"ends": self.ends}, "enir": {"shrink": 0}}
-        return made.set_params(**own.get(name, {}))
+        calibrator: Calibrator = getattr(importlib.import_module(module), cls)()
+        # ENIR's shrinking is off: `_shrunk_at` shrinks its maps, by the same amount in every fold.
+        parameters: dict[str, dict[str, float]] = {"isotonic": {"ends": self.ends}, "enir": {"shrink": 0}}
+        return calibrator.set_params(**parameters.get(name, {}))
 
     def _floor(self, name: str, weight: float) -> float:
-        """Amount by which a candidate's map is shrunk."""
+        """Return the amount by which a candidate's map is shrunk."""
         return 0.0 if name == "isotonic" and self.ends > 0 else floor_of(1, weight)
 
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
-        # A part is divided once a fold, for all candidates together.
+        # All candidates share the division of a part into folds.
         fits = [
             folded.over(side_by_side(*(self._make(name)._passes() for name in names)), fold)
             for fold in range(folded.folds)
@@ -290,29 +289,29 @@ class Auto(Calibrator):
         by_fold: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
         floors = [self._floor(name, folded.layout.weight) for name in names]
         predictions = [
-            [partial(_shrunk_at, one, floor) for one, floor in zip(maps, floors, strict=True)]
+            [partial(_shrunk_at, fitted, floor) for fitted, floor in zip(maps, floors, strict=True)]
             for maps in by_fold
         ]
         losses, _ = yield from loss_passes(folded, predictions, ("log_loss",))
-        for name, one in zip(names, losses["log_loss"], strict=True):
-            self.cross_validated_log_loss_[name] = one.mean or 0.0
-            self.excess_[name] = one.excess or 0.0, one.excess_error or 0.0
+        for name, loss in zip(names, losses["log_loss"], strict=True):
+            self.cross_validated_log_loss_[name] = loss.mean or 0.0
+            self.excess_[name] = loss.excess or 0.0, loss.excess_error or 0.0
         self.chosen_ = next(name for name, (excess, error) in self.excess_.items() if excess <= error)
 
 
 def _halves(fine: FineCells, seed: int, heaviest: float) -> list[tuple[Array, Array]]:
-    """Weight and positives in each cell of two halves of the observations."""
+    """Divide the observations into two halves; return weight and positives of each half in each cell."""
     points = Points(fine.first, fine.weight, fine.positives)
     layout = layout_of([part_totals(points)])
-    found = []
+    halves = []
     for half in FoldedPoints(layout, 2, seed, heaviest).split(points, 0):
         weight, positives = np.zeros(fine.first.size), np.zeros(fine.first.size)
         if half is not None:
-            at = np.searchsorted(fine.first, half.score)
-            weight[at], positives[at] = half.weight, half.positives
-        found.append((weight, positives))
-    return found
+            cell = np.searchsorted(fine.first, half.score)
+            weight[cell], positives[cell] = half.weight, half.positives
+        halves.append((weight, positives))
+    return halves
 
 
-def _shrunk_at(one: CalibrationMap, floor: float, scores: Array) -> Array:
-    return shrunk(one.predict_ascending(scores), floor)
+def _shrunk_at(fitted: CalibrationMap, floor: float, scores: Array) -> Array:
+    return shrunk(fitted.predict_ascending(scores), floor)

@@ -1,4 +1,4 @@
-"""The contract of every calibrator, and the checks of its input.
+"""Base class of all calibrators: their contract, and the checks of their input.
 
 A calibrator sees *points*: one entry per distinct score, ascending, with the weight and the positives of the
 observations that share it. It fits in *passes*: sweeps that turn each part of the points into a small state and
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from calibrators.arithmetic.pointwise import Pointwise
 
 _PART_BYTES = 8192
-"""Bytes of a part's other results: sums as expansions, its ends."""
+"""Bytes of a part's state besides its blocks: sums as expansions, end points."""
 
 
 class Line(NamedTuple):
-    """Log-odds of a map, exactly: shift + slope * x.
+    """Exact log odds of a map: shift + slope * x.
 
-    of : x: 1 the score, 2 its log-odds, held in [2**-53, 1 - 2**-53]
+    of : choice of x: 1 is the score, 2 the log odds of the score clipped to [2**-53, 1 - 2**-53]
     """
 
     of: int
@@ -37,10 +37,12 @@ class Line(NamedTuple):
 
 
 class MapBlockRanges(NamedTuple):
-    """Neighbouring block ranges of scores within which a fitted map is constant, or is taken to be.
+    """Consecutive ranges of scores within which a fitted map is constant, or nearly so.
 
-    edges : float64 array, ascending: where each begins. level : float64 array, in [0, 1], ascending: the map's mean in
-    each, of the observations, before `sampling_rate`. weight : float64 array, > 0: of the observations in each
+    edges : float64 array, ascending: the lower end of each range
+    level : float64 array, in [0, 1], ascending: the map's mean over the observations of each range, before
+        `sampling_rate` is applied
+    weight : float64 array, > 0: weight of the observations of each range
     """
 
     edges: Array
@@ -49,9 +51,9 @@ class MapBlockRanges(NamedTuple):
 
 
 class Parameters:
-    """Base of objects whose parameters are the keywords of `__init__`, stored as given.
+    """Base of objects whose parameters are the keywords of `__init__`, stored unchanged.
 
-    `sklearn.base.clone`, `set_params` of what contains it, and searches over parameters treat it as an estimator.
+    `sklearn.base.clone`, `set_params` of an object that contains it, and parameter searches treat it as an estimator.
     """
 
     @classmethod
@@ -62,49 +64,49 @@ class Parameters:
         return {name: p.default for name, p in signature.parameters.items() if name != "self"}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name.
+        """Return the parameters by name.
 
-        deep : also those of parameters that have parameters themselves, as name__their_name
+        deep : whether to include nested parameters, as name__nested_name
         """
-        found: dict[str, Any] = {}
+        params: dict[str, Any] = {}
         for name in sorted(self._defaults()):
             value = getattr(self, name)
             if deep and hasattr(value, "get_params") and not isinstance(value, type):
-                found |= {f"{name}__{inner}": own for inner, own in value.get_params().items()}
-            found[name] = value
-        return found
+                params |= {f"{name}__{nested}": inner for nested, inner in value.get_params().items()}
+            params[name] = value
+        return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also name__their_name.
+        """Set parameters, also nested ones as name__nested_name.
 
         Raises
         ------
         ValueError
-            For a name that is no parameter; nothing is set then.
+            For a name that is not a parameter; then nothing is set.
         """
         names = sorted(self._defaults())
-        wrong = sorted({name.partition("__")[0] for name in params} - set(names))
-        if wrong:
+        unknown = sorted({name.partition("__")[0] for name in params} - set(names))
+        if unknown:
             raise ValueError(
                 f"expected parameters of {type(self).__name__}, {', '.join(names) or 'which has none'}, found "
-                f"{', '.join(wrong)}"
+                f"{', '.join(unknown)}"
             )
-        inner: dict[str, dict[str, Any]] = {}
-        for name, value in params.items():
-            own, nested, rest = name.partition("__")
-            if nested:
-                inner.setdefault(own, {})[rest] = value
+        nested: dict[str, dict[str, Any]] = {}
+        for key, value in params.items():
+            name, separator, inner = key.partition("__")
+            if separator:
+                nested.setdefault(name, {})[inner] = value
             else:
-                setattr(self, own, value)
-        for own, values in inner.items():
-            getattr(self, own).set_params(**values)
+                setattr(self, name, value)
+        for name, values in nested.items():
+            getattr(self, name).set_params(**values)
         return self
 
     def __repr__(self) -> str:
         shown = []
         for name, default in self._defaults().items():
             value = getattr(self, name)
-            # Parameters may be arrays or estimators, which `==` does not settle.
+            # Parameters may be arrays or estimators, for which `==` does not return a bool.
             if value is not default and repr(value) != repr(default):
                 shown.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -129,31 +131,31 @@ class Calibrator(Parameters, ABC):
     Attributes
     ----------
     calibration_map_ : CalibrationMap
-        The fitted map; `predict` is its `predict`.
+        The fitted map, which `predict` applies.
     n_observations_ : float
         Sum of the weights.
     """
 
     single_pass: bool = False
-    """True if `_passes` asks for exactly one pass: then a score table need not be written."""
+    """True if `_passes` needs exactly one pass: then a score table need not be written."""
 
     fitted_for_segments: bool = False
-    """True if `for_segments` can be asked only after the fit."""
+    """True if `for_segments` can be called only after the fit."""
 
     sampling_rate: float = 1.0
-    """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
-    rows. See `calibrators.arithmetic.sampling`. No parameter: it belongs to the data."""
+    """For a sample of rows, the kept share of the negatives divided by that of the positives: the map is then for all
+    rows. See `calibrators.arithmetic.sampling`. It is not a parameter, since it belongs to the data."""
 
     heaviest: float = 1.0
-    """The largest weight of an observation, where weights are sampling weights: cross-validation deals so much weight
-    as one observation. 1 where weights are counts. No parameter: it belongs to the data, and is known after the first
+    """Largest weight of an observation if weights are sampling weights: cross-validation treats this much weight as one
+    observation. 1 if weights are counts. It is not a parameter: it belongs to the data and is known after the first
     pass."""
 
     fits_all_rows: bool = False
-    """True if `_passes` gives the map of all rows already: exactly, since their odds are the others' times the rate."""
+    """True if `_passes` itself returns the map for all rows: exactly, as the sample's odds times the sampling rate."""
 
     line_: Line | None = None
-    """Result instead of `calibration_map_`, if `in_lines` asked for it and the log-odds are a line."""
+    """Result instead of `calibration_map_`, if `in_lines` was called and the log odds are a line."""
 
     has_posterior: bool = False
     """True if `posterior_` gives intervals of the probabilities."""
@@ -184,28 +186,28 @@ class Calibrator(Parameters, ABC):
 
         Notes
         -----
-        O(n log n) for the sort, then what `fit_points` costs.
+        O(n log n) for the sort, plus the time of `fit_points`.
         """
         return self.fit_points(collapse(scores, labels, sample_weight))
 
     def fit_points(self, points: Points) -> Self:
-        """Fit to points in memory (checked by the caller: `collapse` makes them)."""
+        """Fit to points in memory, which `collapse` has checked."""
         return self.fit_passes(in_memory(points))
 
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
-        """Fit with passes that `run` carries out over the parts of a score table."""
+        """Fit to a score table: `run` executes each pass over its parts."""
         self.check_parameters()
         self.calibration_map_ = run_passes(self._passes_for_all_rows(), run)
         self.n_observations_ = float(self.calibration_map_.weight.sum())
         return self
 
     def first_pass(self) -> Pass:
-        """The pass that `fit_passes` asks for first: it depends on the parameters alone."""
+        """Return the first pass of `fit_passes`, which depends only on the parameters."""
         self.check_parameters()
         return next(self._passes())
 
     def predict(self, scores: npt.ArrayLike) -> Array:
-        """Calibrated probabilities of scores.
+        """Calibrate scores.
 
         Parameters
         ----------
@@ -214,8 +216,8 @@ class Calibrator(Parameters, ABC):
 
         Returns
         -------
-        float64 array, in the shape of `scores`; of a number a float64
-            In [0, 1].
+        float64 array, in the shape of `scores`; a float64 for a number
+            Calibrated probabilities, in [0, 1].
 
         Raises
         ------
@@ -229,21 +231,21 @@ class Calibrator(Parameters, ABC):
         return probabilities
 
     def check_parameters(self) -> None:
-        """Raise ValueError, naming the parameter, its range and what was given, if one is out of range."""
+        """Raise ValueError if a parameter is out of range; the message gives its name, its range and its value."""
 
     def facts(self) -> dict[str, Any]:
-        """Facts of the fit for readers of the map, as JSON values; empty for most methods."""
+        """Return facts of the fit for readers of the map, as JSON values; empty for most methods."""
         return {}
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """Upper bound of the bytes that one process holds in a pass: the states of all parts of a score table.
+        """Bound the memory in bytes that the states of all parts of a score table take in one process.
 
         Parameters
         ----------
         points : int >= 0
-            Distinct scores at most.
+            Upper bound of the number of distinct scores.
         parts : int >= 1
-            Of the table.
+            Number of parts of the table.
         weighted : bool, default False
             Whether observations may have weights other than 1.
 
@@ -253,31 +255,31 @@ class Calibrator(Parameters, ABC):
 
         Notes
         -----
-        Pooled blocks, usually some thousands per part; if labels never fall as scores rise, nothing is pooled.
+        The states are pooled blocks, usually some thousands per part, at most one per point.
         """
         return 56.0 * points + _PART_BYTES * parts
 
     def path_facts(self) -> dict[str, Any]:
-        """Course of the fit, as JSON values; unlike `facts` it may depend on how points were divided into parts."""
+        """Return facts on the course of the fit, as JSON values. Unlike `facts` they may depend on the parts."""
         return {}
 
     def for_segments(self) -> Calibrator:
-        """The calibrator for segments of the observations that this one is fitted to: itself, as a rule."""
+        """Return the calibrator for segments of the same observations; by default this one."""
         return self
 
     @property
     def supports_partial_pooling(self) -> bool:
-        """True if segments' maps can be pooled with this one; `block_ranges` are where it is nearly constant."""
+        """True if segments' maps can be partially pooled with this map, whose `block_ranges` are then available."""
         return False
 
     def block_ranges(self) -> MapBlockRanges:
-        """Parent curve of the segments' maps, once it is fitted."""
+        """Return the fitted map as parent curve of the segments' maps."""
         raise NotImplementedError
 
     def in_lines(self, *, falling: bool) -> Calibrator:
-        """A calibrator that gives only a line if its map's log-odds are one: see `line_`. Itself, as a rule.
+        """Return a calibrator that sets `line_` and no map if the log odds are a line; by default this one.
 
-        falling : also where the line falls
+        falling : whether this includes falling lines
         """
         return self
 
@@ -291,4 +293,4 @@ class Calibrator(Parameters, ABC):
 
     @abstractmethod
     def _passes(self) -> Passes:
-        """Yield the passes needed, receive their results, return the map."""
+        """Yield the passes that the fit needs, receive their results, return the map."""

@@ -36,7 +36,7 @@ class Groups(NamedTuple):
 
 
 class _BayesianBinning(Calibrator):
-    """Shared part of SBB and ABB: the groups, and the score of a bin."""
+    """Base of SBB and ABB: groups of points and scores of bins."""
 
     exact_: bool
 
@@ -51,7 +51,7 @@ class _BayesianBinning(Calibrator):
         self.cuts = cuts
 
     def facts(self) -> dict[str, Any]:
-        """Say whether every gap between distinct scores could be a boundary, or only `max_cuts` cut points."""
+        """Tell whether every gap between distinct scores was a possible boundary, or only `max_cuts` cut points."""
         return {"every_boundary_considered": bool(self.exact_)}
 
     def check_parameters(self) -> None:
@@ -84,11 +84,11 @@ class _BayesianBinning(Calibrator):
 
     @abstractmethod
     def _map(self, groups: Groups, scores: _Scores) -> CalibrationMap:
-        """The map, from the groups and what scores their bins."""
+        """Compute the map from the groups and the scores of their bins."""
 
 
 class SBB(_BayesianBinning):
-    """Selection over Bayesian binnings: the one binning of the scores with the highest posterior probability.
+    """Selection over Bayesian binnings: the binning of the scores with the highest posterior probability.
 
     A boundary lies between neighbouring scores s_i, s_i+1 with prior probability 1 - exp(-expected_cuts (s_i+1 -
     s_i) / (s_m - s_1)), independently: a Poisson process. A bin of n0 negatives and n1 positives has the marginal
@@ -102,24 +102,24 @@ class SBB(_BayesianBinning):
     Parameters
     ----------
     expected_cuts : float > 0, finite, default 10
-        Expected number of boundaries under the prior, the paper's lambda, to which it gives no value. The default
-        comes from the held-out log loss of calibrated naive Bayes and logistic regression over 42 data sets
-        (benchmarks/bayesian_binning_prior.py). Means with calibration parts of 600 rows, for 2, 7, 10, 15 and 50
+        Expected number of boundaries under the prior, the paper's lambda, for which it gives no value. The default
+        minimises the held-out log loss of calibrated naive Bayes and logistic regression over 42 data sets
+        (benchmarks/bayesian_binning_prior.py). Means with calibration sets of 600 rows, for 2, 7, 10, 15 and 50
         expected cuts: .3127, .3106, .3100, .3093, .3141 for SBB and .3017, .3007, .3009, .3015, .3072 for ABB;
-        parts of 2000 rows order the candidates in the same way. One default serves both.
+        calibration sets of 2000 rows give the same order. Both methods share one default.
     max_cuts : int >= 1, default 2000
         With more distinct scores than this, boundaries are allowed only at this many equal-frequency cut points. The
-        distance between neighbouring groups of points is then that of the middles of their score ranges, so that
-        `expected_cuts` keeps its meaning: it is the number of boundaries expected in the whole range.
+        distance between neighbouring groups of points is then the distance between the middles of their score ranges;
+        `expected_cuts` remains the expected number of boundaries in the whole range.
     cuts : {'rarer', 'frequency'}, default 'rarer'
-        Choice of these cut points. 'frequency': equally many observations between them. 'rarer': half of them so, and
-        half with equally many observations of the rarer label between them, so that there are cuts among the few scores
-        that carry all positives.
+        Choice of these cut points. 'frequency': equally many observations between them. 'rarer': half of them like
+        that, and half with equally many observations of the rarer label between them, so that there are cuts among the
+        few scores that have all positives.
 
     Attributes
     ----------
     exact_ : bool
-        Whether every gap between scores was allowed a boundary.
+        Whether every gap between scores was a possible boundary.
     log_score_ : float
         Log of prior times marginal likelihood of the binning.
 
@@ -164,22 +164,22 @@ class ABB(_BayesianBinning):
     expected_cuts : float > 0, finite, default 10
         Expected number of boundaries under the prior; chosen as for `SBB`.
     max_cuts : int >= 1, default 2000
-        As for `SBB`; points between two neighbouring cut points then share one level.
+        As for `SBB`; points between two neighbouring cut points share one level.
     cuts : {'rarer', 'frequency'}, default 'rarer'
         As for `SBB`.
 
     Attributes
     ----------
     exact_ : bool
-        Whether every gap between scores was allowed a boundary.
+        Whether every gap between scores was a possible boundary.
     expected_bins_ : float
         Mean number of bins over the posterior.
 
     Notes
     -----
-    The recursions of the paper's section 2.4, with sums instead of the maxima that it caches: only sums give its
-    equation 7. One sweep averages all scores: it adds each bin's posterior probability at the bin's beginning and
-    subtracts it after its end. O(m + min(m, max_cuts)**2) time; two passes; the second gathers at most max_cuts
+    The recursions of the paper's section 2.4, with sums instead of its maxima, because only sums give its equation 7.
+    One sweep averages all scores: it adds each bin's posterior probability at the bin's beginning and subtracts it
+    after its end. O(m + min(m, max_cuts)**2) time; two passes; the second gathers at most max_cuts
     groups.
 
     References
@@ -202,17 +202,21 @@ class ABB(_BayesianBinning):
 
 
 class _Scores(NamedTuple):
-    """Numbers that the kernels need to score any bin."""
+    """Arrays from which the kernels score any bin.
+
+    cut : log prior probability of a boundary after each group. no_cut : cumulative log prior probabilities of no
+    boundary, negated. table : see `_log_factorials`
+    """
 
     negatives: Array
     positives: Array
     cut: Array
-    kept: Array
+    no_cut: Array
     table: Array
 
     @classmethod
     def of(cls, groups: Groups, expected_cuts: float) -> _Scores:
-        # A power of two by which neither ranges overflow nor gaps of the smallest doubles vanish.
+        # A power of two with which ranges do not overflow and gaps of the smallest doubles do not vanish.
         largest = float(max(-groups.first[0], groups.last[-1], groups.first[0], -groups.last[-1]))
         unit = 2.0 ** min(1000 - math.frexp(largest)[1], 1020)
         first, last = groups.first * unit, groups.last * unit
@@ -220,16 +224,16 @@ class _Scores(NamedTuple):
         rate = expected_cuts * (gap / (last[-1] - first[0])) if gap.size else gap
         with np.errstate(divide="ignore"):
             cut = np.append(np.log(-np.expm1(-rate)), 0.0)
-        kept = np.concatenate([[0.0], np.cumsum(rate)])
+        no_cut = np.concatenate([[0.0], np.cumsum(rate)])
         negatives = groups.weight - groups.positives
-        return cls(negatives, groups.positives, cut, kept, _log_factorials(groups.weight, groups.positives))
+        return cls(negatives, groups.positives, cut, no_cut, _log_factorials(groups.weight, groups.positives))
 
 
 def _log_factorials(weight: Array, positives: Array) -> Array:
-    """A table for whole weights, where it is quicker than as many log-betas as there are bins; else empty."""
+    """Tabulate log factorials if weights are whole and this is faster than one log-beta per bin; else empty."""
     total = float(weight.sum())
-    whole = np.array_equal(weight, np.floor(weight)) and np.array_equal(positives, np.floor(positives))
-    if whole and total + 2 <= min(_MAX_TABLE, 4 * weight.size**2 + 100):
+    integral = np.array_equal(weight, np.floor(weight)) and np.array_equal(positives, np.floor(positives))
+    if integral and total + 2 <= min(_MAX_TABLE, 4 * weight.size**2 + 100):
         table: Array = kernel.log_factorials(int(total) + 1)
         return table
     return np.empty(0)

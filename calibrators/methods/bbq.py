@@ -1,4 +1,4 @@
-"""Histogram binning, and Bayesian binning into quantiles (BBQ), which averages such binnings."""
+"""Histogram binning, and Bayesian binning into quantiles (BBQ): an average of histogram binnings."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NEGLIGIBLE = 2.0**-54
 
 
 class BinningModels(NamedTuple):
-    """The models that a fitted `BBQ` averages, by descending weight; arrays of shape (models,).
+    """Models that a fitted `BBQ` averages, by descending weight; arrays of shape (models,).
 
     Attributes
     ----------
-    requested : int64: the number of bins asked for
-    bins : int64: the number of bins that ties left
+    requested : int64: the number of bins of the model
+    bins : int64: the number of bins it has, which is smaller if ties move edges
     log_marginal_likelihood : float64
     weight : float64, adds up to 1
     """
@@ -53,11 +53,11 @@ class BBQ(Calibrator):
     """Bayesian binning into quantiles: the average of equal-frequency binnings, by their marginal likelihoods.
 
     Models are the equal-frequency binnings with B = max(1, floor(N^(1/3) / C)), ..., min(ceil(N / 5),
-    ceil(C N^(1/3))) bins, N the sum of the weights. An edge that would cut a tie moves past it, so a model may end
-    with fewer bins, and that number is then its B. With p_b the midpoint of a bin's score interval (the outer ones
+    ceil(C N^(1/3))) bins, N the sum of the weights. An edge inside a tie moves to its end, so a model may have fewer
+    bins, and B is then this number. With p_b the midpoint of a bin's score interval (the outer ones
     reach to 0 and 1), clipped to [0.005, 0.995], a bin's prior is Beta(alpha, beta) = Beta(N' p_b / B, N' (1 - p_b)
-    / B), its level (positives + alpha) / (weight + N' / B). Models weigh as their marginal likelihoods. The map is
-    a step function and need not be monotone.
+    / B), its level (positives + alpha) / (weight + N' / B). Models are weighted by their marginal likelihoods. The map
+    is a step function and need not be monotone.
 
     In simulations its excess loss is 3.8 times the best method's in the median; with `prior="per_bin"` it is less with
     30 % positives and some thousand observations, and more with fewer positives (docs/methods.md).
@@ -67,35 +67,34 @@ class BBQ(Calibrator):
     C : float >= 1, default 10
         Range of the numbers of bins.
     prior : {'paper', 'per_bin'}, default 'paper'
-        Equivalent sample size N': 2 for a model, or 2 for a bin (N' = 2 B).
+        Equivalent sample size N': 2 per model, or 2 per bin (N' = 2 B).
     rho : float >= 0 or None, default 0.001
         With relative likelihoods S_1 >= S_2 >= ... (S_1 = 1) and sigma^2 their variance, the first k models are
         kept, k the smallest with S_k - S_{k+1} <= rho sigma^2. None keeps all.
     reference : {'paper', 'authors'}, default 'paper'
-        'authors' gives what the authors' released code computes: N' = 2 B whatever `prior` says; the first B - 1
-        bins hold floor(N / B) and the last the remainder; a bin's level is (positives + p0) / (weight + 1), p0 =
-        (sum of the scores of its positives + bin's midpoint) / (positives + 1); likelihoods equal to the best are
-        passed over before `rho` is applied, and then one model fewer is kept, at least one.
+        'authors' reproduces the authors' released code: N' = 2 B for any `prior`; the first B - 1 bins contain
+        floor(N / B) observations and the last the remainder; a bin's level is (positives + p0) / (weight + 1), p0 =
+        (sum of the scores of its positives + bin's midpoint) / (positives + 1); `rho` is applied after the models whose
+        likelihood equals the best, and then keeps one model fewer, at least one.
     cuts : {'rarer', 'frequency'}, default 'rarer'
-        'frequency': bins hold equally many observations, as in the paper (and with reference='authors'). 'rarer': edges
-        lie where the mean of two shares, of the observations and of those with the rarer label, reaches j / B, so that
-        there are bins among the few scores that carry all positives.
+        'frequency': bins contain equally many observations, as in the paper (and with reference='authors'). 'rarer':
+        edges lie where the mean of two shares, of the observations and of those with the rarer label, reaches j / B, so
+        that there are bins among the few scores that have all positives.
 
     Attributes
     ----------
     models_ : BinningModels
-        The models kept. Models whose weights together are below 2**-54 are left out: they cannot be seen in a sum
-        of doubles.
+        The averaged models. Models whose total weight is below 2**-54 are left out, since it is lost in rounding.
 
     Raises
     ------
     ValueError
-        For scores outside [0, 1]: put margins through the sigmoid first. If the models have more than 1e9 edges.
+        For scores outside [0, 1]: apply the sigmoid to margins first. If the models have more than 1e9 edges.
 
     Notes
     -----
     Exact: only the cumulative counts at the models' edges are needed. One process gathers one entry for each
-    distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two passes
+    distinct edge, at most 0.3 C**2 N**(2/3) and at most one per point: 6.5 million at N = 1e8. Two passes
     (three for reference='authors'); O(m + C**2 N**(2/3)) time.
 
     References
@@ -127,7 +126,7 @@ class BBQ(Calibrator):
         self.cuts = cuts
 
     def facts(self) -> dict[str, Any]:
-        """Number of models that the map averages."""
+        """Return the number of models that the map averages."""
         return {"models_averaged": int(self.models_.weight.size)}
 
     def check_parameters(self) -> None:
@@ -156,37 +155,37 @@ class BBQ(Calibrator):
             balanced=self.cuts == "rarer",
         )
         check_edges(family, layout)
-        before = (yield score_sum_pass()) if authors else None
-        edges = yield edges_pass(layout, family, before)
+        score_sums = (yield score_sum_pass()) if authors else None
+        edges = yield edges_pass(layout, family, score_sums)
         scores, sizes = log_marginal_likelihoods(layout, family, edges)
-        kept, weight = select_models(scores, self.rho, authors=authors)
-        self.models_ = BinningModels(family.bins[kept], sizes[kept], scores[kept], weight / math.fsum(weight))
-        return average(layout, family, edges, kept, weight)
+        best, weight = select_models(scores, self.rho, authors=authors)
+        self.models_ = BinningModels(family.bins[best], sizes[best], scores[best], weight / math.fsum(weight))
+        return average(layout, family, edges, best, weight)
 
 
 def select_models(scores: Array, rho: float | None, *, authors: bool) -> tuple[Indices, Array]:
-    """The models to average, best first, and their likelihoods relative to the best."""
+    """Select the models to average, best first; return also their likelihoods relative to the best."""
     relative = np.exp(scores - scores.max())
     order = np.argsort(-relative, kind="stable")
     relative = relative[order]
-    keep = order.size
+    count = order.size
     if rho is not None:
         ties = int(np.sum(relative == 1.0)) if authors else 1
         flat = relative[:-1] - relative[1:] <= rho * relative.var()
-        found = np.flatnonzero(flat[ties - 1 :])
-        keep = int(found[0]) + ties if found.size else order.size
+        stops = np.flatnonzero(flat[ties - 1 :])
+        count = int(stops[0]) + ties if stops.size else order.size
         if authors:
-            keep = max(keep - 1, 1)
-    rest = np.cumsum(relative[:keep][::-1])[::-1]
-    keep = int(np.sum(rest > _NEGLIGIBLE))
-    return order[:keep], relative[:keep]
+            count = max(count - 1, 1)
+    tail = np.cumsum(relative[:count][::-1])[::-1]
+    count = int(np.sum(tail > _NEGLIGIBLE))
+    return order[:count], relative[:count]
 
 
 class HistogramBinning(Calibrator):
-    """Histogram binning: equal-frequency bins of the scores, each at its frequency of positives.
+    """Histogram binning: equal-frequency bins of the scores, whose levels are their frequencies of positives.
 
-    Bin j of B ends after the first score whose cumulative weight reaches N j / B, N the sum of the weights: a tie
-    is never cut, the edge moves past it, so that there may be fewer bins than B. An edge is the midpoint of the
+    Bin j of B ends after the first score whose cumulative weight reaches N j / B, N the sum of the weights: an edge
+    inside a tie moves to its end, so there may be fewer bins than B. An edge is the midpoint of the
     gap between the two neighbouring scores, the upper bin closed below; the outer bins reach to infinity. The map
     is a step function and need not be monotone. Scores may be any finite numbers.
 
@@ -227,7 +226,7 @@ class HistogramBinning(Calibrator):
         check_number("smoothing", self.smoothing, "a finite number >= 0", 0)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """See `Calibrator.gathers`: an entry a bin."""
+        """See `Calibrator.gathers`: one entry per bin."""
         return super().gathers(min(2 * points, 2 * int(self.bins)), parts)
 
     def _passes(self) -> Passes:

@@ -23,18 +23,19 @@ from calibrators.methods.sigmoid import FEWEST_POINTS, Scale, binned_pass, expit
 _CLIP = 2.0**-53
 _LOGS = -math.log(_CLIP)
 _RIDGE = 1.0 / 99_999_999_999
-"""Ridge of the authors' code, which keeps the optimum finite where scores separate the labels."""
+"""Ridge of the authors' code, which keeps the optimum finite if scores separate the labels."""
 
 _MAX_EVALUATIONS = 200
-_CLOSE = 1e-13  # of the loss: a step that promises less is none
+_CLOSE = 1e-13  # share of the loss: the optimiser stops when a step's expected decrease is smaller
 
 
 class Beta(Calibrator):
     """Beta calibration: p = 1 / (1 + exp(-(a log s - b log(1 - s) + c))), by maximum likelihood with a, b >= 0.
 
-    The map that makes scores right which are beta distributed within each label; it contains the identity (a = b = 1,
-    c = 0), unlike a sigmoid of the score. A parameter of the two that would be negative is 0, and the others are fitted
-    again. The map is that function made piecewise linear. Monotone. Scores are clipped to [2**-53, 1 - 2**-53].
+    It is exact for scores that have a beta distribution within each label. It contains the identity (a = b = 1, c = 0),
+    unlike a sigmoid of the score. If a or b would be negative, it is set to 0 and the other parameters are fitted
+    again. The map is a piecewise linear approximation of this function. Monotone. Scores are clipped to
+    [2**-53, 1 - 2**-53].
 
     Best where log-odds are near a line in log s and log(1 - s), up to 200,000 observations with 1 % positives; in
     simulations up to 1,300 times the excess loss of the best method elsewhere (docs/methods.md).
@@ -49,7 +50,7 @@ class Beta(Calibrator):
     a_, b_, c_ : float
         The parameters.
     n_evaluations_ : int
-        Passes over the points that the optimiser took.
+        Number of passes over the points by the optimiser.
 
     Raises
     ------
@@ -63,9 +64,9 @@ class Beta(Calibrator):
 
     Notes
     -----
-    Newton's method with halved steps; each evaluation is one pass. Terms are rounded to a common unit and then added as
-    whole numbers, so the optimum is the same to the last bit however the points were cut. From 2**17 points on it
-    begins at the optimum of the points in narrow bins, as `Platt` does.
+    Newton's method with step halving; each evaluation is one pass. Terms are rounded to a common unit and then added as
+    whole numbers, so the optimum is the same to the last bit for any division into parts. From 2**17 points on it
+    starts at the optimum of the points in narrow bins, as `Platt` does.
 
     References
     ----------
@@ -93,7 +94,7 @@ class Beta(Calibrator):
         self.max_error = max_error
 
     def facts(self) -> dict[str, Any]:
-        """The parameters."""
+        """Return the parameters of the map."""
         return {"a": self.a_, "b": self.b_, "c": self.c_}
 
     def check_parameters(self) -> None:
@@ -101,7 +102,7 @@ class Beta(Calibrator):
         check_max_error(self.max_error)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""
+        """See `Calibrator.gathers`: sums, and the counts at the knots of the map."""
         return super().gathers(most_knots(float(self.max_error)), parts)
 
     def _passes(self) -> Passes:
@@ -125,37 +126,37 @@ class BetaMap:
     c: float
 
     def argument(self, scores: Array) -> Array:
-        """The sigmoid's argument."""
+        """Compute the sigmoid's argument."""
         u, v = _logs(scores)
         return self.a * u + self.b * v + self.c
 
     def probability(self, scores: Array) -> Array:
-        """The map itself."""
+        """Compute the probability."""
         return expit(self.argument(scores))
 
     def score(self, argument: Array) -> Array:
-        """The scores at arguments, by bisection of their logits."""
+        """Invert `argument`, by bisection of the scores' logits."""
         low, high = np.full(argument.shape, -_LOGS), np.full(argument.shape, _LOGS)
         for _ in range(64):
             middle = (low + high) / 2
             # log s and log(1 - s) of s = expit(t), without cancellation.
-            rest = np.log1p(np.exp(-np.abs(middle)))
+            soft = np.log1p(np.exp(-np.abs(middle)))
             value = (
-                self.a * (np.minimum(middle, 0.0) - rest) + self.b * (np.maximum(middle, 0.0) + rest) + self.c
+                self.a * (np.minimum(middle, 0.0) - soft) + self.b * (np.maximum(middle, 0.0) + soft) + self.c
             )
             below = value < argument
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return np.clip(expit((low + high) / 2), *self.domain())
 
     def relative_curvature(self, argument: Array) -> Array:
-        """Second derivative of p by the score over p (1 - p) (d argument / d score)**2."""
+        """Compute the second derivative of p by the score over p (1 - p) (d argument / d score)**2."""
         s = self.score(argument)
         first = self.a / s + self.b / (1.0 - s)
         second = -self.a / s**2 + self.b / (1.0 - s) ** 2
         return np.asarray(second / first**2 - np.tanh(argument / 2))
 
     def domain(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
+        """Return the lowest and the highest score."""
         return _CLIP, 1.0 - _CLIP
 
 
@@ -170,26 +171,26 @@ class _Evaluation(NamedTuple):
     hessian: Array
 
 
-def _evaluation_pass(layout: Layout, at: Array) -> Pass:
-    largest = layout.weight * max(_LOGS * (abs(at[0]) + abs(at[1])) + abs(at[2]) + 2.0, _LOGS**2)
+def _evaluation_pass(layout: Layout, abc: Array) -> Pass:
+    largest = layout.weight * max(_LOGS * (abs(abc[0]) + abs(abc[1])) + abs(abc[2]) + 2.0, _LOGS**2)
     unit = 2.0 ** min(60 - math.frexp(largest)[1], 1000)
-    return Pass(partial(_sums, at, unit), partial(_evaluation, at, unit))
+    return Pass(partial(_sums, abc, unit), partial(_evaluation, abc, unit))
 
 
-def _sums(at: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
+def _sums(abc: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
     sums = np.zeros((10, 2), np.int64)
     for score, weight, positives in blocks_of(points):
         terms = np.stack(_logs(score))
-        sums += kernel.loss_and_derivatives(terms, positives, weight - positives, at, unit, unit)
+        sums += kernel.loss_and_derivatives(terms, positives, weight - positives, abc, unit, unit)
     return sums
 
 
-def _evaluation(at: Array, unit: float, parts: list[npt.NDArray[np.int64]]) -> _Evaluation:
+def _evaluation(abc: Array, unit: float, parts: list[npt.NDArray[np.int64]]) -> _Evaluation:
     values = whole_totals(unit, parts)
     ridge = np.array([_RIDGE, _RIDGE, 0.0])
     aa, ab, ac, bb, bc, cc = values[4:]
     hessian = np.array([[aa, ab, ac], [ab, bb, bc], [ac, bc, cc]]) + np.diag(ridge)
-    return _Evaluation(values[0] + float(ridge @ at**2) / 2, np.array(values[1:4]) + ridge * at, hessian)
+    return _Evaluation(values[0] + float(ridge @ abc**2) / 2, np.array(values[1:4]) + ridge * abc, hessian)
 
 
 def _fit(layout: Layout) -> Generator[Pass, Any, tuple[BetaMap, int]]:
@@ -198,51 +199,52 @@ def _fit(layout: Layout) -> Generator[Pass, Any, tuple[BetaMap, int]]:
     if layout.first[0] == layout.last or n0 == 0.0 or n1 == 0.0:
         return BetaMap(0.0, 0.0, base if n0 == 0.0 or n1 == 0.0 else math.log(n1 / n0)), 0
     if layout.n_points < FEWEST_POINTS:
-        at, evaluations = yield from _constrained(layout, np.array([0.0, 0.0, base]))
+        abc, evaluations = yield from _constrained(layout, np.array([0.0, 0.0, base]))
     else:
         points = yield binned_pass(layout, Scale.of(layout, "logit"))
         start = solved(_constrained(layout, np.array([0.0, 0.0, base])), points)[0]
-        at, evaluations = yield from _constrained(layout, start)
-    return BetaMap(*at.tolist()), evaluations
+        abc, evaluations = yield from _constrained(layout, start)
+    return BetaMap(*abc.tolist()), evaluations
 
 
 def _constrained(layout: Layout, start: Array) -> Generator[Pass, Any, tuple[Array, int]]:
-    """The optimum with a, b >= 0, and how many evaluations it took."""
+    """Find the optimum with a, b >= 0; return it and the number of evaluations."""
     free = np.array([True, True, True])
     evaluations = 0
     while True:
-        at, more = yield from _newton(layout, np.where(free, start, 0.0), free)
-        evaluations += more
-        wrong = free & (at < 0) & np.array([True, True, False])
-        if not wrong.any():
-            return at, evaluations
-        # The more negative one first, as the authors' code does.
-        free[int(np.argmin(np.where(wrong, at, np.inf)))] = False
+        abc, count = yield from _newton(layout, np.where(free, start, 0.0), free)
+        evaluations += count
+        negative = free & (abc < 0) & np.array([True, True, False])
+        if not negative.any():
+            return abc, evaluations
+        # Fix the more negative parameter first, as the authors' code does.
+        free[int(np.argmin(np.where(negative, abc, np.inf)))] = False
 
 
 def _newton(
-    layout: Layout, at: Array, free: npt.NDArray[np.bool_]
+    layout: Layout, abc: Array, free: npt.NDArray[np.bool_]
 ) -> Generator[Pass, Any, tuple[Array, int]]:
-    now: _Evaluation = yield _evaluation_pass(layout, at)
+    current: _Evaluation = yield _evaluation_pass(layout, abc)
     evaluations = 1
     while evaluations < _MAX_EVALUATIONS:
         step = np.zeros(3)
-        hessian = now.hessian[np.ix_(free, free)]
-        step[free] = -np.linalg.lstsq(hessian, now.gradient[free], rcond=1e-13)[0]
-        decrease, share = float(step @ now.gradient), 1.0
-        # What is left to gain is below what sums tell; but from a start that is all but the end, a step is exact.
-        if evaluations > 1 and not decrease < -_CLOSE * (1.0 + now.loss):
-            return at, evaluations
+        hessian = current.hessian[np.ix_(free, free)]
+        step[free] = -np.linalg.lstsq(hessian, current.gradient[free], rcond=1e-13)[0]
+        decrease, scale = float(step @ current.gradient), 1.0
+        # Stop when the expected decrease is below the rounding of the sums, but not before a first step: from the
+        # optimum of the bins this step is exact.
+        if evaluations > 1 and not decrease < -_CLOSE * (1.0 + current.loss):
+            return abc, evaluations
         while True:
-            tried = at + share * step
-            then: _Evaluation = yield _evaluation_pass(layout, tried)
+            candidate = abc + scale * step
+            new: _Evaluation = yield _evaluation_pass(layout, candidate)
             evaluations += 1
-            if then.loss <= now.loss + 1e-4 * share * decrease or evaluations >= _MAX_EVALUATIONS:
+            if new.loss <= current.loss + 1e-4 * scale * decrease or evaluations >= _MAX_EVALUATIONS:
                 break
-            share /= 2
-            if share < 1e-12:
-                return at, evaluations
-        at, now = tried, then
+            scale /= 2
+            if scale < 1e-12:
+                return abc, evaluations
+        abc, current = candidate, new
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.warn(
@@ -250,4 +252,4 @@ def _newton(
         ConvergenceWarning,
         stacklevel=2,
     )
-    return at, evaluations
+    return abc, evaluations

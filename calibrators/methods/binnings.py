@@ -1,4 +1,4 @@
-"""A family of equal-frequency binnings of one set of points: edges, likelihoods, average."""
+"""Families of equal-frequency binnings of the same points: edges, likelihoods, average."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Family:
 
     Attributes
     ----------
-    bins : int64: number of bins asked for
+    bins : int64: requested number of bins
     numerator, denominator : float64: edge j lies where the cumulative weight reaches numerator j / denominator
-    strength : float64, shape (models, 2): equivalent sample size of a bin, of a model to be shared among its bins
-    smoothed : whether levels are smoothed as the authors' code does
-    balanced : whether edges follow the rows and the rarer label together (`balanced_shares`), not the rows alone
+    strength : float64, shape (models, 2): equivalent sample sizes, per bin and per model (divided among its bins)
+    smoothed : whether levels are smoothed as in the authors' code
+    balanced : whether edges depend on the rows and the rarer label (`balanced_shares`), not on the rows alone
     """
 
     bins: Indices
@@ -55,18 +55,18 @@ class Family:
 
     @property
     def models(self) -> tuple[Indices, Array, Array]:
-        """Numbers that tell where the edges of each model lie."""
+        """Numbers that define the edges of each model."""
         return self.bins, self.numerator, self.denominator
 
 
 class Edges(NamedTuple):
-    """Numbers at the distinct edges of a family of binnings.
+    """Distinct edges of a family of binnings, and cumulative sums there.
 
     Attributes
     ----------
     cuts : float64 array, shape (edges, 5): edge; cumulative weight and positives, each with its low part
-    score_sums : float64 array, shape (edges + 1, 2) or (0, 2): cumulative sums of the positives' scores, high and
-        low, to each edge and to the end
+    score_sums : float64 array, shape (edges + 1, 2) or (0, 2): cumulative sums of the positives' scores up to each
+        edge and to the end, as high and low parts
     """
 
     cuts: Array
@@ -74,26 +74,26 @@ class Edges(NamedTuple):
 
 
 def binning_family(total: float, C: float, *, authors: bool, per_bin: bool, balanced: bool = False) -> Family:
-    """The binnings of BBQ for this total weight."""
+    """Make the binnings of BBQ for a total weight."""
     if total > _MOST_WEIGHT:
         raise ValueError(
             f"expected weights that add up to {_MOST_WEIGHT:g} at most, found {total:g}: the number of bins "
             "grows with them; divide the weights by their mean"
         )
     bins = np.arange(_fewest_bins(total, C), _most_bins(total, C) + 1)
-    one_bin = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
+    per_bin_size = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
     return Family(
         bins=bins,
         numerator=np.maximum(np.floor(total / bins), 1.0) if authors else np.full(bins.size, total),
         denominator=np.ones(bins.size) if authors else bins.astype(np.float64),
-        strength=np.column_stack([one_bin, 2.0 - one_bin]),
+        strength=np.column_stack([per_bin_size, 2.0 - per_bin_size]),
         smoothed=authors,
         balanced=balanced and not authors,
     )
 
 
 def check_edges(family: Family, layout: Layout) -> None:
-    """Raise ValueError for more edges than can be handled."""
+    """Raise ValueError if the models have more than `MOST_EDGES` edges."""
     edges = np.minimum(family.bins, layout.n_points).sum(dtype=np.float64)
     if edges > MOST_EDGES:
         raise ValueError(
@@ -103,7 +103,7 @@ def check_edges(family: Family, layout: Layout) -> None:
 
 
 def _fewest_bins(total: float, C: float) -> int:
-    """max(1, floor(N^(1/3) / C)), not at the mercy of a rounded cube root."""
+    """Compute max(1, floor(N^(1/3) / C)) exactly, without a rounded cube root."""
     bins = int(np.cbrt(total) / C)
     bins += (C * (bins + 1)) ** 3 <= total
     bins -= (C * bins) ** 3 > total
@@ -111,7 +111,7 @@ def _fewest_bins(total: float, C: float) -> int:
 
 
 def _most_bins(total: float, C: float) -> int:
-    """min(ceil(N / 5), ceil(C N^(1/3))), not at the mercy of a rounded cube root."""
+    """Compute min(ceil(N / 5), ceil(C N^(1/3))) exactly, without a rounded cube root."""
     root = np.cbrt(total) * C
     bins = int(np.ceil(root))
     bins += bins**3 < C**3 * total
@@ -120,17 +120,17 @@ def _most_bins(total: float, C: float) -> int:
 
 
 def score_sum_pass() -> Pass:
-    """The pass that yields, for each part, the exact sum of the positives' scores before it; one more at the end."""
+    """Make the pass that yields the exact sums of the positives' scores before each part, and in total."""
     return Pass(chunk=_score_sum, combine=running_sums)
 
 
 def _score_sum(points: Points) -> Array:
-    found: Array = expansion_of(points.score * points.positives)
-    return found
+    expansion: Array = expansion_of(points.score * points.positives)
+    return expansion
 
 
 def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | None) -> Pass:
-    """The pass that yields the `Edges` of a family."""
+    """Make the pass that yields the `Edges` of a family."""
     return Pass(
         chunk=partial(_edges_in_part, layout, family, score_sums_before),
         combine=partial(_join_edges, score_sums_before),
@@ -145,7 +145,7 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     kernel.mark_edges(_indexed(reached, start, float(reached[-1])), family.models, marked)
     index = np.flatnonzero(marked & (reached < layout.weight))
     cuts = cuts_after(layout, points, index)
-    index = index[: cuts.below.size]  # only the last point of all can have been left out
+    index = index[: cuts.below.size]  # `cuts_after` may have left out the last point of all
     score_sums = np.empty((0, 2))
     if before is not None:
         terms = points.score * points.positives
@@ -165,13 +165,13 @@ Index = tuple[Array, Places, float, float]
 
 
 def _indexed(reached: Array, low: float, high: float) -> Index:
-    """See `kernel.edges_of`."""
+    """Index cumulative weights for `kernel.edges_of`."""
     reached = np.ascontiguousarray(reached)
     return reached, kernel.bucket_index(reached, low, high), low, high
 
 
 def _index(layout: Layout, family: Family, edges: Edges) -> Index:
-    """Index of what targets are compared with at each edge: the weight below it, or its balanced share of that."""
+    """Index the cumulative weight at each edge, or the total weight times the balanced share there."""
     reached = places(layout, edges.cuts[:, 1], edges.cuts[:, 3], balanced=family.balanced)
     if family.balanced:
         reached = np.maximum.accumulate(reached) * layout.weight
@@ -183,7 +183,7 @@ def _end(layout: Layout) -> Array:
 
 
 def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
-    """The log marginal likelihood of each model, and the number of bins that it ends with."""
+    """Compute the log marginal likelihood of each model, and its number of bins after ties moved edges."""
     scores, sizes = np.empty(family.bins.size), np.empty(family.bins.size, np.int64)
     index, end = _index(layout, family, edges), _end(layout)
     kernel.log_marginal_likelihoods(edges.cuts, end, index, family.models, family.strength, (scores, sizes))
@@ -191,16 +191,16 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
 
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
-    """The map of the weighted mean of some models."""
-    known = _index(layout, family, edges)
-    at, change, start = [], [], 0.0
+    """Compute the map of the weighted mean of models."""
+    edge_index = _index(layout, family, edges)
+    positions, change, start = [], [], 0.0
     for model, share in zip(models, weight, strict=True):
-        index, level = _model_levels(layout, family, edges, known, int(model))
+        chosen, level = _model_levels(layout, family, edges, edge_index, int(model))
         terms = share * level
         start += terms[0]
-        at.append(np.repeat(index, 2))
+        positions.append(np.repeat(chosen, 2))
         change.append(np.column_stack([-terms[:-1], terms[1:]]).ravel())
-    cut = np.concatenate(at)
+    cut = np.concatenate(positions)
     order = np.argsort(cut, kind="stable")
     rows, counts = np.unique(cut, return_counts=True)
     steps = np.append(start, np.concatenate(change)[order])
@@ -211,21 +211,21 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 
 
 def _model_levels(
-    layout: Layout, family: Family, edges: Edges, known: Index, model: int
+    layout: Layout, family: Family, edges: Edges, edge_index: Index, model: int
 ) -> tuple[Indices, Array]:
-    """Return the edges of a model among all edges, and the levels of its bins."""
+    """Compute the indices of a model's edges among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
-    count = kernel.edges_of(known, tuple(one[model] for one in family.models), chosen)
+    count = kernel.edges_of(edge_index, tuple(column[model] for column in family.models), chosen)
     chosen = chosen[:count]
     bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
     kernel.fill_bins(edges.cuts, end, chosen, count, (bin_edges, w, k))
     middle = (bin_edges[:-1] + bin_edges[1:]) / 2
     if family.smoothed:
         score_sums = edges.score_sums[np.append(chosen, len(edges.cuts))]
-        own = np.diff(score_sums[:, 0], prepend=0.0) + np.diff(score_sums[:, 1], prepend=0.0)
-        level = (k + (own + middle) / (k + 1)) / (w + 1)
+        score_sum = np.diff(score_sums[:, 0], prepend=0.0) + np.diff(score_sums[:, 1], prepend=0.0)
+        level = (k + (score_sum + middle) / (k + 1)) / (w + 1)
     else:
         strength = family.strength[model, 0] + family.strength[model, 1] / (count + 1)
         level = (k + strength * np.clip(middle, 0.005, 0.995)) / (w + strength)

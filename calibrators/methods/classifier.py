@@ -1,4 +1,4 @@
-"""A scikit-learn classifier whose probabilities a calibrator corrects."""
+"""A scikit-learn classifier with calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ class CalibratedPair(NamedTuple):
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A binary classifier with calibrated probabilities.
 
-    The classifier is fitted on a part of the data and the calibrator on its scores of the rest, as
-    `sklearn.calibration.CalibratedClassifierCV` does, with any calibrator of this package.
+    The classifier is fitted to one part of the data and the calibrator to its scores of the other part, as in
+    `sklearn.calibration.CalibratedClassifierCV`, with any calibrator of this package.
 
     Parameters
     ----------
     estimator : classifier with `predict_proba` or `decision_function`; default LogisticRegression()
-        A `sklearn.frozen.FrozenEstimator` is taken as it is, and all data go to the calibrator.
+        A `sklearn.frozen.FrozenEstimator` is not fitted, and all data are used for the calibrator.
     calibrator : Calibrator, default Auto()
     cv : int, cross-validation generator, iterable of (train, test) indices, or None; default None
-        As in scikit-learn: None is 5 folds; whole numbers give stratified folds. Not used with a FrozenEstimator.
+        As in scikit-learn: None is 5 folds; an int gives stratified folds. Not used with a FrozenEstimator.
     response : {'auto', 'predict_proba', 'decision_function', 'sigmoid'}, default 'auto'
-        The score: the positive class's column of `predict_proba`, the decision function, or the decision function
-        put through the sigmoid. 'auto' is `predict_proba` where there is one and 'sigmoid' otherwise: always a score
+        The score: the positive class's column of `predict_proba`, the decision function, or the sigmoid of the
+        decision function. 'auto' is `predict_proba` if the classifier has it and 'sigmoid' otherwise: always a score
         in [0, 1].
     ensemble : bool or 'auto', default 'auto'
         True: one classifier and one calibrator per fold, their probabilities averaged. False: one calibrator on the
         cross-validated scores of all data, and one classifier fitted to all data. 'auto' is True except for a
         FrozenEstimator.
     n_jobs : int or None, default None
-        Folds at a time, as in scikit-learn.
+        Number of folds fitted in parallel, as in scikit-learn.
 
     Attributes
     ----------
     classes_ : array, shape (2,): the labels; the second is the positive one
     calibrated_classifiers_ : list of CalibratedPair: one per fold, or one
-    n_features_in_, feature_names_in_ : of the first classifier, where it has them
+    n_features_in_, feature_names_in_ : those of the first classifier, if it has them
 
     Notes
     -----
-    Weights go to the calibrator and, where its `fit` takes them, to the classifier. Rows of weight 0 count for
-    nothing in the calibrator.
+    Weights are passed to the calibrator and, if its `fit` takes them, to the classifier. The calibrator ignores rows of
+    weight 0.
 
     Examples
     --------
@@ -116,8 +116,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y : array-like, shape (n,), of two classes
         sample_weight : array-like, shape (n,), >= 0; default 1
         groups : array-like, shape (n,), optional: for a cross-validation generator that splits by groups
-        **fit_params : passed to the classifier's `fit`; arrays with one value per row are cut to the training rows.
-            Not used with a FrozenEstimator.
+        **fit_params : passed to the classifier's `fit`; of arrays with one value per row, the values of the training
+            rows. Not used with a FrozenEstimator.
 
         Returns
         -------
@@ -168,7 +168,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Calibrated probabilities of both classes.
+        """Predict calibrated probabilities of both classes.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return np.column_stack([1.0 - positive, positive])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The class with the higher calibrated probability; the first one of equal ones.
+        """Predict the class with the higher calibrated probability; the first class if both are equal.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Returns
         -------
         array, shape (n,)
-            Of the values of `classes_`.
+            Values of `classes_`.
         """
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[np.argmax(probabilities, axis=1)])
@@ -234,7 +234,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return list(check_cv(self.cv, y, classifier=True).split(X, y, groups))
 
     def _check_folds(self, y: npt.NDArray[Any], folds: Iterable[tuple[Rows, Rows]]) -> None:
-        """A calibrator that saw one class is a constant: refused where those of all folds would be."""
+        """Raise ValueError if every fold has one class only, since all calibrators would then be constant."""
         if not any(np.unique(y[test]).size == self.classes_.size for _, test in folds):
             raise ValueError(
                 f"cv: {type(self.cv).__name__} cross-validation does not allow all classes to be present in test "
@@ -247,7 +247,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         takes = "sample_weight" in inspect.signature(estimator.fit).parameters
         if weight is not None and not takes:
             warnings.warn(
-                f"{type(estimator).__name__}.fit takes no sample_weight: the weights count in the calibration alone",
+                f"{type(estimator).__name__}.fit takes no sample_weight: the weights are used for the calibration only",
                 UserWarning,
                 stacklevel=3,
             )
@@ -264,8 +264,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         test: Rows,
     ) -> CalibratedPair:
         fitted = clone(estimator)
-        own = _check_method_params(X, fit_params, train)
-        fitted.fit(_safe_indexing(X, train), y[train], **own)
+        fold_params = _check_method_params(X, fit_params, train)
+        fitted.fit(_safe_indexing(X, train), y[train], **fold_params)
         scores = self._scores(fitted, _safe_indexing(X, test))
         return self._calibrate(fitted, scores, y[test], None if weight is None else weight[test])
 
@@ -279,11 +279,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         folds: list[tuple[Rows, Rows]],
     ) -> CalibratedPair:
         method, transform = self._response(estimator)
-        crossed = cross_val_predict(
+        outputs = cross_val_predict(
             clone(estimator), X, y, cv=folds, method=method, params=dict(fit_params), n_jobs=self.n_jobs
         )
         fitted = clone(estimator).fit(X, y, **fit_params)
-        return self._calibrate(fitted, transform(crossed), y, weight)
+        return self._calibrate(fitted, transform(outputs), y, weight)
 
     def _calibrate(
         self, estimator: Any, scores: Array, y: npt.NDArray[Any], weight: Array | None
@@ -295,7 +295,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return CalibratedPair(estimator, clone(self._calibrator()).fit(scores, labels, weight))
 
     def _response(self, estimator: Any) -> tuple[str, Any]:
-        """The estimator's method that gives the score, and what makes the score of its output."""
+        """Return the name of the estimator's method, and the function from its output to scores."""
         response = self.response
         if response == "auto":
             response = "predict_proba" if hasattr(estimator, "predict_proba") else "sigmoid"

@@ -1,4 +1,4 @@
-"""Comparison of calibrators by cross-validation: each predicts observations that it was not fitted to."""
+"""Comparison of calibrators by cross-validation: each is evaluated on observations that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrators.methods.base import Calibrator
 from calibrators.methods.folded import FoldedPoints
 
 RAW = "before"
-"""The name of the scores as they are, where they are probabilities."""
+"""Name of the uncalibrated scores among the methods, if they are probabilities."""
 
 LOSSES = ("log_loss", "brier")
 BY_FOLD = ("ece_frequency", "auc")
@@ -29,7 +29,7 @@ BY_FOLD = ("ece_frequency", "auc")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure by cross-validation.
+    """Cross-validated estimate of a measure.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class Estimate:
         For a loss the mean over all observations; otherwise over the folds, weighted by their observations. Infinite
         if some label had probability 0; None if a fold has no value.
     error : float or None
-        Its standard error: for a loss over observations, otherwise over folds. None if it is not known.
+        Standard error of the mean: for a loss over observations, otherwise over folds. None if it does not exist.
     excess, excess_error : float or None
-        For a loss: the excess of the mean over the best method's, and the standard error of that paired difference.
+        For a loss: the excess of the mean over the best method's, and the standard error of this paired difference.
     """
 
     mean: float | None
@@ -57,7 +57,7 @@ class MethodResult:
     name : str
     estimates : dict of Estimate: log_loss, brier, ece_frequency, auc
     infinite : float >= 0
-        Observations whose label had probability 0.
+        Number of observations whose label had probability 0.
     folds : tuple of Measures, one per fold
     """
 
@@ -69,13 +69,13 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Methods compared, in the order in which they were given; the scores as they are first, if they are probabilities.
+    """Result of the comparison of methods by cross-validation.
 
     Attributes
     ----------
     folds, seed : int
-    weight, positives : float: of all observations
-    methods : tuple of MethodResult
+    weight, positives : float: sums over all observations
+    methods : tuple of MethodResult, in the given order, after the uncalibrated scores if these are probabilities
     """
 
     folds: int
@@ -85,14 +85,14 @@ class CrossValidation:
     methods: tuple[MethodResult, ...]
 
     def best(self, measure: str) -> str | None:
-        """The name of the method with the best mean of a measure; None if no method has a value."""
+        """Return the name of the method with the best mean of a measure; None if no method has a value."""
         sign = -1.0 if measure == "auc" else 1.0
-        found = [
+        ranking = [
             (sign * mean, i)
             for i, method in enumerate(self.methods)
             if (mean := method.estimates[measure].mean) is not None and math.isfinite(mean)
         ]
-        return self.methods[min(found)[1]].name if found else None
+        return self.methods[min(ranking)[1]].name if ranking else None
 
 
 def cross_validation_passes(
@@ -107,26 +107,26 @@ def cross_validation_passes(
 
     Parameters
     ----------
-    calibrators : by name; none is changed
+    calibrators : mapping of names to calibrators, which are not modified
     folds : int >= 2
     seed : int in [0, 2**31)
     rate : float > 0
         See `calibrators.arithmetic.sampling`; the calibrators' `sampling_rate` is the same. Measures describe all
         rows: each kept negative weighs 1 / rate, and counts as one observation in standard errors.
     heaviest : float > 0
-        The largest sampling weight, or 1 where weights are counts: see `calibrators.methods.folded.FoldedPoints`.
+        The largest sampling weight, or 1 if weights are counts: see `calibrators.methods.folded.FoldedPoints`.
 
     Raises
     ------
     ValueError
-        Fewer than twice as many observations of a label as folds; scores that do not suit a calibrator.
+        For fewer observations of a label than twice the folds, and for scores that a calibrator rejects.
 
     Notes
     -----
-    Each calibrator is fitted to the observations outside each fold and measured on those inside. The folds are those
-    of `calibrators.methods.folded`: a function of the scores, the numbers of observations there and the seed alone. All
-    methods and folds share their passes; a part is divided once per fold and pass. Maps that decrease somewhere are
-    measured on their distinct probabilities, which are gathered.
+    Each calibrator is fitted to the observations outside each fold and evaluated on those inside. The folds
+    (`calibrators.methods.folded`) depend only on the scores, their numbers of observations and the seed. All methods
+    and folds share their passes; a part is divided once per fold and pass. For maps that decrease somewhere, the
+    distinct probabilities are gathered and sorted.
 
     References
     ----------
@@ -147,44 +147,44 @@ def cross_validation_passes(
     ]
     fitted: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
     raw = [None] if layout.probabilities else []
-    maps: list[list[CalibrationMap | None]] = [[*raw, *of_fold] for of_fold in fitted]
+    maps: list[list[CalibrationMap | None]] = [[*raw, *fold_maps] for fold_maps in fitted]
     names = [*([RAW] if raw else []), *names]
-    measured = [
-        folded.over(side_by_side(*(_measuring(one, rate) for one in of_fold)), fold, inside=True)
-        for fold, of_fold in enumerate(maps)
+    evaluations = [
+        folded.over(side_by_side(*(_measure_passes(m, rate) for m in fold_maps)), fold, inside=True)
+        for fold, fold_maps in enumerate(maps)
     ]
-    predictions = [[None if one is None else one.predict_ascending for one in of_fold] for of_fold in maps]
+    predictions = [[None if m is None else m.predict_ascending for m in fold_maps] for fold_maps in maps]
     *assessments, (losses, infinite) = yield from side_by_side(
-        *measured, loss_passes(folded, predictions, rate=rate)
+        *evaluations, loss_passes(folded, predictions, rate=rate)
     )
     results = _results(names, assessments, losses, infinite)
     return CrossValidation(folds, seed, _total(layout, rate), layout.positives, results)
 
 
 def cross_validate(points: Points, calibrators: Mapping[str, Calibrator], **options: Any) -> CrossValidation:
-    """`cross_validation_passes`, which takes the options, over points in memory."""
+    """Compare calibrators over points in memory. options : see `cross_validation_passes`."""
     return run_in_memory(cross_validation_passes(calibrators, **options), points)
 
 
 def _total(layout: Layout, rate: float) -> float:
-    """The weight of all rows, of which the observations are a sample."""
+    """Compute the weight of all rows, from which the observations were sampled."""
     return layout.weight if rate == 1.0 else layout.positives + (layout.weight - layout.positives) / rate
 
 
 # Measures of a fold.
 
 
-def _measuring(calibration_map: CalibrationMap | None, rate: float) -> Generator[Pass, Any, Assessment]:
+def _measure_passes(calibration_map: CalibrationMap | None, rate: float) -> Generator[Pass, Any, Assessment]:
     if calibration_map is None:
         return assessment_passes(rate=rate)
     if calibration_map.monotone:
         return assessment_passes(calibration_map.predict_ascending, rate=rate)
-    return _gathered(calibration_map, rate)
+    return _gathering_passes(calibration_map, rate)
 
 
-def _gathered(calibration_map: CalibrationMap, rate: float) -> Generator[Pass, Any, Assessment]:
-    """Measures of a map that decreases somewhere: its probabilities are sorted where they have come together."""
-    points: Points = yield Pass(partial(_by_probability, calibration_map), _joined)
+def _gathering_passes(calibration_map: CalibrationMap, rate: float) -> Generator[Pass, Any, Assessment]:
+    """Assess a map that decreases somewhere: gather and sort its probabilities."""
+    points: Points = yield Pass(partial(_by_probability, calibration_map), _join_sorted)
     return run_in_memory(assessment_passes(rate=rate), points)
 
 
@@ -192,7 +192,7 @@ def _by_probability(calibration_map: CalibrationMap, points: Points) -> Points:
     return _sorted(Points(calibration_map.predict_ascending(points.score), points.weight, points.positives))
 
 
-def _joined(parts: list[Points]) -> Points:
+def _join_sorted(parts: list[Points]) -> Points:
     return _sorted(join_points(parts))
 
 
@@ -211,25 +211,26 @@ def loss_passes(
     losses: Sequence[str] = LOSSES,
     rate: float = 1.0,
 ) -> Generator[Pass, Any, tuple[dict[str, list[Estimate]], Array]]:
-    """Yield the pass that estimates of mean losses need; return those of each method by loss, and what is infinite.
+    """Yield the pass that mean losses need; return the methods' estimates by loss, and their infinite losses.
 
-    predictions : of each fold, each method's for ascending scores; None for the scores. rate : see `cross_validate`
+    predictions : for each fold, the methods' functions from ascending scores to probabilities; None for the scores
+    rate : see `cross_validation_passes`
     """
     moments: Array = yield Pass(partial(_losses, folded, predictions, losses, rate), _add_up)
     layout, count = folded.layout, len(predictions[0])
-    infinite, rest = moments[:count], moments[count:]
+    infinite, loss_moments = moments[:count], moments[count:]
     size = count + count**2
-    found = {}
+    estimates = {}
     for i, loss in enumerate(losses):
-        first, second = np.split(rest[i * size : (i + 1) * size], [count])
-        heavy = None
+        first, second = np.split(loss_moments[i * size : (i + 1) * size], [count])
+        weighted = None
         if rate != 1.0:
             squares = layout.positives + (layout.weight - layout.positives) / rate**2
-            heavy = rest[len(losses) * size :].reshape(-1, count)[i], squares
+            weighted = loss_moments[len(losses) * size :].reshape(-1, count)[i], squares
         hits = infinite if loss == "log_loss" else np.zeros(count)
-        own = second.reshape(count, count)
-        found[loss] = _loss_estimates(first, own, _total(layout, rate), hits, heavy)
-    return found, infinite
+        products = second.reshape(count, count)
+        estimates[loss] = _loss_estimates(first, products, _total(layout, rate), hits, weighted)
+    return estimates, infinite
 
 
 def _losses(
@@ -239,37 +240,37 @@ def _losses(
     rate: float,
     points: Points,
 ) -> list[Array]:
-    """Sum a part's infinite losses of the methods, and of each loss its own and the products of each two, exactly."""
+    """Sum exactly over a part: the methods' infinite losses, their losses, and the products of every two losses."""
     pieces = []
-    for fold, of_fold in enumerate(predictions):
+    for fold, functions in enumerate(predictions):
         inside = folded.split(points, fold)[1]
         if inside is not None:
-            pieces.append(_moments(inside, of_fold, losses, rate))
+            pieces.append(_moments(inside, functions, losses, rate))
     return [sums.expansion_of(np.concatenate(column)) for column in zip(*pieces, strict=True)]
 
 
 def _moments(
     points: Points, predictions: Sequence[Predict | None], losses: Sequence[str], rate: float
 ) -> list[Array]:
-    """Sum products with squared weights for rows that weigh more than one."""
+    """Sum losses and their products over points; with `rate`, products have squared weights."""
     negatives = points.weight - points.positives
     terms, pairs = [], {loss: list[tuple[Array, Array]]() for loss in losses}
-    for one in predictions:
-        p = points.score if one is None else one(points.score)
+    for predict in predictions:
+        p = points.score if predict is None else predict(points.score)
         never, always = p <= 0, p >= 1
         terms.append(np.where(never, points.positives, 0.0) + np.where(always, negatives, 0.0))
-        # Log losses of what was said to be impossible are counted, and not added.
+        # Infinite log losses are counted instead of added.
         logs = -np.log(np.where(never, 1.0, p)), -np.log1p(-np.where(always, 0.0, p))
-        for loss, own in pairs.items():
-            own.append(logs if loss == "log_loss" else ((1 - p) ** 2, p**2))
-    for own in pairs.values():
-        terms += [points.positives * one + negatives / rate * zero for one, zero in own]
+        for loss, pair in pairs.items():
+            pair.append(logs if loss == "log_loss" else ((1 - p) ** 2, p**2))
+    for pair in pairs.values():
+        terms += [points.positives * hit + negatives / rate * miss for hit, miss in pair]
         terms += [
-            points.positives * (a[0] * b[0]) + negatives / rate**2 * (a[1] * b[1]) for a in own for b in own
+            points.positives * (a[0] * b[0]) + negatives / rate**2 * (a[1] * b[1]) for a in pair for b in pair
         ]
     if rate != 1.0:
-        for own in pairs.values():
-            terms += [points.positives * one + negatives / rate**2 * zero for one, zero in own]
+        for pair in pairs.values():
+            terms += [points.positives * hit + negatives / rate**2 * miss for hit, miss in pair]
     return [sums.expansion_of(term) for term in terms]
 
 
@@ -289,43 +290,43 @@ def _results(
 ) -> tuple[MethodResult, ...]:
     results = []
     for i, name in enumerate(names):
-        folds = [of_fold[i] for of_fold in assessments]
-        estimates = {loss: own[i] for loss, own in losses.items()}
-        estimates |= {measure: _over_folds(measure, folds) for measure in BY_FOLD}
+        folds = [fold[i] for fold in assessments]
+        estimates = {loss: by_method[i] for loss, by_method in losses.items()}
+        estimates |= {measure: _mean_over_folds(measure, folds) for measure in BY_FOLD}
         measures = tuple(assessment.measures for assessment in folds)
         results.append(MethodResult(name, estimates, float(infinite[i]), measures))
     return tuple(results)
 
 
 def _loss_estimates(
-    first: Array, second: Array, weight: float, infinite: Array, heavy: tuple[Array, float] | None = None
+    first: Array, second: Array, weight: float, infinite: Array, weighted: tuple[Array, float] | None = None
 ) -> list[Estimate]:
-    """Estimate one loss. heavy : its sums under squared weights, and their sum, where rows weigh more than one."""
+    """Estimate one loss. weighted : the sums of losses with squared weights, and the sum of squared weights."""
     mean, products = first / weight, second / weight
-    if heavy is not None:
-        # Sum of w**2 (d - D)(e - E) over N, plus D E: what products are where weights are 1.
-        own, squares = heavy
-        cross = second - np.outer(mean, own) - np.outer(own, mean) + np.outer(mean, mean) * squares
+    if weighted is not None:
+        # Sum of w**2 (d - D)(e - E) over N, plus D E; with weights of 1 this is the mean of products.
+        linear, squares = weighted
+        cross = second - np.outer(mean, linear) - np.outer(linear, mean) + np.outer(mean, mean) * squares
         products = cross / weight + np.outer(mean, mean)
     finite = infinite == 0
     best = int(np.argmin(np.where(finite, mean, np.inf)))
-    found = []
+    estimates = []
     for i in range(mean.size):
         if not finite[i]:
-            found.append(Estimate(math.inf, None))
+            estimates.append(Estimate(math.inf, None))
             continue
         error = _error(products[i, i] - mean[i] ** 2, weight)
         excess = float(mean[i] - mean[best])
         spread = products[i, i] + products[best, best] - 2 * products[i, best] - excess**2
-        found.append(Estimate(float(mean[i]), error, excess, _error(spread, weight)))
-    return found
+        estimates.append(Estimate(float(mean[i]), error, excess, _error(spread, weight)))
+    return estimates
 
 
 def _error(variance: float, weight: float) -> float:
     return math.sqrt(max(float(variance), 0.0) / weight)
 
 
-def _over_folds(measure: str, folds: list[Assessment]) -> Estimate:
+def _mean_over_folds(measure: str, folds: list[Assessment]) -> Estimate:
     values = [getattr(assessment.measures, measure) for assessment in folds]
     if any(value is None for value in values):
         return Estimate(None, None)

@@ -1,4 +1,4 @@
-"""Calibration of groups of observations instead of single ones: DGG, and the same with any calibrator."""
+"""Calibration of groups of observations instead of single ones: DGG, and grouping for any calibrator."""
 
 from __future__ import annotations
 
@@ -30,25 +30,24 @@ from calibrators.methods.isotonic import Isotonic
 class Grouped(Calibrator):
     """A calibrator fitted to means of groups of consecutive observations in score order.
 
-    The observations in ascending order of their scores are cut after every `group_size` of them; the last group may
-    be shorter. Each group becomes one point at its mean score, with its weight and its positives, so a shorter group
-    counts less. In terms of weights, groups end at the cumulative weights g, 2g, 3g, ... for
-    group size g: a weight of 2 is a repeated row. A tie across an end is shared by the groups on both sides in
-    proportion, each share with the tie's frequency of positives, so that the order of tied rows cannot matter; groups
-    with equal mean scores are one point.
+    In ascending order of their scores, every `group_size` observations form a group; the last group may be smaller.
+    Each group becomes one point at its mean score, with its weight and its positives, so a smaller group counts less.
+    With weights, groups end at the cumulative weights g, 2g, 3g, ... for group size g: a weight of 2 is a repeated row.
+    A tie across the end of a group is divided in proportion, each share with the tie's frequency of positives, so that
+    the order of tied rows does not matter. Groups with equal mean scores are one point.
 
     Parameters
     ----------
     calibrator : Calibrator that fits a calibration map, default Isotonic()
     group_size : int >= 1, default 100
-        Observations per group, g. 1 leaves observations of weight 1 as they are.
+        Observations per group, g. 1 does not change observations of weight 1.
 
     Notes
     -----
     Two passes gather the groups, 56 bytes each: at most one per `group_size` of weight and two per distinct score. The
     calibrator is then fitted to them in memory; a third pass counts the observations in each row of its map. O(m) time.
-    Grouping helps with a few thousand observations, whose single labels isotonic regression follows too closely at
-    both ends.
+    Grouping helps with a few thousand observations, where isotonic regression follows single labels too closely at both
+    ends.
 
     References
     ----------
@@ -68,7 +67,7 @@ class Grouped(Calibrator):
         self.group_size = group_size
 
     def check_parameters(self) -> None:
-        """Raise ValueError if `group_size` is not a whole number >= 1, or `calibrator` not a fit one."""
+        """Raise ValueError if `group_size` is not a whole number >= 1, or `calibrator` is not valid."""
         check_number("group_size", self.group_size, "a whole number >= 1", 1, whole=True)
         if self.calibrator is None:
             return
@@ -84,7 +83,7 @@ class Grouped(Calibrator):
         return Isotonic() if self.calibrator is None else clone(self.calibrator)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """See `Calibrator.gathers`: the groups; with weights up to two a distinct score."""
+        """See `Calibrator.gathers`: the groups; with weights up to two per distinct score."""
         groups = 2 * points if weighted else points // int(self.group_size) + 1
         return super().gathers(2 * min(2 * points, groups), parts)
 
@@ -97,7 +96,7 @@ class Grouped(Calibrator):
 
 
 class DGG(Grouped):
-    """Isotonic regression on means of groups: what DGG fits to a generated log.
+    """Isotonic regression on means of groups, as DGG applies it to a generated log.
 
     In simulations it is best for truths that rise and fall, or rise in steps or with a bend, with 20 to 600 positives.
     Its excess loss is 1.8 times the best method's in the median, and at most 34 times, if only the highest scores are
@@ -108,7 +107,7 @@ class DGG(Grouped):
     group_size : int >= 1, default 100
         Observations per group.
     ends : float >= 0, default 1
-        Observations added at the ends, which keep probabilities from 0 and 1: see `Isotonic`.
+        Observations added at the ends, so that no probability is 0 or 1: see `Isotonic`.
 
     Notes
     -----
@@ -130,7 +129,7 @@ class DGG(Grouped):
         self.ends = ends
 
     def check_parameters(self) -> None:
-        """Raise ValueError as `Grouped`'s does, or if `ends` is not a finite number >= 0."""
+        """Raise ValueError as in `Grouped`, or if `ends` is not a finite number >= 0."""
         super().check_parameters()
         check_ends(self.ends)
 
@@ -138,14 +137,14 @@ class DGG(Grouped):
         return Isotonic(ends=self.ends)
 
 
-# Groups of consecutive observations in score order, each a point of its own: its mean score and its sums.
+# Groups of consecutive observations in score order, as points: mean scores and sums.
 
 
 class _Ends(NamedTuple):
     """Ends of groups; float64 arrays of one shape, ascending.
 
-    weight : cumulative weight there. positives, moment : the same for positive labels and for weight times score,
-    with their low parts. last, following : the scores of the observations before and after.
+    weight : cumulative weight at the end. positives, moment : cumulative sums of positives and of weight times score,
+    with their low parts. last, following : the scores of the observations before and after the end.
     """
 
     weight: Array
@@ -158,9 +157,10 @@ class _Ends(NamedTuple):
 
 
 def groups_passes(group_size: int) -> Generator[Pass, Any, tuple[Layout, Points]]:
-    """Yield two passes: counts of each part and its sum of weight times score; then groups' ends, 56 bytes each.
+    """Yield two passes, receive their results, return the layout and the groups as points.
 
-    Return the layout, and the groups as points.
+    The first pass takes counts of each part and its sum of weight times score, the second the ends of groups, 56 bytes
+    each.
     """
     layout, moments = yield together([layout_pass(), Pass(_moment_sum, running_sums)])
     ends = Pass(
@@ -176,8 +176,8 @@ def _moment_sum(points: Points) -> Array:
 def _ends_in_part(layout: Layout, moments: list[Array], size: float, points: Points) -> _Ends:
     """Find the ends of groups inside a part.
 
-    A point may hold many ends; all groups between its first and its last have its score and its level, so two ends
-    are enough. Its weight and its positives are shared in proportion.
+    A point may contain many ends; all groups between the first and the last of them have its score and its level, so
+    these two are enough. Its weight and its positives are divided in proportion.
     """
     part = layout.part_of(points)
     after = sums.prefix_sums(points.weight, layout.weight_before[part])
@@ -188,57 +188,57 @@ def _ends_in_part(layout: Layout, moments: list[Array], size: float, points: Poi
     index, ends = np.repeat(index, 2), ends.ravel()
     distinct = np.append(True, (np.diff(index) > 0) | (np.diff(ends) > 0))[: index.size]
     index, ends = index[distinct], ends[distinct]
-    # Rounding may put an end beside its point.
-    at = np.clip(ends * size, before[index], after[index])
-    whole = at == after[index]
-    share = np.where(whole, 1.0, (at - before[index]) / points.weight[index])
+    # Rounding may put an end outside its point.
+    weight = np.clip(ends * size, before[index], after[index])
+    at_point_end = weight == after[index]
+    share = np.where(at_point_end, 1.0, (weight - before[index]) / points.weight[index])
     following = np.append(points.score[1:], layout.score_after(part))
     return _Ends(
-        at,
+        weight,
         *_sums_at(points.positives, layout.positives_before[part], index, share),
         *_sums_at(point_moments(points), moments[part], index, share),
         points.score[index],
-        np.where(whole, following[index], points.score[index]),
+        np.where(at_point_end, following[index], points.score[index]),
     )
 
 
 def _sums_at(values: Array, carry: Array, index: Indices, share: Array) -> tuple[Array, Array]:
-    """Cumulative sums up to a share of the points at `index`, as double-doubles."""
+    """Compute cumulative sums that include a share of the points at `index`, as double-doubles."""
     high, low = sums.sums_through(values, carry, index)
     with np.errstate(invalid="ignore", over="ignore"):
         added = values[index] * share
         total = high + added
-        rest = total - high
-        return total, (high - (total - rest)) + (added - rest) + low
+        rounded = total - high
+        return total, (high - (total - rounded)) + (added - rounded) + low
 
 
 def _join_groups(layout: Layout, moments: list[Array], parts: list[_Ends]) -> Points:
     ends = [np.concatenate(column) for column in zip(*parts, strict=True)]
     inside = ends[0] < layout.weight
-    at, positives, positives_low, moment, moment_low, last, following = (column[inside] for column in ends)
+    end, positives, positives_low, moment, moment_low, last, following = (column[inside] for column in ends)
     moment_total = sums.sums_through(np.empty(0), moments[-1], np.zeros(1, np.int64))
-    weight = np.diff(at, prepend=0.0, append=layout.weight)
+    weight = np.diff(end, prepend=0.0, append=layout.weight)
     hits = np.diff(positives, prepend=0.0, append=layout.positives)
     hits += np.diff(positives_low, prepend=0.0, append=layout.positives_low)
     with np.errstate(invalid="ignore", over="ignore"):
         mean = np.diff(moment, prepend=0.0, append=moment_total[0])
         mean += np.diff(moment_low, prepend=0.0, append=moment_total[1])
-    some = weight > 0
-    lowest = np.concatenate([layout.first[:1], following])[some]
-    highest = np.append(last, layout.last)[some]
+    filled = weight > 0
+    lowest = np.concatenate([layout.first[:1], following])[filled]
+    highest = np.append(last, layout.last)[filled]
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = mean[some] / weight[some]
-    # Sums beyond the largest double: the middle of the group.
+        mean = mean[filled] / weight[filled]
+    # If a sum overflows, use the middle of the group.
     mean = np.where(np.isfinite(mean), mean, lowest / 2 + highest / 2)
     mean = np.clip(mean, lowest, highest) + 0.0
-    hits = np.clip(hits[some], 0.0, weight[some])
-    return Points(*ordering.sum_ties(_without_rounding(mean), weight[some], hits))
+    hits = np.clip(hits[filled], 0.0, weight[filled])
+    return Points(*ordering.sum_ties(_without_rounding(mean), weight[filled], hits))
 
 
 def _without_rounding(mean: Array) -> Array:
-    """Ascending means; means that differ only by rounding are made equal."""
+    """Make ascending means equal that differ only by rounding."""
     with np.errstate(over="ignore"):
-        apart = np.diff(mean) > 4 * np.spacing(np.abs(mean[:-1]))
-    starts = np.append(True, apart)
+        distinct = np.diff(mean) > 4 * np.spacing(np.abs(mean[:-1]))
+    starts = np.append(True, distinct)
     first: Array = mean[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
     return first

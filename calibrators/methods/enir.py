@@ -27,21 +27,21 @@ Penalty = Callable[[npt.NDArray[np.int64]], Array]
 
 _DROP = 1e-12  # models whose weight is below this fraction of the best one's are dropped
 _COARSE = 1.3  # the first pass scores a model each time the degrees of freedom grow by this factor
-_FINER = 16  # times as many blocks a part, where the path began too late
+_FINER = 16  # factor of the number of blocks per part if the path began too late
 _AUTHORS_MODELS = 100
 
 log = logging.getLogger("logcal")
 
 
 class Models(NamedTuple):
-    """The models of an ensemble, ascending in lambda.
+    """Models of an ensemble, by ascending lambda.
 
     Attributes
     ----------
     lam : float64 array, shape (models,): the breakpoint of the near-isotonic path
-    degrees_of_freedom : int64 array, shape (models,): blocks of neighbours with equal level
+    degrees_of_freedom : int64 array, shape (models,): number of blocks
     log_likelihood : float64 array, shape (models,): natural logarithm, of all observations, <= 0
-    criterion : float64 array, shape (models,): BIC (or what the parameter `criterion` says); smaller is better
+    criterion : float64 array, shape (models,): BIC, or the one of the parameter `criterion`; smaller is better
     weight : float64 array, shape (models,), > 0, adding up to 1
     """
 
@@ -72,12 +72,12 @@ class ENIR(Calibrator):
         BIC: -2 L + d log N. AIC: -2 L + 2 d. AICc: AIC + 2 d (d + 1) / (N - d - 1); models with d >= N - 1, where
         it is not defined, are excluded.
     reference : {"paper", "authors"}, default "paper"
-        "authors" does what the authors' released research code does: of the T breakpoints (lambda = 0 counted)
-        only those of rank round(k (T - 1) / 99), k = 0, ..., 99; levels rounded to 6 decimals and clipped to
-        [0, 1], neighbours with equal levels then being one block; models with an infinite criterion dropped and
-        lambda = 0 too (unless it is the only one); BIC = -2 L + d (log N + log 2 pi). After scoring, each model's
-        each block of level p over n observations gets the level (p n + e (1 - c)) / (n + 1 - c), where e is their
-        mean score, o their frequency of positives, and c = |o - e|. All models count. Scores must lie in [0, 1].
+        "authors" reproduces the authors' released research code: of the T breakpoints (including lambda = 0) it uses
+        only those of rank round(k (T - 1) / 99), k = 0, ..., 99; it rounds levels to 6 decimals, clips them to [0, 1]
+        and joins neighbours of equal level; it drops models with an infinite criterion, and lambda = 0 (unless it is
+        the only one); BIC = -2 L + d (log N + log 2 pi). After scoring, a block of level p with n observations gets the
+        level (p n + e (1 - c)) / (n + 1 - c), where e is their mean score, o their frequency of positives, and
+        c = |o - e|. All models are averaged. Scores must lie in [0, 1].
     shrink : float >= 0, default 1
         Probabilities are shrunk into [shrink / (2 N), 1 - shrink / (2 N)], so that none is 0 or 1: p becomes
         shrink / (2 N) + (1 - shrink / N) p. 0 leaves them unchanged; so does reference="authors".
@@ -85,29 +85,29 @@ class ENIR(Calibrator):
     Attributes
     ----------
     models_ : Models
-        lambda, degrees of freedom, log likelihood, criterion and weight of each model kept.
+        lambda, degrees of freedom, log likelihood, criterion and weight of each averaged model.
     calibration_map_, n_observations_
         As for every calibrator.
 
     Notes
     -----
-    One pass merges in each part the blocks that have surely merged at some lambda, and gathers some thousand per part;
-    the path begins there (`near_isotonic_regression`), close to O(blocks), and the models cost O(blocks) each. Models
-    below that lambda are shown to have no weight; where that fails, the pass is repeated with more
-    blocks. With the other criteria, and for "authors", the path begins at 0, with all runs of points with equal y
-    (for labels of frequency p in random order about 2 p (1 - p) a point, 32 bytes each; 40 for "authors").
+    One pass merges in each part the blocks that have certainly merged at some lambda, and gathers some thousand per
+    part. The path begins there (`near_isotonic_regression`), close to O(blocks); each model takes O(blocks). A bound
+    shows that models below this lambda have no weight; if it does not, the pass is repeated with more blocks. With the
+    other criteria, and for "authors", the path begins at 0, with all runs of points with equal y (for labels of
+    frequency p in random order about 2 p (1 - p) per point, 32 bytes each; 40 for "authors").
 
-    Most models are not scored, and that is exact. Along the path L never increases: between breakpoints a block's
-    level has the slope c / w in lambda, and k - w p = -lambda c, so that
+    Most models need not be scored, and the result is still exact. Along the path L never increases: between breakpoints
+    a block's level has the slope c / w in lambda, and k - w p = -lambda c, so that
 
         dL/dlambda = sum over blocks of (k / p - (w - k) / (1 - p)) c / w = -lambda sum c^2 / (w p (1 - p)) <= 0;
 
     at a breakpoint the blocks that merge have equal levels, so L is continuous. And d only decreases. So every
     model strictly between the breakpoints a < b has a criterion of at least -2 L(a) + the least penalty of the d
-    that occur there, which is at one end as penalties are monotone in d. If that exceeds the best criterion found
-    so far by more than 2 log(1e12), none of them can be kept, and none is looked at. Otherwise the interval is
-    halved. A first pass from the last breakpoint down, by factors of 1.3 in d, gives a good best; it stops where
-    even the likelihood of the labels' own frequencies could not make up for the penalty.
+    that occur there, which is at one end since penalties are monotone in d. If this exceeds the best criterion so far
+    by more than 2 log(1e12), all these models are skipped. Otherwise the interval is halved. A first sweep from the
+    last breakpoint down, by factors of 1.3 in d, finds a good criterion; it stops where even the likelihood of the
+    labels' own frequencies could not outweigh the penalty.
 
     References
     ----------
@@ -135,13 +135,13 @@ class ENIR(Calibrator):
         self.shrink = shrink
 
     def facts(self) -> dict[str, Any]:
-        """Number of models that the map averages."""
+        """Return the number of models that the map averages."""
         return {"models_averaged": int(self.models_.weight.size)}
 
     def path_facts(self) -> dict[str, Any]:
-        """Start of the path, its blocks, and the likelihood of the best earlier model relative to the best one.
+        """Return the start of the path, its number of blocks, and a bound for the models below the start.
 
-        As the natural logarithm of the factor at least; None where there are none, since the path began at 0.
+        The bound is the log of how many times less likely these are than the best model; None if the path began at 0.
         """
         lam, blocks, factor = self._start
         return {"path_begins_at": lam, "blocks": blocks, "log_likelihood_ratio_before": factor}
@@ -171,8 +171,8 @@ class ENIR(Calibrator):
         return shrunk_map(fitted, floor_of(shrink, float(fitted.weight.sum())))
 
     def _score_late_models(self) -> Generator[Pass, Any, NearIsotonicPath]:
-        """Score the models from some lambda on, below which none can matter; return the path from there."""
-        # The other criteria choose among the first models of the path.
+        """Score the models above a lambda below which none can have weight; return the path from there."""
+        # The other criteria may choose models at the beginning of the path.
         keep = KEEP if self.criterion == "bic" else sys.maxsize
         while True:
             blocks = yield blocks_pass(keep=keep)
@@ -184,27 +184,27 @@ class ENIR(Calibrator):
             if path.start == 0.0:
                 return path
             best = float(self.models_.criterion.min())
-            below = least_criterion(blocks, penalty)
-            if path.breakpoints.size > 0 and hopeless(below, best):
-                self._start = (path.start, path.runs.weight.size, (below - best) / 2.0)
+            bound = least_criterion(blocks, penalty)
+            if path.breakpoints.size > 0 and hopeless(bound, best):
+                self._start = (path.start, path.runs.weight.size, (bound - best) / 2.0)
                 log.info(
                     "ENIR: the path begins at lambda = %.4g with %d blocks; every model below is at least exp(%.4g) "
                     "times less likely than the best",
-                    path.start, path.runs.weight.size, (below - best) / 2.0,
+                    path.start, path.runs.weight.size, (bound - best) / 2.0,
                 )  # fmt: skip
                 return path
             keep *= _FINER
 
 
 def hopeless(bound: float, best: float) -> bool:
-    """Tell whether models with at least this criterion are dropped, rounding of log likelihoods considered."""
+    """Tell whether models whose criterion is at least `bound` are dropped, in spite of rounding."""
     return bool(bound > best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(best))
 
 
 def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
-    """Return a criterion's addition to -2 log likelihood, as a monotone function of the degrees of freedom.
+    """Return the penalty that a criterion adds to -2 log likelihood, as a function of the degrees of freedom.
 
-    n : sum of the weights; extra : what BIC adds to log(n).
+    n : sum of the weights. extra : added to log(n) in BIC. The function is monotone.
     """
 
     def penalty(df: npt.NDArray[np.int64]) -> Array:
@@ -222,26 +222,26 @@ def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
 
 
 def score(path: NearIsotonicPath, penalty: Penalty) -> Models:
-    """The models to average: those within a factor of 1e-12 of the best."""
+    """Score models; return those whose weight is at least 1e-12 of the best one's."""
     if path.breakpoints.size == 0:
         return _weighted(*_one_model(path.start, path.solution(path.start), penalty))
     search = _Search(path, penalty)
     search.run()
-    seen = np.flatnonzero(~np.isnan(search.log_likelihood))
-    if not np.isfinite(search.criterion[seen]).any():
+    scored = np.flatnonzero(~np.isnan(search.log_likelihood))
+    if not np.isfinite(search.criterion[scored]).any():
         last = float(path.breakpoints[-1])
         return _weighted(*_one_model(last, path.solution(last), penalty))
     return _weighted(
-        path.breakpoints[seen],
-        path.degrees_of_freedom[seen],
-        search.log_likelihood[seen],
-        search.criterion[seen],
+        path.breakpoints[scored],
+        path.degrees_of_freedom[scored],
+        search.log_likelihood[scored],
+        search.criterion[scored],
         _DROP,
     )
 
 
 class _Search:
-    """Scores the breakpoints that may matter (see the notes of `ENIR`)."""
+    """Search for the models with weight, which scores few breakpoints (see the notes of `ENIR`)."""
 
     def __init__(self, path: NearIsotonicPath, penalty: Penalty) -> None:
         self.path = path
@@ -251,30 +251,31 @@ class _Search:
         self.criterion = np.full(self.df.size, np.inf)
         self.best = np.inf
 
-    def look_at(self, i: int) -> None:
+    def evaluate(self, i: int) -> None:
+        """Score the model at breakpoint i."""
         _, weight, positives, level = self.path.blocks(float(self.path.breakpoints[i]))
         self.log_likelihood[i] = tree.log_likelihood(level, weight, positives)
         self.criterion[i] = self.penalty[i] - 2.0 * self.log_likelihood[i]
         self.best = min(self.best, self.criterion[i])
 
     def bound(self, log_likelihood: float, i: int, j: int) -> float:
-        """The least criterion that the breakpoints i, ..., j can have, given L at the breakpoint before i."""
+        """Bound the criterion of the breakpoints i, ..., j from below, given L at the breakpoint before i."""
         return min(float(self.penalty[i]), float(self.penalty[j])) - 2.0 * log_likelihood
 
     def run(self) -> None:
         _, weight, positives, level = self.path.blocks(self.path.start)
-        before = tree.log_likelihood(level, weight, positives)
+        at_start = tree.log_likelihood(level, weight, positives)
         intervals: list[tuple[float, int, int]] = []
         j = self.df.size - 1
-        self.look_at(j)
-        # -1 stands for the start of the path, which is not a model but has a likelihood.
-        while j > 0 and not hopeless(self.bound(before, 0, j - 1), self.best):
+        self.evaluate(j)
+        # i = -1 is the start of the path, which is not a model but has a likelihood.
+        while j > 0 and not hopeless(self.bound(at_start, 0, j - 1), self.best):
             # The degrees of freedom descend.
             i = int(np.searchsorted(-self.df[:j], -_COARSE * self.df[j], side="right")) - 1
             if i >= 0:
-                self.look_at(i)
+                self.evaluate(i)
             if j - i > 1:
-                above = before if i < 0 else self.log_likelihood[i]
+                above = at_start if i < 0 else self.log_likelihood[i]
                 heapq.heappush(intervals, (self.bound(above, i + 1, j - 1), i, j))
             j = i
         while intervals:
@@ -282,13 +283,13 @@ class _Search:
             if hopeless(bound, self.best):
                 return
             middle = (i + j) // 2
-            self.look_at(middle)
-            above = before if i < 0 else self.log_likelihood[i]
+            self.evaluate(middle)
+            above = at_start if i < 0 else self.log_likelihood[i]
             if middle - i > 1:
                 heapq.heappush(intervals, (self.bound(above, i + 1, middle - 1), i, middle))
             if j - middle > 1:
-                here = float(self.log_likelihood[middle])
-                heapq.heappush(intervals, (self.bound(here, middle + 1, j - 1), middle, j))
+                at_middle = float(self.log_likelihood[middle])
+                heapq.heappush(intervals, (self.bound(at_middle, middle + 1, j - 1), middle, j))
 
 
 def _one_model(
@@ -302,20 +303,20 @@ def _one_model(
 def _weighted(
     lam: Array, df: npt.NDArray[np.int64], likelihood: Array, criterion: Array, drop: float = 0.0
 ) -> Models:
-    """Models with their weights; without those whose weight is below `drop` times the best one's (or zero)."""
+    """Weight models; drop those whose weight is zero or below `drop` times the best one's."""
     with np.errstate(under="ignore"):
         relative = np.exp((criterion.min() - criterion) / 2.0) if lam.size > 1 else np.ones(1)
-    keep = (relative >= drop) & (relative > 0)
-    weight = relative[keep] / relative[keep].sum()
-    return Models(lam[keep], df[keep], likelihood[keep], criterion[keep], weight)
+    selected = (relative >= drop) & (relative > 0)
+    weight = relative[selected] / relative[selected].sum()
+    return Models(lam[selected], df[selected], likelihood[selected], criterion[selected], weight)
 
 
 def average(
     path: NearIsotonicPath, models: Models, solve: Callable[[float], Solution]
 ) -> tuple[Solution, Array]:
-    """The finest model's blocks, and the models' weighted mean level on each.
+    """Average the models' levels on the blocks of the finest model; return this model and the levels.
 
-    Blocks only merge along the path, so those of every model are unions of the finest one's.
+    Blocks only merge along the path, so each model's blocks are unions of the finest model's.
     """
     finest = path.solution(float(models.lam[0]))
     level = np.zeros(finest.level.size)
@@ -326,7 +327,7 @@ def average(
 
 
 def score_authors(path: NearIsotonicPath, penalty: Penalty) -> Models:
-    """The models of `reference="authors"`: at most 99, all that have a finite criterion."""
+    """Score the models of `reference="authors"`: at most 99, with finite criteria."""
     lam = np.concatenate([[0.0], path.breakpoints])
     ranks = np.rint(np.arange(_AUTHORS_MODELS) * (lam.size - 1) / (_AUTHORS_MODELS - 1))
     lam = lam[np.unique(ranks).astype(np.int64)][1 if lam.size > 1 else 0 :]
@@ -334,13 +335,13 @@ def score_authors(path: NearIsotonicPath, penalty: Penalty) -> Models:
     columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
     finite = np.isfinite(columns[3])
     if not finite.any():
-        # Rounding put a level onto 0 or 1 against the labels in every model: the isotonic one remains.
+        # In every model rounding moved a level to 0 or 1 against the labels: use the isotonic one.
         finite[-1] = True
     return _weighted(*(column[finite] for column in columns))
 
 
 def smoothed_levels(path: NearIsotonicPath, lam: float) -> Solution:
-    """`_rounded` levels, each drawn to the block's mean score, the more so the better the two agree."""
+    """Smooth `_rounded` levels towards the blocks' mean scores, by the agreement of the two."""
     solution, first_run = _rounded(path, lam)
     n = solution.weight
     expected = np.add.reduceat(path.runs.moment, first_run) / n
@@ -350,7 +351,7 @@ def smoothed_levels(path: NearIsotonicPath, lam: float) -> Solution:
 
 
 def _rounded(path: NearIsotonicPath, lam: float) -> tuple[Solution, npt.NDArray[np.int64]]:
-    """The solution with levels rounded to 6 decimals, equal neighbours joined; and the first run of each."""
+    """Round a solution's levels to 6 decimals and join equal neighbours; return also the first run of each block."""
     last, weight, positives, level = path.blocks(lam)
     level = np.clip(np.round(level, 6), 0.0, 1.0)
     start = np.concatenate([[0], np.flatnonzero(level[1:] != level[:-1]) + 1])
@@ -367,5 +368,5 @@ def _check_unit_interval(runs: Runs) -> None:
     if runs.first[0] < 0 or runs.last[-1] > 1:
         raise ValueError(
             'scores: expected numbers in [0, 1] for reference="authors", which averages levels with scores, found '
-            f"{runs.first[0]} to {runs.last[-1]}; put scores through the sigmoid 1 / (1 + exp(-score)) first"
+            f"{runs.first[0]} to {runs.last[-1]}; apply the sigmoid 1 / (1 + exp(-score)) to scores first"
         )

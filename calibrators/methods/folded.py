@@ -1,9 +1,8 @@
-"""Cross-validation over points: the observations of each fold, and passes over the others.
+"""Folds for cross-validation over points, and passes over the observations outside or inside a fold.
 
-The observations of a fold are a function of (seed, label, score, weight of the observations there) alone, so they
-depend neither on the order of rows nor on their division into parts. Folds are not balanced along the scores:
-observations inside a fold would then repeat the noise of those outside, and a method that follows noise would look
-good.
+The observations of a fold depend only on the seed, the label, the score and the weight of the observations with this
+score, not on the order of rows or their division into parts. Folds are not balanced along the scores: observations
+inside a fold would then repeat the noise of those outside, which would favour methods that follow noise.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from calibrators.arithmetic.passes import Array, Pass, Points
 _MANY = 2.0**40
 
 _ROUNDING = 2.0**-40
-"""Share of a weight that is rounding, and nothing that could be dealt."""
+"""Share of a weight below which a remainder is rounding error."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class FoldedPoints:
-    """Observations in folds, at random: each is in any fold with the same probability.
+    """Random division of observations into folds with equal probabilities.
 
-    The observations of one label at one score are alike, so their numbers in the folds are drawn (a multinomial, fold
-    by fold). Of a weight that is no multiple of `heaviest` the rest goes to one fold.
+    The observations of one label at one score are exchangeable, so their numbers in the folds are drawn (a multinomial,
+    fold by fold). If a weight is not a multiple of `heaviest`, the remainder goes to one fold.
 
     Parameters
     ----------
-    layout : of all points
+    layout : layout of all points
     folds : int >= 2
     seed : int in [0, 2**31)
     heaviest : float > 0, default 1
-        The weight that is dealt as one observation: 1 where weights are counts, the largest weight of a row where they
-        are sampling weights. Rows that share their score and label with no other are then in one fold, whole. Tied
-        rows are dealt as if they were fewer and each had the largest weight. Their sum varies at most as much as such
-        rows' sum, so what is held out is not positively correlated with what is trained on.
+        The weight that counts as one observation: 1 if weights are counts, the largest weight of a row if they are
+        sampling weights. A row that shares its score and label with no other is then in one fold entirely. Tied rows
+        are divided as if they were fewer rows of the largest weight. Their sum varies at most as much as the sum of
+        such rows, so held-out observations are not positively correlated with those of the training.
     """
 
     layout: Layout
@@ -54,36 +53,36 @@ class FoldedPoints:
     heaviest: float = 1.0
 
     def split(self, points: Points, fold: int) -> tuple[Points | None, Points | None]:
-        """The points of a part outside a fold, and in it; None where there are none. O(points)."""
+        """Divide the points of a part into those outside and those inside a fold; None if there are none. O(points)."""
         negatives = points.weight - points.positives
         inside_positives = self._drawn(points.score, points.positives, 1, fold)
         inside_negatives = self._drawn(points.score, negatives, 0, fold)
         outside_positives = points.positives - inside_positives
         outside = outside_positives + (negatives - inside_negatives)
         return (
-            _some(points.score, outside, outside_positives),
-            _some(points.score, inside_positives + inside_negatives, inside_positives),
+            _nonempty_points(points.score, outside, outside_positives),
+            _nonempty_points(points.score, inside_positives + inside_negatives, inside_positives),
         )
 
     def _drawn(self, score: Array, weight: Array, label: int, fold: int) -> Array:
-        """Return the weight of each point and label that a fold gets."""
-        count = left = np.floor(weight / self.heaviest)
-        rest = weight - left * self.heaviest
-        rest[rest < _ROUNDING * weight] = 0.0
+        """Draw the weight of each point, for one label, that is inside a fold."""
+        count = remaining = np.floor(weight / self.heaviest)
+        remainder = weight - remaining * self.heaviest
+        remainder[remainder < _ROUNDING * weight] = 0.0
         key = mixed(score.view(np.uint64) ^ mixed(np.array([2 * self.seed + label], np.uint64)))
         for i in range(fold + 1):
-            drawn = _binomial(left, 1 / (self.folds - i), _uniform(key, i))
-            left = left - drawn
+            drawn = _binomial(remaining, 1 / (self.folds - i), _uniform(key, i))
+            remaining = remaining - drawn
         home = np.floor(_uniform(key, self.folds) * self.folds)
-        here = home == fold
-        amount = drawn * self.heaviest + np.where(here, rest, 0.0)
-        # Of all of it nothing is left to rounding: a point outside the fold would weigh a last bit.
-        return np.where((drawn == count) & (here | (rest == 0)), weight, np.minimum(amount, weight))
+        is_home = home == fold
+        amount = drawn * self.heaviest + np.where(is_home, remainder, 0.0)
+        # If the fold gets everything, return the weight itself: rounding would leave a last bit outside the fold.
+        return np.where((drawn == count) & (is_home | (remainder == 0)), weight, np.minimum(amount, weight))
 
     def over(
         self, passes: Generator[Pass, Any, Any], fold: int, *, inside: bool = False
     ) -> Generator[Pass, Any, Any]:
-        """Passes carried out over the observations outside a fold, such as a calibrator's; or over those in it."""
+        """Run passes over the observations outside a fold, or over those inside."""
         answer: Any = None
         while True:
             try:
@@ -97,17 +96,17 @@ class FoldedPoints:
             )
 
     def _parts_of(self, scores: frozenset[float]) -> frozenset[float]:
-        """The first scores of the parts in which the given scores lie."""
+        """Find the first scores of the parts that contain the given scores."""
         first = self.layout.first
-        places = np.searchsorted(first, np.array(sorted(scores)), side="right") - 1
-        return frozenset(first[places].tolist())
+        parts = np.searchsorted(first, np.array(sorted(scores)), side="right") - 1
+        return frozenset(first[parts].tolist())
 
 
 def _chunk(folded: FoldedPoints, fold: int, inside: bool, chunk: Any, only: Any, points: Points) -> Any:
-    own = folded.split(points, fold)[inside]
-    if own is None or (only is not None and float(own.score[0]) not in only):
+    selected = folded.split(points, fold)[inside]
+    if selected is None or (only is not None and float(selected.score[0]) not in only):
         return None
-    return (chunk(own),)
+    return (chunk(selected),)
 
 
 def _combine(combine: Any, states: list[Any]) -> Any:
@@ -115,16 +114,16 @@ def _combine(combine: Any, states: list[Any]) -> Any:
 
 
 def _uniform(key: npt.NDArray[np.uint64], number: int) -> Array:
-    """A random number in [0, 1) for each key."""
+    """Compute a pseudo-random number in [0, 1) for each key."""
     with np.errstate(over="ignore"):
         bits = mixed(key + np.uint64(number + 1) * _GOLDEN)
     return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def _binomial(count: Array, probability: float, uniform: Array) -> Array:
-    """Binomial numbers from uniform ones; most counts are 0 or 1."""
+    """Convert uniform numbers to binomial ones; most counts are 0 or 1."""
     drawn = np.where(uniform < probability, count, 0.0)
-    # Of very many the number is as good as normal, and what finds quantiles of binomials overflows.
+    # Very large counts use the normal approximation, since the binomial quantile function overflows.
     many = (count > _MANY) & (probability < 1)
     if many.any():
         from scipy.special import ndtri
@@ -136,8 +135,8 @@ def _binomial(count: Array, probability: float, uniform: Array) -> Array:
     return np.clip(drawn, 0.0, count)
 
 
-def _some(score: Array, weight: Array, positives: Array) -> Points | None:
-    some = weight > 0
-    if not some.any():
+def _nonempty_points(score: Array, weight: Array, positives: Array) -> Points | None:
+    filled = weight > 0
+    if not filled.any():
         return None
-    return Points(score[some], weight[some], np.minimum(positives, weight)[some])
+    return Points(score[filled], weight[filled], np.minimum(positives, weight)[filled])

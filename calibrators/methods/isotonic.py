@@ -26,26 +26,26 @@ from calibrators.methods.base import Calibrator, MapBlockRanges
 
 
 class Isotonic(Calibrator):
-    """Isotonic regression: the non-decreasing step function nearest to the labels (least squares, weighted).
+    """Isotonic regression: the non-decreasing step function nearest to the labels (weighted least squares).
 
-    The map is constant on each pooled block and linear in the gaps between blocks, as
-    `sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")` predicts; unlike it, scores closer than 1e-6
-    are never merged. Ties are one point. Non-decreasing. O(m) after the sort.
+    The map is constant on each pooled block and linear in the gaps between blocks, like the predictions of
+    `sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")`, which however merges scores closer than 1e-6. Ties are
+    one point. Non-decreasing. O(m) after the sort.
 
     Best if the truth is only known to rise. In simulations its excess loss is 1.6 times the best method's in the median
-    and at most 11 times (docs/methods.md); `strict` is better where the truth is smooth, and worse where it jumps.
+    and at most 11 times (docs/methods.md); `strict` is better if the truth is smooth, and worse if it jumps.
 
     Parameters
     ----------
     strict : bool, default False
         Centred isotonic regression: each pooled block becomes one knot, at the weighted mean of its scores, and the
-        map is linear between knots, so that it increases strictly from the first knot to the last and keeps the
-        ranking there. Constant outside them; a block at level 0 or 1, which no map can cross, stays flat.
+        map is linear between knots, so that it increases strictly between the first and the last knot and preserves
+        the ranking there. Outside it is constant; a block at level 0 or 1 stays flat.
     ends : float >= 0, finite, default 1
         Number of positives added below the lowest score, and of negatives above the highest, so that no probability
         is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and the
-        log loss is finite. Only blocks at the two ends change; the map's weights and positives are the
-        observations' own. 0 is the plain method, which gives 0 where no positive was seen.
+        log loss is finite. Only blocks at the two ends change; the map's weights and positives do not include the
+        added ones. 0 is the standard method, which gives 0 below the lowest positive.
 
     Notes
     -----
@@ -76,22 +76,22 @@ class Isotonic(Calibrator):
 
     @property
     def single_pass(self) -> bool:  # type: ignore[override]
-        """True if one pass is enough: unless `strict`."""
+        """True unless `strict`."""
         return not self.strict
 
     @property
     def supports_partial_pooling(self) -> bool:
-        """Unless `strict`, where the map is constant nowhere."""
+        """True unless `strict`, whose map is constant nowhere."""
         return type(self) is Isotonic and not self.strict
 
     def block_ranges(self) -> MapBlockRanges:
-        """Its blocks."""
-        whole = self.calibration_map_
-        rows = np.flatnonzero(whole.weight > 0)
-        level = whole.prob_lo[rows]
+        """Return the isotonic blocks."""
+        fitted = self.calibration_map_
+        rows = np.flatnonzero(fitted.weight > 0)
+        level = fitted.prob_lo[rows]
         if self.sampling_rate != 1.0:
             level = np.asarray(odds_divided(level, 1.0 / self.sampling_rate))
-        return MapBlockRanges(whole.score_lo[rows], level, whole.weight[rows])
+        return MapBlockRanges(fitted.score_lo[rows], level, fitted.weight[rows])
 
     def check_parameters(self) -> None:
         """Raise ValueError if `strict` is not a bool, or `ends` not a finite number >= 0."""
@@ -107,7 +107,7 @@ class Isotonic(Calibrator):
         return CalibrationMap.from_blocks(blocks.first, blocks.last, level, blocks.weight, blocks.positives)
 
 
-# Centred isotonic regression: isotonic blocks shrunk to points, so that the map increases strictly.
+# Centred isotonic regression.
 
 Array = npt.NDArray[np.float64]
 
@@ -122,7 +122,7 @@ class _State(NamedTuple):
 
 
 def _centred_passes(ends: float) -> Passes:
-    """The passes of centred isotonic regression, on the pooling of isotonic regression with these `ends`."""
+    """Passes of centred isotonic regression. ends : see `Isotonic`."""
     layout, scores, levels = yield Pass(chunk=_pool_part, combine=partial(_join_parts, ends))
     counts = yield counts_below_pass(layout, scores)
     return CalibrationMap.from_knots(scores, levels, *bin_counts(layout, counts))
@@ -137,13 +137,13 @@ def _pool_part(points: Points) -> _State:
 
 
 def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Array, Array]:
-    """The layout, and knots: one at the centre of each block; both ends of one at 0 or 1, which cannot be crossed."""
+    """Compute the layout and the knots: the centre of each block, or both ends of a block at level 0 or 1."""
     blocks, level = pool_ends(pool_blocks([part.blocks for part in parts]), ends)
     firsts = np.concatenate([part.blocks.first for part in parts])
     lengths = np.concatenate([part.lengths for part in parts])
     starts = (np.cumsum(lengths) - lengths)[np.searchsorted(firsts, blocks.first)]
     centre = kernel.sums_between(np.concatenate([part.components for part in parts]), starts) / blocks.weight
-    # Sums of products beyond the largest double: the middle of the block.
+    # If a sum of products overflows, use the middle of the block.
     centre = np.where(np.isfinite(centre), centre, blocks.first / 2 + blocks.last / 2)
     centre = np.clip(centre, blocks.first, blocks.last)
     flat = (level == 0.0) | (level == 1.0)
@@ -155,18 +155,18 @@ def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Array, Array]
 
 
 def largest_fall(calibration_map: CalibrationMap) -> float:
-    """Return the largest fall of the map below its value at a lower score; 0 for a monotone map. O(rows)."""
+    """Compute the largest fall of the map below its value at a lower score; 0 for a monotone map. O(rows)."""
     low, high = calibration_map.ends()
     values = np.column_stack([low, high]).ravel()
     return float((np.maximum.accumulate(values) - values).max())
 
 
 def project_isotonic(calibration_map: CalibrationMap) -> tuple[CalibrationMap, float]:
-    """The monotone map nearest to a map.
+    """Compute the monotone map nearest to a map.
 
-    The levels of the constant rows become their isotonic regression, weighted with the calibration data in each; gaps
-    between blocks stay linear. The mean calibrated probability over the calibration data does not change. Of a row
-    with a slope and weight, each end has half of the weight: the mean stays as far as its data lie evenly.
+    The levels of constant rows are replaced by their isotonic regression, weighted by the calibration data in each row;
+    gaps between blocks stay linear. The mean calibrated probability over the calibration data does not change. Each end
+    of a row with a slope has half of its weight; then the mean does not change if the row's data lie evenly.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ def project_isotonic(calibration_map: CalibrationMap) -> tuple[CalibrationMap, f
     Returns
     -------
     map : CalibrationMap
-        Monotone; the same edges, weights and positives.
+        Monotone, with the same edges, weights and positives.
     largest : float
-        The largest change of a level.
+        Largest change of a level.
 
     Notes
     -----
@@ -210,20 +210,19 @@ def project_isotonic(calibration_map: CalibrationMap) -> tuple[CalibrationMap, f
 
 
 def _project_slopes(rows: CalibrationMap) -> tuple[CalibrationMap, float]:
-    """The projection where data lie in rows with slopes: of the values at both ends of each row."""
+    """Project a map that has data in rows with slopes: the values at both ends of each row."""
     from scipy.optimize import isotonic_regression
 
     ends = np.column_stack(rows.ends())
-    # A constant row is one value; rows without data follow the others.
-    own = np.column_stack([rows.weight > 0, (rows.weight > 0) & (rows.slope != 0)])
-    weight = np.repeat(rows.weight / np.where(own[:, 1], 2, 1), 2).reshape(-1, 2)
+    # A constant row has one value; the values of rows without data are clipped between the others.
+    filled = np.column_stack([rows.weight > 0, (rows.weight > 0) & (rows.slope != 0)])
+    weight = np.repeat(rows.weight / np.where(filled[:, 1], 2, 1), 2).reshape(-1, 2)
     projected = np.full(ends.shape, np.nan)
-    projected[own] = np.clip(isotonic_regression(ends[own], weights=weight[own]).x, 0.0, 1.0)
-    constant = own[:, 0] & ~own[:, 1]
+    projected[filled] = np.clip(isotonic_regression(ends[filled], weights=weight[filled]).x, 0.0, 1.0)
+    constant = filled[:, 0] & ~filled[:, 1]
     projected[constant, 1] = projected[constant, 0]
     flat = projected.ravel()
-    known = np.where(np.isnan(flat), -np.inf, flat)
-    below = np.maximum.accumulate(known)
+    below = np.maximum.accumulate(np.where(np.isnan(flat), -np.inf, flat))
     above = np.minimum.accumulate(np.where(np.isnan(flat), np.inf, flat)[::-1])[::-1]
     level = np.clip(ends.ravel(), np.maximum(below, 0.0), np.minimum(above, 1.0))
     level = np.maximum.accumulate(np.where(np.isnan(flat), level, flat)).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Near-isotonic regression: the calibrator at one lambda."""
+"""Near-isotonic regression with a given lambda, and the blocks from which a near-isotonic path may start."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from calibrators.methods.solution_path import NearIsotonicPath, are_whole, check
 
 
 class NearIsotonic(Calibrator):
-    """Near-isotonic regression at one lambda: decreases of the map cost lambda each, times their size.
+    """Near-isotonic regression with a given lambda: the penalty is lambda times the sum of the map's decreases.
 
-    From lam = 0 (the frequency of positives at each score) to isotonic regression (lam infinite, or at least the
-    last breakpoint of the path). The map is constant on each block of equal levels and linear in the gaps between
-    blocks; it need not be monotone. Weights count as repeated rows, ties as one point.
+    lam = 0 gives the frequency of positives at each score, an infinite lam, or one from the path's last breakpoint on,
+    isotonic regression. The map is constant on each block of equal levels and linear in the gaps between blocks; it
+    need not be monotone. Weights count as repeated rows, ties as one point.
 
-    Best where the truth falls somewhere and some 50,000 positives tell it, with lam 30 to 100; with 1, the default,
-    in simulations 24 times the excess loss of the best method in the median: lam has to be chosen (docs/methods.md).
+    Best if the truth falls somewhere and there are some 50,000 positives, with lam from 30 to 100. With the default of
+    1 its excess loss in simulations is 24 times the best method's in the median: lam has to be chosen
+    (docs/methods.md).
 
     Parameters
     ----------
@@ -39,14 +40,14 @@ class NearIsotonic(Calibrator):
         In units of weight: two neighbouring blocks in the wrong order move by lam / weight towards each other.
         Infinite is allowed.
     shrink : float >= 0, default 1
-        Probabilities are drawn into [shrink / (2 N), 1 - shrink / (2 N)], N the sum of the weights, so that none is 0
-        or 1: p becomes shrink / (2 N) + (1 - shrink / N) p. 0 leaves them as they are.
+        Probabilities are shrunk into [shrink / (2 N), 1 - shrink / (2 N)], N the sum of the weights, so that none is 0
+        or 1: p becomes shrink / (2 N) + (1 - shrink / N) p. 0 leaves them unchanged.
 
     Notes
     -----
-    One pass merges in each part what is sure to have merged by `lam`, and gathers the blocks that this leaves, 49
-    bytes each; then the path up to `lam` from there. Close to O(runs), where a run is a stretch of points with
-    equal y (for labels of frequency p in random order about 2 p (1 - p) a point).
+    One pass merges in each part the blocks that have certainly merged at `lam`, and gathers the others, 49 bytes each;
+    the path up to `lam` is computed from there. Close to O(runs), where a run is a range of points with equal y (for
+    labels of frequency p in random order about 2 p (1 - p) per point).
 
     References
     ----------
@@ -77,22 +78,22 @@ class NearIsotonic(Calibrator):
         return shrunk_map(fitted, floor_of(float(self.shrink), float(fitted.weight.sum())))
 
 
-# Where the near-isotonic path may begin: blocks that parts of the points merge apart from one another.
+# Start of the near-isotonic path: blocks that each part of the points merges independently of the others.
 
 Array = npt.NDArray[np.float64]
 
 KEEP = 1 << 13
-"""Blocks a part to begin the path with, at most, where merging gets there."""
+"""Number of blocks per part down to which a part merges before the path starts."""
 
 _EXACT = 2.0**53  # whole numbers below this are doubles
-_FINAL = 8  # blocks of a part below which bounds are of no use
-_IDLE = 4  # steps of lambda without progress after which a part is left as it is
+_FINAL = 8  # number of blocks of a part up to which merging stops
+_IDLE = 4  # steps of lambda without progress after which merging stops
 
 
 class Bound(NamedTuple):
-    """Bounds of a part's share in the solution at lambda = 2 ** step.
+    """Bounds of a part of the solution at lambda = 2 ** step.
 
-    blocks : it has at least so many. log_likelihood : it has at most that.
+    blocks : lower bound of its number of blocks. log_likelihood : upper bound
     """
 
     step: int
@@ -101,17 +102,17 @@ class Bound(NamedTuple):
 
 
 class PartBlocks(NamedTuple):
-    """The blocks that a part leaves; the first and the last are runs, perhaps the same.
+    """Merged blocks of a part; the first and the last block are single runs, perhaps the same.
 
     Attributes
     ----------
     blocks : Runs: first and last scores, weights and positives, rounded
-    low : float64 array, shape (blocks, 2): what rounding cut off weights and positives
-    falls : bool array, shape (blocks,): whether the gap after each falls; the last entry means nothing
+    low : float64 array, shape (blocks, 2): low parts of weights and positives
+    falls : bool array, shape (blocks,): whether the level falls after each block; the last entry is undefined
     head, tail : the first and the last run
-    start : float: the lambda up to which anything was merged
-    saturated : float: log likelihood of the frequencies of the runs
-    bounds : for ascending steps
+    start : float: the lambda up to which blocks were merged
+    saturated : float: log likelihood of the runs' frequencies
+    bounds : bounds for ascending steps
     """
 
     blocks: Runs
@@ -125,7 +126,7 @@ class PartBlocks(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The parts' blocks, joined; see `PartBlocks`. bounds : of every part, with its `saturated`."""
+    """Joined blocks of all parts; see `PartBlocks`. bounds : `saturated` and `bounds` of each part."""
 
     runs: Runs
     low: Array
@@ -135,10 +136,10 @@ class Blocks(NamedTuple):
 
 
 def blocks_pass(limit: float = np.inf, keep: int | None = None) -> Pass:
-    """The pass that gathers `Blocks`: 49 bytes each.
+    """Make the pass that gathers `Blocks`: 49 bytes each.
 
-    limit : merge up to this lambda
-    keep : merge until at most so many blocks a part are left, with bounds of what is below.
+    limit : lambda up to which blocks are merged
+    keep : number of blocks per part at which merging stops; then bounds of the solutions below are computed
     """
     return Pass(
         chunk=partial(part_blocks, limit=limit, keep=keep),
@@ -148,19 +149,19 @@ def blocks_pass(limit: float = np.inf, keep: int | None = None) -> Pass:
 
 
 def path_from(blocks: Blocks, limit: float = np.inf) -> NearIsotonicPath:
-    """The path from where the blocks begin."""
+    """Compute the path from the lambda of the blocks on."""
     return NearIsotonicPath.of_blocks(blocks.runs, blocks.low, blocks.falls, blocks.start, limit)
 
 
 def part_blocks(points: Points, limit: float = np.inf, keep: int | None = None) -> PartBlocks:
-    """The blocks of a part. O(points) time; O(runs) memory, under 100 bytes each, on the way."""
+    """Compute the blocks of a part. O(points) time; O(runs) temporary memory, under 100 bytes per run."""
     return _blocks_of(part_runs(points), limit, keep)
 
 
 def class_blocks(
     negatives: Array, positives: Array, limit: float = np.inf, keep: int | None = None
 ) -> tuple[PartBlocks, int]:
-    """The same of a part of rows without weights, and the number of distinct scores; see `Pass.classes`."""
+    """Compute `part_blocks` of rows without weights, and the number of distinct scores; see `Pass.classes`."""
     runs, distinct = class_runs(negatives, positives)
     return _blocks_of(runs, limit, keep), distinct
 
@@ -172,7 +173,7 @@ def _blocks_of(part: PartRuns, limit: float, keep: int | None) -> PartBlocks:
     saturated = tree.log_likelihood(positives / weight, weight, positives)
     blocks, low = runs, np.zeros((weight.size, 2))
     start, bounds = 0.0, list[Bound]()
-    # Weights that need a unit of their own are rare, and too extreme for sums of several parts.
+    # Weights that need scaling are rare, and too extreme for the sums of several parts.
     if unit == 1.0 and limit > 0.0 and weight.size > (2 if keep is None else max(2, 4 * keep)):
         columns, falls, start, bounds = _in_steps(runs, falls, limit, keep)
         blocks, low = Runs(columns[0], columns[1], columns[2], columns[4], np.empty(0)), columns[3::2].T
@@ -182,31 +183,31 @@ def _blocks_of(part: PartRuns, limit: float, keep: int | None) -> PartBlocks:
 def _in_steps(
     runs: Runs, falls: npt.NDArray[np.bool_], limit: float, keep: int | None
 ) -> tuple[Any, npt.NDArray[np.bool_], float, list[Bound]]:
-    """Merge in steps of lambda by a factor of 2; the blocks of the first step that leaves at most `keep`."""
+    """Merge in steps of lambda by a factor of 2; return the blocks of the first step with at most `keep`."""
     weight, positives = runs.weight, runs.positives
-    whole, none = are_whole(weight, positives), np.empty(0)
-    columns: Any = (runs.first, runs.last, weight, none, positives, none)
+    integral, empty = are_whole(weight, positives), np.empty(0)
+    columns: Any = (runs.first, runs.last, weight, empty, positives, empty)
     bounds: list[Bound] = []
-    kept = None
-    step = first_step(weight, positives, whole)
+    result = None
+    step = first_step(weight, positives, integral)
     start, idle = 0.0, 0
     while start == 0.0 or (start < limit and falls.size > _FINAL and idle < _IDLE):
         before, start = falls.size, min(2.0**step, limit)
-        exact = _EXACT if whole and start < _EXACT and start.is_integer() else 0.0
-        columns, falls, sure = _merged(columns, falls, start, exact)
+        exact = _EXACT if integral and start < _EXACT and start.is_integer() else 0.0
+        columns, falls, final = _merged(columns, falls, start, exact)
         idle = idle + 1 if falls.size > 0.99 * before else 0
         if keep is not None:
-            bounds.append(Bound(step, sure.stop - sure.start, _likelihood(columns, falls, start, sure)))
-            if kept is None and falls.size <= keep:
-                kept = columns, falls, start
+            bounds.append(Bound(step, final.stop - final.start, _likelihood(columns, falls, start, final)))
+            if result is None and falls.size <= keep:
+                result = columns, falls, start
         step += 1
-    return *(kept or (columns, falls, start)), bounds
+    return *(result or (columns, falls, start)), bounds
 
 
 def _merged(
     columns: Any, falls: npt.NDArray[np.bool_], lam: float, exact: float
 ) -> tuple[Array, npt.NDArray[np.bool_], slice]:
-    """Merge what is sure to have merged by lambda; which of the blocks are then those of the solution."""
+    """Merge the blocks that have certainly merged at lambda; return also the slice of blocks of the solution."""
     ends = settled(tuple(columns[2:]), falls, lam, exact)
     head = np.arange(ends[0] + 1 if ends.size else falls.size)
     tail = np.arange(ends[-1] + 1 if ends.size else falls.size, falls.size + 1)
@@ -215,60 +216,60 @@ def _merged(
     return columns, falls[starts[1:] - 1], slice(head.size, head.size + max(ends.size - 1, 0))
 
 
-def _likelihood(columns: Array, falls: npt.NDArray[np.bool_], lam: float, sure: slice) -> float:
-    """The most that the solution's log likelihood can be: no constant level is likelier than the frequency."""
+def _likelihood(columns: Array, falls: npt.NDArray[np.bool_], lam: float, final: slice) -> float:
+    """Bound the solution's log likelihood: no constant level is likelier than the frequency. final : see `_merged`."""
     weight, positives = columns[2], columns[4]
     level = positives.copy()
-    left, right = falls[sure.start - 1 : sure.stop - 1], falls[sure]
-    level[sure] += lam * (left.astype(np.float64) - right)
+    falls_before, falls_after = falls[final.start - 1 : final.stop - 1], falls[final]
+    level[final] += lam * (falls_before.astype(np.float64) - falls_after)
     return float(tree.log_likelihood(np.clip(level / weight, 0.0, 1.0), weight, positives))
 
 
 def join_blocks(parts: list[PartBlocks]) -> Blocks:
-    """The blocks of all parts, in score order; runs that go on from part to part are one."""
+    """Join the blocks of all parts, in score order; runs that continue from part to part are joined."""
     runs = join_runs([PartRuns(part.blocks, part.head, part.tail) for part in parts])
     size = runs.weight.size
     low, falls = np.zeros((size, 2)), np.zeros(size, np.bool_)
-    at = 0
+    start = 0
     for part, following in pairwise([*parts, None]):
         assert part is not None
-        end = at + part.falls.size
-        low[at + 1 : end - 1] = part.low[1:-1]
-        falls[at : end - 1] = part.falls[:-1]
+        end = start + part.falls.size
+        low[start + 1 : end - 1] = part.low[1:-1]
+        falls[start : end - 1] = part.falls[:-1]
         if following is None:
             break
         a, b = part.tail, following.head
         if run_kernel.same_level(a.weight, a.positives, b.weight, b.positives):
-            at = end - 1
+            start = end - 1
         else:
             falls[end - 1] = kernel.falling(
                 np.array([a.weight, b.weight]), np.array([a.positives, b.positives])
             )[0]
-            at = end
+            start = end
     return Blocks(
         runs, low, falls, max(part.start for part in parts), [(part.saturated, part.bounds) for part in parts]
     )
 
 
 def least_criterion(blocks: Blocks, penalty: Callable[[npt.NDArray[np.int64]], Array]) -> float:
-    """A criterion that no model below the start of the path can be less than.
+    """Bound the criterion of the models below the start of the path from below.
 
-    penalty : what the criterion adds to -2 log likelihood, as a function of the degrees of freedom; not decreasing.
+    penalty : penalty added to -2 log likelihood, a non-decreasing function of the degrees of freedom
 
-    Between two steps a < b a solution is at most as likely as that at a, and has at least as many blocks as that
-    at b.
+    Between two steps a < b a solution is at most as likely as the solution at a, and has at least as many blocks as the
+    solution at b.
     """
     steps = sorted({b.step for _, bounds in blocks.bounds for b in bounds if 2.0**b.step <= blocks.start})
     likelihood = np.zeros(len(steps) + 1)
     degrees = np.zeros(len(steps), np.int64)
     for saturated, bounds in blocks.bounds:
-        known = [b.step for b in bounds]
+        part_steps = [b.step for b in bounds]
         likelihood[0] += saturated
         for i, step in enumerate(steps):
-            at = bisect_right(known, step) - 1
-            likelihood[i + 1] += bounds[at].log_likelihood if at >= 0 else saturated
-            after = bisect_left(known, step)
-            degrees[i] += bounds[after].blocks if after < len(known) else 0
+            before = bisect_right(part_steps, step) - 1
+            likelihood[i + 1] += bounds[before].log_likelihood if before >= 0 else saturated
+            after = bisect_left(part_steps, step)
+            degrees[i] += bounds[after].blocks if after < len(part_steps) else 0
     if not steps:
         return -np.inf
     return float((penalty(degrees) - 2.0 * likelihood[:-1]).min())

@@ -30,42 +30,42 @@ from calibrators.methods.sigmoid import (
 Array = npt.NDArray[np.float64]
 
 _MAX_EVALUATIONS = 100
-_FARTHEST = 1e6  # of shift and slope * score, beyond which their sum is less exact than a table
+_FARTHEST = 1e6  # |shift| + |slope * score| beyond which a line is less exact than a table
 _LAST_STEP = 1e-5  # change of the sigmoid's argument below which one more Newton step is exact
-_ONLY_STEP = 3e-7  # and below which this one is, to 1e-13
-_UNSEEN = 2.0**-51  # of a loss, a decrease that rounding hides
-_STEEP = 1024.0  # of arguments beyond, only those near 0 matter: their change is a share of the slope's
+_ONLY_STEP = 3e-7  # change below which this Newton step itself is exact, to 1e-13
+_ROUNDING = 2.0**-51  # relative decrease of a loss that is lost in rounding
+_STEEP = 1024.0  # slope beyond which only arguments near 0 matter: they change by a share of its change
 
 
 class Platt(Calibrator):
     """Platt scaling: p = 1 / (1 + exp(-(slope x + intercept))), x the score or its logit, by maximum likelihood.
 
     The labels are replaced by Platt's targets, (N+ + 1) / (N+ + 2) for a positive and 1 / (N- + 2) for a negative,
-    N+ and N- the weights of the classes, so that the optimum is finite whatever the data. The map is the sigmoid
-    made piecewise linear, and `predict` is that map. Monotone; constant when all scores or
-    all labels are equal.
+    N+ and N- the weights of the classes, so that the optimum is finite for all data. The map is a piecewise linear
+    approximation of the sigmoid, and `predict` applies this map. Monotone; constant if all scores or all labels are
+    equal.
 
-    Best where the truth is a sigmoid, told by 20 to 600 positives; in simulations up to 1,900 times the excess loss of
-    the best method elsewhere (docs/methods.md).
+    Best if the truth is a sigmoid and there are 20 to 600 positives; in simulations its excess loss is up to 1,900
+    times the best method's for other truths (docs/methods.md).
 
     Parameters
     ----------
     input : {'score', 'logit'}, default 'score'
-        What the sigmoid is linear in: the score (a margin or a probability, any finite number), or log(s / (1 - s))
-        of a score in [0, 1], clipped to [2**-53, 1 - 2**-53] (beta calibration's symmetric case: it contains the
+        Variable x of the sigmoid: the score (a margin or a probability, any finite number), or log(s / (1 - s)) of a
+        score in [0, 1], clipped to [2**-53, 1 - 2**-53] (the symmetric case of beta calibration, which contains the
         identity).
     max_error : float in [1e-12, 0.1], default 1e-9
-        Largest difference between the map and the sigmoid; relative to p and to 1 - p it is at most 1e5 times as much,
-        down to p of 3e-20. Rows grow as 1 / sqrt(max_error): about 30,000 by default.
+        Largest difference between the map and the sigmoid; relative to p and to 1 - p it is at most 1e5 times as large,
+        down to p = 3e-20. The number of rows grows as 1 / sqrt(max_error): about 30,000 by default.
 
     Attributes
     ----------
     slope_, intercept_ : float
-        Of the sigmoid's argument in x.
+        Coefficients of the sigmoid's argument.
     log_loss_ : float
         Log loss against the targets, summed over the weights, at the optimum.
     n_evaluations_ : int
-        Passes over the points that the optimiser took.
+        Number of passes over the points by the optimiser.
 
     Raises
     ------
@@ -80,10 +80,10 @@ class Platt(Calibrator):
     Notes
     -----
     Newton's method with line search (Lin, Lin & Weng 2007), in coordinates centred so that the Hessian is
-    diagonal; each evaluation is one pass, some 14 ns a point. Terms are rounded to a common unit and then added as
-    whole numbers, so the optimum is the same to the last bit however the points were cut. Typically 8 evaluations
-    besides the passes for the totals and for the rows' counts; from 2**17 points on one or two, and a pass that
-    gathers the points in narrow bins, whose optimum is where the others begin.
+    diagonal; each evaluation is one pass, some 14 ns per point. Terms are rounded to a common unit and then added as
+    whole numbers, so the optimum is the same to the last bit for any division into parts. Typically 8 evaluations,
+    besides the passes for the totals and for the rows' counts. From 2**17 points on, one pass gathers the points in
+    narrow bins; their optimum is the start for one or two evaluations.
 
     References
     ----------
@@ -111,9 +111,9 @@ class Platt(Calibrator):
         self.max_error = max_error
 
     def facts(self) -> dict[str, Any]:
-        """The sigmoid's parameters; None where scores are so close that a parameter is beyond the largest double."""
-        found = {"slope": float(self.slope_), "intercept": float(self.intercept_)}
-        return {name: number if math.isfinite(number) else None for name, number in found.items()}
+        """Return the sigmoid's parameters; None for one that overflows because the scores are too close."""
+        parameters = {"slope": float(self.slope_), "intercept": float(self.intercept_)}
+        return {name: number if math.isfinite(number) else None for name, number in parameters.items()}
 
     def check_parameters(self) -> None:
         """Raise ValueError if `input` is unknown or `max_error` outside [1e-12, 0.1]."""
@@ -121,7 +121,7 @@ class Platt(Calibrator):
         check_max_error(self.max_error)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""
+        """See `Calibrator.gathers`: sums, and the counts at the knots of the map."""
         return super().gathers(most_knots(float(self.max_error)), parts)
 
     def _passes(self) -> Passes:
@@ -141,13 +141,13 @@ class Platt(Calibrator):
         return (yield from tabulated(layout, fitted.sigmoid, float(self.max_error)))
 
     def in_lines(self, *, falling: bool) -> Calibrator:
-        """See `Calibrator.in_lines`: two numbers instead of some 30,000 rows."""
-        made = copy.copy(self)
-        made._lines = "any" if falling else "rising"
-        return made
+        """See `Calibrator.in_lines`: a line is two numbers instead of some 30,000 rows."""
+        calibrator = copy.copy(self)
+        calibrator._lines = "any" if falling else "rising"
+        return calibrator
 
     def _line(self, sigmoid: Sigmoid, layout: Layout) -> Line | None:
-        """The line, where it was asked for, and says as much as the table would."""
+        """Return the line if `in_lines` requested it and it is as exact as a table."""
         if self._lines is None or (sigmoid.a < 0.0 and self._lines == "rising"):
             return None
         farthest = max(abs(layout.first[0]), abs(layout.last)) if self.input == "score" else 40.0
@@ -167,52 +167,52 @@ def _minimise(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted]:
         return (yield from _from_constant(layout, scale))
     points = yield binned_pass(layout, scale)
     start = solved(_from_constant(layout, scale), points).sigmoid
-    now = yield evaluation_pass(layout, start)
-    sigmoid, now = _recentred(start, now)
-    da, db = _step(now)
+    current = yield evaluation_pass(layout, start)
+    sigmoid, current = _recentred(start, current)
+    da, db = _step(current)
     if _change(sigmoid, da, db) < _ONLY_STEP:
-        return _Fitted(_moved(sigmoid, da, db, 1.0), now.loss, 1)
-    return (yield from _descend(layout, sigmoid, now, 1))
+        return _Fitted(_moved(sigmoid, da, db, 1.0), current.loss, 1)
+    return (yield from _descend(layout, sigmoid, current, 1))
 
 
 def _from_constant(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted]:
     n1, n0 = layout.positives, max(layout.weight - layout.positives, 0.0)
     sigmoid = Sigmoid(scale, a=0.0, b=math.log((n1 + 1.0) / (n0 + 1.0)), shift=0.0)
-    now = yield evaluation_pass(layout, sigmoid)
-    # Of one class or at one score, the optimum is the constant that the intercept starts from or moves to.
+    current = yield evaluation_pass(layout, sigmoid)
+    # With one class or one score, the optimum is a constant.
     if scale.half == 0.0 or n0 == 0.0 or n1 == 0.0:
-        return (yield from _descend(layout, sigmoid, now, 1, flat=True))
-    # Once more from the centre of the weights, where the Hessian is diagonal and loses no digits.
-    sigmoid = _recentred(sigmoid, now)[0]
-    now = yield evaluation_pass(layout, sigmoid)
-    return (yield from _descend(layout, sigmoid, now, 2))
+        return (yield from _descend(layout, sigmoid, current, 1, flat=True))
+    # Evaluate again around the weighted mean, where the Hessian is diagonal and loses no digits.
+    sigmoid = _recentred(sigmoid, current)[0]
+    current = yield evaluation_pass(layout, sigmoid)
+    return (yield from _descend(layout, sigmoid, current, 2))
 
 
 def _descend(
-    layout: Layout, sigmoid: Sigmoid, now: Evaluation, evaluations: int, flat: bool = False
+    layout: Layout, sigmoid: Sigmoid, current: Evaluation, evaluations: int, flat: bool = False
 ) -> Generator[Pass, Any, _Fitted]:
     last = False
     while evaluations < _MAX_EVALUATIONS:
-        sigmoid, now = _recentred(sigmoid, now)
-        da, db = _step(now)
+        sigmoid, current = _recentred(sigmoid, current)
+        da, db = _step(current)
         if flat:
             da = 0.0
         if last:
-            return _Fitted(_moved(sigmoid, da, db, 1.0), now.loss, evaluations)
+            return _Fitted(_moved(sigmoid, da, db, 1.0), current.loss, evaluations)
         last = _change(sigmoid, da, db) < _LAST_STEP
-        decrease = da * now.by_a + db * now.by_b
-        unseen = -decrease < _UNSEEN * now.loss  # which no line search can tell from none
+        decrease = da * current.by_a + db * current.by_b
+        undetectable = -decrease < _ROUNDING * current.loss  # too small for a line search
         step = 1.0
         while True:
-            tried = _moved(sigmoid, da, db, step)
-            then = yield evaluation_pass(layout, tried)
+            candidate = _moved(sigmoid, da, db, step)
+            new = yield evaluation_pass(layout, candidate)
             evaluations += 1
-            if last or unseen or then.loss < now.loss + 1e-4 * step * decrease:
+            if last or undetectable or new.loss < current.loss + 1e-4 * step * decrease:
                 break
             if evaluations >= _MAX_EVALUATIONS:
                 break
             step /= 2
-        sigmoid, now = tried, then
+        sigmoid, current = candidate, new
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.warn(
@@ -220,22 +220,22 @@ def _descend(
         ConvergenceWarning,
         stacklevel=2,
     )
-    return _Fitted(sigmoid, now.loss, evaluations)
+    return _Fitted(sigmoid, current.loss, evaluations)
 
 
 def _change(sigmoid: Sigmoid, da: float, db: float) -> float:
-    """Bound the change of the sigmoid's argument by a step; of a steep one where that is not beyond `_STEEP`.
+    """Bound the change of the sigmoid's argument by a step; for a steep sigmoid only of arguments within `_STEEP`.
 
-    One score far beyond all others makes the sigmoid steep on the scale of -1 to 1; at the far end its argument is then
-    in the millions, where no change of it can be seen, nor computed to many digits.
+    One score far beyond all others makes the sigmoid steep on the scale of -1 to 1. At the far end its argument is then
+    in the millions, where a change has no effect and cannot be computed accurately.
     """
     return 2 * abs(da) / max(1.0, abs(sigmoid.a) / _STEEP) + abs(db)
 
 
-def _step(at: Evaluation) -> tuple[float, float]:
-    """Newton's, where the Hessian is diagonal."""
-    da = -at.by_a / at.by_aa if at.by_aa > 0.0 else 0.0
-    db = -at.by_b / at.by_bb if at.by_bb > 0.0 else 0.0
+def _step(evaluation: Evaluation) -> tuple[float, float]:
+    """Compute the Newton step for a diagonal Hessian."""
+    da = -evaluation.by_a / evaluation.by_aa if evaluation.by_aa > 0.0 else 0.0
+    db = -evaluation.by_b / evaluation.by_bb if evaluation.by_bb > 0.0 else 0.0
     return da, db
 
 
@@ -243,12 +243,16 @@ def _moved(sigmoid: Sigmoid, da: float, db: float, step: float) -> Sigmoid:
     return Sigmoid(sigmoid.scale, sigmoid.a + step * da, sigmoid.b + step * db, sigmoid.shift)
 
 
-def _recentred(sigmoid: Sigmoid, at: Evaluation) -> tuple[Sigmoid, Evaluation]:
-    """The same sigmoid and its derivatives, written around the mean of x under the Hessian's weights."""
-    if not at.by_bb > 0.0:
-        return sigmoid, at
-    shift = min(max(sigmoid.shift + at.by_ab / at.by_bb, -1.0), 1.0)
-    by = shift - sigmoid.shift
-    moved = Sigmoid(sigmoid.scale, sigmoid.a, sigmoid.b + sigmoid.a * by, shift)
-    by_aa = max(at.by_aa - 2 * by * at.by_ab + by * by * at.by_bb, 0.0)
-    return moved, at._replace(by_a=at.by_a - by * at.by_b, by_aa=by_aa, by_ab=at.by_ab - by * at.by_bb)
+def _recentred(sigmoid: Sigmoid, evaluation: Evaluation) -> tuple[Sigmoid, Evaluation]:
+    """Shift the coordinates of a sigmoid and its derivatives to the mean of x under the Hessian's weights."""
+    if not evaluation.by_bb > 0.0:
+        return sigmoid, evaluation
+    shift = min(max(sigmoid.shift + evaluation.by_ab / evaluation.by_bb, -1.0), 1.0)
+    change = shift - sigmoid.shift
+    recentred = Sigmoid(sigmoid.scale, sigmoid.a, sigmoid.b + sigmoid.a * change, shift)
+    by_aa = max(evaluation.by_aa - 2 * change * evaluation.by_ab + change * change * evaluation.by_bb, 0.0)
+    return recentred, evaluation._replace(
+        by_a=evaluation.by_a - change * evaluation.by_b,
+        by_aa=by_aa,
+        by_ab=evaluation.by_ab - change * evaluation.by_bb,
+    )

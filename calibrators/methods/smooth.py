@@ -1,4 +1,4 @@
-"""Smooth calibration: a curve averaged by evidence."""
+"""Smooth calibration: curves averaged by their evidence."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from calibrators.methods.base import Calibrator
 
 
 class Smooth(Calibrator):
-    """A smooth rising curve whose prior is the score itself and which bends as far as the evidence lets it.
+    """A smooth rising curve, with the score itself as its prior; the evidence decides how far it departs from it.
 
     log-odds f = z + a + b (z - m) + c (q - k) + sum of h_j cos(pi j u) over j = 1, ..., 64. z: the score's log-odds,
-    held within the logarithm of the number of observations, since N of them cannot verify odds far beyond N; of margins
-    (scores outside [0, 1]) the margin less the median, in units of the quartiles' distance over that of a normal
+    clipped to the logarithm of the number of observations, since N of them cannot verify odds far beyond N; for margins
+    (scores outside [0, 1]) the margin minus the median, in units of the interquartile range over that of a normal
     distribution. q = log sigma(z) + log sigma(-z); m, k: means. u: the mean of the score's ranks among the positives
-    and among the negatives. Without the cosines this is beta calibration. a, b, c and h_j have normal priors around 0
-    of 65 settings, from 'the score is right' to 'nothing is known'; the curve is the average over all of them by their
-    evidence. It is made to rise by pooling adjacent violators.
+    and among the negatives. Without the cosines this is beta calibration. a, b, c and h_j have normal priors with mean
+    0 and 65 settings of the variances, from 'the score is right' to 'nothing is known'; the curve is the average over
+    all settings by their evidence. Pooling adjacent violators makes it rise.
 
-    Best where the truth is smooth, at any number of observations; where it jumps, `auto` is better.
+    Best if the truth is smooth, with any number of observations; if it jumps, `auto` is better.
 
     Parameters
     ----------
     max_error : float in [1e-12, 0.1], default 1e-9
-        As for `Platt`, where rows of the map may be that short: within a cell the map is a line.
+        As for `Platt`, except within a cell, where the map is linear.
 
     Attributes
     ----------
     curve_ : Curve
-        What the map was made of: its cells, modes and the shares of the priors.
+        The curve behind the map: cells, modes and shares of the prior settings.
 
     Notes
     -----
-    One pass, which leaves some 33,000 cells at most of all observations; 65 fits by Newton's method to at most 800
-    cells that these are pooled into: their time does not depend on the number of observations. Neither 0 nor 1 is ever
-    returned. Ties are one point, weights count as repeated rows.
+    One pass, which gathers the observations in at most some 33,000 cells; these are pooled into at most 800, to which
+    65 curves are fitted by Newton's method. The time of the fits does not depend on the number of observations. Neither
+    0 nor 1 is ever returned. Ties are one point, weights count as repeated rows.
 
     References
     ----------
@@ -67,7 +67,7 @@ class Smooth(Calibrator):
         self.max_error = max_error
 
     def facts(self) -> dict[str, Any]:
-        """Average distance of the curve from the score that the evidence allows."""
+        """Return the curve's distance from the score, averaged over the prior settings."""
         return self.curve_.averages()
 
     def check_parameters(self) -> None:
@@ -75,14 +75,14 @@ class Smooth(Calibrator):
         check_max_error(self.max_error)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """See `Calibrator.gathers`: cells."""
+        """See `Calibrator.gathers`: the cells of all parts."""
         return super().gathers(0, parts) + gathered_bytes(points, parts)
 
     def _passes(self) -> Passes:
         fine: FineCells = yield fine_cells_pass()
-        places = places_of(fine, self.sampling_rate)
-        cells, shift = cells_on(places, fine), math.log(self.sampling_rate)
+        grid = places_of(fine, self.sampling_rate)
+        cells, shift = cells_on(grid, fine), math.log(self.sampling_rate)
         self.curve_ = fitted(cells)
-        self.posterior_ = Pointwise(places, self.curve_, cells, None, shift)
-        place, f = self.curve_.knots
-        return tabulated_curve(fine, places, (place, held_log_odds(f)), shift, float(self.max_error))
+        self.posterior_ = Pointwise(grid, self.curve_, cells, None, shift)
+        knots, log_odds = self.curve_.knots
+        return tabulated_curve(fine, grid, (knots, held_log_odds(log_odds)), shift, float(self.max_error))

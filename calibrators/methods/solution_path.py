@@ -1,4 +1,4 @@
-"""Near-isotonic regression: the whole path of solutions."""
+"""Near-isotonic regression: the path of solutions for all lambda."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from calibrators.arithmetic.passes import check_number, collapse
 
 Array = npt.NDArray[np.float64]
 
-_FEW = 1024  # blocks below which one queue is enough
+_FEW = 1024  # number of blocks up to which one priority queue is used
 _LARGEST = float(np.finfo(np.float64).max)
-_SAME = 2.0**-40  # relative difference below which breakpoints are one, for weights that are not whole
-_WHOLE = 2.0**52  # sums of whole numbers up to here are exact, with room to spare
-_MODERATE = 300  # binary exponents of weights whose products can neither overflow nor underflow
+_SAME = 2.0**-40  # relative difference below which breakpoints are equal, for weights that are not whole
+_MAX_EXACT = 2.0**52  # sums of whole numbers up to this limit are exact
+_MODERATE = 300  # limit of binary exponents of weights whose products neither overflow nor underflow
 
 
 class Solution(NamedTuple):
-    """A near-isotonic solution: one entry a block of neighbours with equal level, in ascending score order.
+    """A near-isotonic solution: one entry per block of neighbours with equal level, in ascending score order.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Solution(NamedTuple):
     level: Array
 
     def calibration_map(self) -> CalibrationMap:
-        """The solution as a map: constant on each block and linear in the gap to the next."""
+        """Convert to a map: constant on each block and linear in the gaps between blocks."""
         return CalibrationMap.from_blocks(
             self.first_score, self.last_score, self.level, self.weight, self.positives
         )
@@ -58,21 +58,21 @@ class NearIsotonicPath:
     Attributes
     ----------
     breakpoints : float64 array, shape (t,)
-        The distinct lambda > 0 at which blocks merge, ascending. Blocks that merge at equal lambda make one
-        breakpoint. With whole weights whose sum is below 2**44 each is the double nearest to the exact quotient of
-        whole numbers, so equal quotients are one breakpoint (two that differ by less than doubles resolve are as
-        well). Otherwise levels and breakpoints that differ by less than a factor of 1 + 2**-40 count as equal.
+        The distinct lambda > 0 at which blocks merge, ascending. With whole weights whose sum is below 2**44 each is
+        the double nearest to the exact quotient of whole numbers, so equal quotients are one breakpoint (and so are
+        two that no doubles can distinguish). Otherwise levels and breakpoints that differ by less than a factor of
+        1 + 2**-40 count as equal.
     degrees_of_freedom : int64 array, shape (t,)
         The number of blocks of the solution at each breakpoint, descending.
 
     Notes
     -----
-    A tree of merges over runs of points with equal y: 65 bytes a run and 16 a breakpoint. A path may begin at a
-    lambda > 0, from the blocks there (`calibrators.methods.near_isotonic_regression`); it then knows nothing of
+    A tree of merges over runs of points with equal y: 65 bytes per run and 16 per breakpoint. A path may begin at a
+    lambda > 0, from the blocks there (`calibrators.methods.near_isotonic_regression`); it then has no solutions for
     smaller lambda.
 
-    start : float: the lambda at which the path begins.
-    runs : Runs: what the path begins with: runs of points with equal y, or blocks.
+    start : float: the lambda at which the path begins
+    runs : Runs: runs of points with equal y, or blocks, at the beginning of the path
     """
 
     breakpoints: Array
@@ -84,9 +84,9 @@ class NearIsotonicPath:
 
     @classmethod
     def of_runs(cls, runs: Runs, limit: float = np.inf, few: int = _FEW) -> Self:
-        """The path of runs, up to the lambda `limit` (for larger lambda it holds the blocks of the limit).
+        """Compute the path of runs up to the lambda `limit`; larger lambda have the blocks of the limit.
 
-        few : so many blocks are merged in strict order of lambda: a matter of speed.
+        few : number of blocks up to which merges are in strict order of lambda; affects only speed
         """
         weight, positives, _ = scaled(runs)
         return cls.of_blocks(runs, np.empty((0, 2)), kernel.falling(weight, positives), 0.0, limit, few)
@@ -101,23 +101,23 @@ class NearIsotonicPath:
         limit: float = np.inf,
         few: int = _FEW,
     ) -> Self:
-        """The path from the lambda `start` on. Each given block is part of a block of the solution at `start`.
+        """Compute the path from the lambda `start` on. Each given block is part of a block of the solution there.
 
-        low : shape (r, 2) or (0, 2): what rounding cut off their weights and positives.
-        falls : shape (r,): whether the gap after each falls.
+        low : shape (r, 2) or (0, 2): low parts of weights and positives
+        falls : shape (r,): whether the level falls after each block
         """
         weight, positives, unit = scaled(runs)
-        whole = are_whole(weight, positives) and not low.any()
+        integral = are_whole(weight, positives) and not low.any()
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
-        reach = 2.0 ** first_step(weight, positives, whole), min(limit / unit, _LARGEST)
+        reach = 2.0 ** first_step(weight, positives, integral), min(limit / unit, _LARGEST)
         death, child, total, ids = kernel.build(
-            (weight, positives, low / unit), falls, whole, reach, few, index
+            (weight, positives, low / unit), falls, integral, reach, few, index
         )
         if unit != 1.0:
             death *= unit
             total *= unit
         closed = np.sort(death[(death > start) & (death < np.inf)])
-        if not whole:
+        if not integral:
             anchors = tree.pool_close(closed.copy(), _SAME)
             closed = anchors[np.searchsorted(anchors, closed, side="right") - 1]
             late = (death > start) & (death < np.inf)
@@ -129,7 +129,7 @@ class NearIsotonicPath:
         return cls(breakpoints, ends + larger, runs, tree_of_merges, ends + closed.size, start)
 
     def solution(self, lam: float) -> Solution:
-        """The solution at lambda: at a breakpoint, after the merges there; beyond the last, the isotonic one.
+        """Compute the solution at lambda: at a breakpoint after its merges, beyond the last the isotonic one.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class NearIsotonicPath:
         return Solution(self.runs.first[first], self.runs.last[last], weight, positives, level)
 
     def blocks(self, lam: float) -> tuple[npt.NDArray[np.int64], Array, Array, Array]:
-        """The solution at lambda as (number of each block's last run, weight, positives, level)."""
+        """Compute the solution at lambda as (index of each block's last run, weight, positives, level)."""
         lam = check_lam(lam)
         if lam < self.start:
             raise ValueError(f"lam: expected a number >= {self.start}, where this path begins, found {lam!r}")
@@ -164,7 +164,7 @@ class NearIsotonicPath:
 def near_isotonic_path(
     scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
 ) -> NearIsotonicPath:
-    """All solutions of near-isotonic regression of the labels on the scores.
+    """Compute all solutions of near-isotonic regression of the labels on the scores.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def near_isotonic_path(
     Notes
     -----
     O(n log n) for the sort, then close to O(r) for the r runs of points with equal y (O(r log r) at worst), and
-    under 120 bytes a run at its peak.
+    under 120 bytes per run at its peak.
 
     References
     ----------
@@ -206,13 +206,13 @@ def near_isotonic_path(
 
 
 def check_lam(lam: float) -> float:
-    """Lambda as a float >= 0; raises ValueError otherwise."""
+    """Return lambda as a float; raise ValueError unless it is a number >= 0."""
     check_number("lam", lam, "a number >= 0", 0, np.inf)
     return float(lam)
 
 
 def scaled(runs: Runs) -> tuple[Array, Array, float]:
-    """Weights, positives and the power of two they are multiples of, such that products do not leave range."""
+    """Divide weights and positives by a power of two so that their products stay in range; return also this unit."""
     low, high = (int(e) for e in np.frexp([runs.weight.min(), runs.weight.max()])[1])
     if low > -_MODERATE and high < _MODERATE:
         return runs.weight, runs.positives, 1.0
@@ -221,16 +221,16 @@ def scaled(runs: Runs) -> tuple[Array, Array, float]:
 
 
 def are_whole(weight: Array, positives: Array) -> bool:
-    """Tell whether all are whole numbers and their sum is exact."""
+    """Tell whether all weights and positives are whole numbers with exact sums."""
     return bool(
-        sums.exact_sum(weight) <= _WHOLE
+        sums.exact_sum(weight) <= _MAX_EXACT
         and np.array_equal(weight, np.floor(weight))
         and np.array_equal(positives, np.floor(positives))
     )
 
 
-def first_step(weight: Array, positives: Array, whole: bool) -> int:
-    """The power of two up to which neighbouring runs hardly merge as lambda grows."""
-    # Runs of the rarer label meet from lambda = weight / 2 on, most single points by 1.
+def first_step(weight: Array, positives: Array, integral: bool) -> int:
+    """Return the exponent of the power of two up to which few runs merge as lambda grows."""
+    # Runs of the rarer label merge from lambda = weight / 2 on, most single points by 1.
     typical = 2.0 * min(float(positives.sum()), float((weight - positives).sum())) / weight.size
-    return int(np.floor(np.log2(max(typical, 2.0 if whole else weight.min())))) - 1
+    return int(np.floor(np.log2(max(typical, 2.0 if integral else weight.min())))) - 1

@@ -1,4 +1,4 @@
-"""Many groups of rows: isotonic maps of them, and partial pooling in the block ranges of their parents' maps.
+"""Isotonic maps of many groups of rows, and partial pooling in the block ranges of their parents' maps.
 
 Adjusting a parent's map (`calibrators.segments.adjusting`) and pooling with it need only a segment's counts in the
 block ranges within which that map is constant.
@@ -20,22 +20,22 @@ from calibrators.arithmetic.passes import Array
 Integers = npt.NDArray[np.int64]
 
 OWN_STRENGTH = 300.0
-"""M: the information, sum of w p (1 - p), that an adjusted map made of blocks counts for in a segment's own map."""
+"""M: information, sum of w p (1 - p), of an adjusted map made of blocks as prior of a segment's own map."""
 
 
 class WithinBlockRanges(NamedTuple):
     """Rows of groups within the block ranges of their parents' maps, group after group, ascending in each.
 
-    A cell is what a group has in a block range; it is made of items, of one where the group is not pooled.
+    A cell contains the rows of a group in a block range. It consists of items: of pooled blocks, or of one item if the
+    group is not pooled.
 
     Attributes
     ----------
-    items : float64 array, shape (6, items): the scores that each reaches from and to, and weight and positives as
-        double-doubles
-    sizes : int64 array, shape (groups,): items of each
-    block_range : int64 array, shape (cells,): the place of each one's block range among all parents'
-    counts : int64 array, shape (cells,): items of each
-    cells : int64 array, shape (groups,): cells of each
+    items : float64 array, shape (6, items): first and last score, and weight and positives as double-doubles
+    sizes : int64 array, shape (groups,): number of items of each group
+    block_range : int64 array, shape (cells,): index of each cell's block range among those of all parents
+    counts : int64 array, shape (cells,): number of items of each cell
+    cells : int64 array, shape (groups,): number of cells of each group
     """
 
     items: Array
@@ -46,10 +46,10 @@ class WithinBlockRanges(NamedTuple):
 
 
 class BlockRanges(NamedTuple):
-    """Starts of the block ranges of some maps.
+    """Block ranges of several maps.
 
-    edges : float64 array of scores, or int32 array of ranks, map after map, ascending in each.
-    starts : int64 array, shape (maps + 1,)
+    edges : float64 array of scores, or int32 array of ranks: lower ends, map after map, ascending in each
+    starts : int64 array, shape (maps + 1,): index of each map's first block range, and the number of block ranges
     """
 
     edges: npt.NDArray[Any]
@@ -63,27 +63,27 @@ def pool_within(
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> WithinBlockRanges:
-    """Join what groups have within the block ranges of their parents' maps: all that moving and own maps need.
+    """Join the rows of groups within the block ranges of their parents' maps, for adjustments and own maps.
 
-    It is associative: parts that are joined first, and then together, give the same.
+    It is associative: joining parts first and then their results gives the same result.
 
     Parameters
     ----------
-    items : the columns of `WithinBlockRanges.items`, of points, or of what this has made of parts. Low parts may be of
-        shape (0,), for zeros.
-    starts : int64 array, shape (groups + 1,): where each group's begin. None lies in two block ranges.
-    parent : shape (groups,): whose block ranges they are
-    pooled : shape (groups,): whether isotonic regression pools them, for an own map; else a block range is one item
+    items : columns of `WithinBlockRanges.items`, for points or for results of parts; each item lies in one block range.
+        Low parts may have shape (0,), for zeros.
+    starts : int64 array, shape (groups + 1,): index of each group's first item, and the number of items
+    parent : shape (groups,): index of each group's parent map
+    pooled : shape (groups,): whether to pool items by isotonic regression, for an own map; else a cell is one item
 
     Notes
     -----
-    O(items log block ranges) at most, O(items) where most follow each other in a block range.
+    O(items log block ranges) at most, O(items) if neighbouring items are mostly in the same block range.
     """
     begin, block_range, cells = kernel.stretches(items[0], starts, parent, *block_ranges)
-    found, counts = pava.pool_groups(tuple(items), np.append(begin, items[0].size), np.repeat(pooled, cells))
+    joined, counts = pava.pool_groups(tuple(items), np.append(begin, items[0].size), np.repeat(pooled, cells))
     ends = np.cumsum(cells)
     sizes = np.diff(np.append(0, np.cumsum(counts))[ends], prepend=0)
-    return WithinBlockRanges(found, sizes, block_range, counts, cells)
+    return WithinBlockRanges(joined, sizes, block_range, counts, cells)
 
 
 def pool_ranks_within(
@@ -94,20 +94,21 @@ def pool_ranks_within(
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> tuple[Array, npt.NDArray[np.int32], Integers]:
-    """Do `pool_within` for rows of weight 1, whose scores are ranks; with their edges: see the kernel."""
-    found: tuple[Array, npt.NDArray[np.int32], Integers]
-    found = kernel.pool_ranks_within(rows, starts, distinct, parent, *block_ranges, pooled)
-    return found
+    """Join rows as `pool_within` does, for rows of weight 1 whose scores are ranks: see the kernel."""
+    joined: tuple[Array, npt.NDArray[np.int32], Integers]
+    joined = kernel.pool_ranks_within(rows, starts, distinct, parent, *block_ranges, pooled)
+    return joined
 
 
 class OwnMaps(NamedTuple):
-    """Maps of groups of their own, group after group.
+    """Own maps of groups, group after group.
 
     Attributes
     ----------
-    first, last, weight, positives : float64 arrays, shape (blocks,): each block's scores, and the group's own sums
-    level : float64 array, shape (blocks,): ascending in each group; in (0, 1) where the prior counts for something
-    sizes : int64 array, shape (groups,)
+    first, last : float64 arrays, shape (blocks,): first and last score of each block
+    weight, positives : float64 arrays, shape (blocks,): sums of the group's rows, without the prior
+    level : float64 array, shape (blocks,): ascending in each group; in (0, 1) if the prior's strength is > 0
+    sizes : int64 array, shape (groups,): number of blocks of each group
     """
 
     first: Array
@@ -127,7 +128,7 @@ def own_maps(
     prior: Array,
     strength: float = OWN_STRENGTH,
 ) -> OwnMaps:
-    """Groups' own maps: isotonic regression of each group's points, pooled with a prior curve.
+    """Fit groups' own maps: isotonic regression of each group's points, pooled with a prior curve.
 
     Each point has weight w (1 + C) and positives y + C w p, with C = strength / sum of w p (1 - p) over the group.
 
@@ -137,7 +138,7 @@ def own_maps(
         Points of groups, group after group, ascending in each; or their cells, pooled where `prior` is constant.
     starts : int64 array, shape (groups + 1,): strictly ascending
     prior : float64 array, shape (n,), in (0, 1), ascending in each group
-    strength : the information that the prior counts for; 0: plain isotonic regression
+    strength : information of the prior; 0: isotonic regression without a prior
 
     Notes
     -----
@@ -145,12 +146,12 @@ def own_maps(
     """
     information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
     share = strength / information if strength else np.zeros(information.size)
-    each = np.repeat(share, np.diff(starts))
-    added = weight * (1.0 + each)
-    hits = np.minimum(positives + each * weight * prior, added)
-    # Pooled by their places instead of their scores, so that it is known which are in a block.
-    place, none = np.arange(first.size, dtype=np.float64), np.empty(0)
-    blocks, left = pava.pool_groups((place, place, added, none, hits, none), starts, pava.ALL)
+    prior_share = np.repeat(share, np.diff(starts))
+    added = weight * (1.0 + prior_share)
+    hits = np.minimum(positives + prior_share * weight * prior, added)
+    # Indices instead of scores identify the points of each block.
+    index, empty = np.arange(first.size, dtype=np.float64), np.empty(0)
+    blocks, sizes = pava.pool_groups((index, index, added, empty, hits, empty), starts, pava.ALL)
     begin, end = blocks[0].astype(np.int64), blocks[1].astype(np.int64)
     return OwnMaps(
         first[begin],
@@ -158,17 +159,17 @@ def own_maps(
         np.add.reduceat(weight, begin),
         np.add.reduceat(positives, begin),
         np.minimum(blocks[4] / blocks[2], 1.0),
-        left,
+        sizes,
     )
 
 
 class GroupMaps(NamedTuple):
-    """Maps of groups, one after the other.
+    """Maps of groups, stored one after the other.
 
     Attributes
     ----------
     columns : float64 arrays, shape (rows,), in the order of `CalibrationMap`'s fields.
-    sizes : int64 array, shape (groups,): rows of each map; 0 where all scores of the group are equal.
+    sizes : int64 array, shape (groups,): number of rows of each map; 0 if all scores of the group are equal.
     """
 
     columns: list[Array]
@@ -176,15 +177,15 @@ class GroupMaps(NamedTuple):
 
 
 def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) -> GroupMaps:
-    """Isotonic regression of each group, to the last bit as `Isotonic(ends=ends).fit` on its rows.
+    """Fit isotonic regression to each group, to the last bit like `Isotonic(ends=ends).fit` on its rows.
 
     Parameters
     ----------
     columns : float64 arrays, shape (n,)
-        Blocks that are pooled in parts, group after group, ascending in each: first and last score, weight and
-        positives; or, where weights are no counts, first and last score, and weight and positives as double-doubles.
+        Blocks pooled in parts, group after group, ascending in each: first and last score, weight and positives; if
+        weights are not counts, weight and positives as double-doubles.
     starts : int64 array, shape (groups + 1,)
-        Group g has the blocks from starts[g] to starts[g + 1], one at least.
+        Group g has the blocks from starts[g] to starts[g + 1], at least one.
 
     Notes
     -----
@@ -195,13 +196,13 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
         zero = np.zeros(first.size)
         columns = (first, last, weight, zero, positives, zero)
     pooled, sizes = pava.pool_groups(tuple(columns), starts, pava.ALL)
-    # One block from a score to the same.
-    alone = (sizes == 1) & (pooled[0] == pooled[1])[np.cumsum(sizes) - 1]
-    blocks, left = pooled[:, ~np.repeat(alone, sizes)], sizes[~alone]
+    # Groups with one score.
+    single = (sizes == 1) & (pooled[0] == pooled[1])[np.cumsum(sizes) - 1]
+    blocks, map_sizes = pooled[:, ~np.repeat(single, sizes)], sizes[~single]
     level = np.minimum(blocks[4] / blocks[2], 1.0)
-    if ends > 0 and left.size:
-        blocks, level, left = pava.pool_ends(np.ascontiguousarray(blocks), left, ends)
-    maps, rows = maps_of_blocks(blocks[[0, 1, 2, 4]], level, left)
-    found = np.zeros(sizes.size, np.int64)
-    found[~alone] = rows
-    return GroupMaps(maps, found)
+    if ends > 0 and map_sizes.size:
+        blocks, level, map_sizes = pava.pool_ends(np.ascontiguousarray(blocks), map_sizes, ends)
+    maps, rows = maps_of_blocks(blocks[[0, 1, 2, 4]], level, map_sizes)
+    row_counts = np.zeros(sizes.size, np.int64)
+    row_counts[~single] = rows
+    return GroupMaps(maps, row_counts)

@@ -202,7 +202,7 @@ def _adjust(
     bends = bend(cells, adjusted, pooled)
     # Where nothing bends own maps would add noise alone.
     bending = pooled & (bends.sigma > 0)
-    bent = {"place": adjusted.place, "place_across": across, "bend": bends.sigma}
+    bent = {"place": adjusted.pivot, "place_across": across, "bend": bends.sigma}
     return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTH))
 
 
@@ -222,7 +222,7 @@ def _adjusted(
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
     own = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
     shift, slope = own.shift + own.slope * main.shift, own.slope * main.slope
-    return Adjusted(own.variances, shift, slope, own.place), main.variances, main.place
+    return Adjusted(own.variances, shift, slope, own.pivot), main.variances, main.pivot
 
 
 def _fit_level(
