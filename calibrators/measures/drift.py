@@ -152,12 +152,12 @@ def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:
     return is_alarm
 
 
-def stability_index(reference: npt.ArrayLike, now: npt.ArrayLike) -> tuple[float, float]:
+def stability_index(reference: npt.ArrayLike, current: npt.ArrayLike) -> tuple[float, float]:
     """Measure the change of the distribution of scores: population stability index and largest distance (KS).
 
     Parameters
     ----------
-    reference, now : array-likes, shape (cells,): weights of the same cells of scores, in ascending order
+    reference, current : array-likes, shape (cells,): weights of the same cells of scores, in ascending order
 
     Returns
     -------
@@ -171,7 +171,7 @@ def stability_index(reference: npt.ArrayLike, now: npt.ArrayLike) -> tuple[float
     >>> round(psi, 3), round(ks, 3)
     (0.04, 0.1)
     """
-    a, b = (np.asarray(column, dtype=np.float64) for column in (reference, now))
+    a, b = (np.asarray(column, dtype=np.float64) for column in (reference, current))
     share_a, share_b = np.cumsum(a) / a.sum(), np.cumsum(b) / max(b.sum(), 1.0)
     ks = float(np.max(np.abs(share_a - share_b)))
     ends = np.unique(np.searchsorted(share_a, np.arange(1, 20) / 20))

@@ -55,14 +55,14 @@ _RANGE_WIDTH = 1 / 16
 class Auto(Calibrator):
     """A smooth curve, or isotonic regression with that curve as its prior, chosen by the data for each range of scores.
 
-    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. The
-    curve, and isotonic regression in which it counts as much as information (sum of w p (1 - p)) of 300 and of 30, are
-    fitted to all observations. All three are also fitted to each of two halves and tested on the other half, in 1,000
-    bins along the score. A hidden Markov chain along the bins gives the probability that each is right in each bin. The
-    map is the mixture by these probabilities, made non-decreasing. With information I a share I / (I + 5) of the shift
-    of log-odds is made with which as many positives are expected as were observed. Beta calibration and Platt
-    scaling of log-odds are curves without bends; with many observations the prior does not matter, and isotonic
-    regression remains.
+    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. Three
+    models are fitted to all observations: the curve, and isotonic regression with the curve as prior, which counts as
+    information (sum of w p (1 - p)) of 300 or of 30. They are also fitted to each of two halves and tested on the
+    other half, in 1,000 bins along the score. A hidden Markov chain along the bins gives the probability that each is
+    right in each bin. The map is the mixture by these probabilities, made non-decreasing. Finally its log-odds are
+    shifted: by a share I / (I + 5), I the information, of the shift with which the expected positives equal the
+    observed ones. Beta calibration and Platt scaling of log-odds are curves without bends; with many observations the
+    prior does not matter, and isotonic regression remains.
 
     With `candidates` the best of several methods is chosen by cross-validated log loss: each is fitted to the
     observations outside each fold and evaluated on those inside. By the one-standard-error rule, the simplest candidate
@@ -83,7 +83,7 @@ class Auto(Calibrator):
         Parameter of isotonic regression among candidates, and of segments: see `Isotonic`.
     max_error : float in [1e-12, 0.1], default 1e-7
         Without candidates, as for `Smooth`. The default is below the error that a hundred million rows could show, and
-        needs a tenth of the table's rows.
+        needs a tenth of the rows that 1e-9 needs.
 
     Attributes
     ----------

@@ -96,7 +96,7 @@ class Grouped(Calibrator):
 
 
 class DGG(Grouped):
-    """Isotonic regression on means of groups, as DGG applies it to a generated log.
+    """Isotonic regression on means of groups: the fit of the DGG method, whose log is generated beforehand.
 
     In simulations it is best for truths that rise and fall, or rise in steps or with a bend, with 20 to 600 positives.
     Its excess loss is 1.8 times the best method's in the median, and at most 34 times, if only the highest scores are

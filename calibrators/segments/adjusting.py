@@ -35,6 +35,7 @@ def moments(x: Array, logit: Array, weight: Array, sizes: Integers) -> Array:
     """Compute moments of segments weighted by information; shape (segments, 7).
 
     These are powers 0 to 2 of x, and powers 0 to 3 times the asymmetry.
+
     x, logit, weight : float64 arrays, shape (cells,), segment after segment. sizes : number of cells of each segment
     """
     result, filled = np.zeros((sizes.size, 7)), sizes > 0
@@ -62,9 +63,9 @@ def line(sums: Array, pivot: float) -> Array:
     return np.stack([(s[2] * low - s[1] * high) / determinant, (s[0] * high - s[1] * low) / determinant])
 
 
-def excess(derivatives: Array, pair: tuple[float, float]) -> Array:
+def excess(derivatives: Array, variances: tuple[float, float]) -> Array:
     """Compute half of the posterior minus the prior variance of a + d x, as polynomials in x: shape (segments, 3)."""
-    a, d = pair
+    a, d = variances
     h_aa, h_ad, h_dd = derivatives[:, 2], derivatives[:, 3], derivatives[:, 4]
     factor_a, factor_d = 1.0 + a * h_aa, 1.0 + d * h_dd
     determinant = np.maximum(factor_a * factor_d - a * d * h_ad * h_ad, 1.0)
@@ -88,7 +89,7 @@ def recentred(theta: Array, derivatives: Array, offset: float) -> tuple[Array, A
 
 
 LEAST, MOST = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
-"""Range of probabilities whose log odds are accurate in doubles."""
+"""Least and greatest probability with finite log odds in doubles."""
 
 
 class Curve(NamedTuple):

@@ -69,7 +69,7 @@ def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_]) -> Be
 
     Notes
     -----
-    17 O(cells) of these segments, and the rounds of Newton's method if they bend.
+    O(cells) of these segments, times 17, and the rounds of Newton's method if they bend.
     """
     sampled, indices = np.zeros(own.size, np.bool_), np.flatnonzero(own)
     sampled[indices[:: max(1, -(-indices.size // _MAX_SAMPLE))]] = True
