@@ -111,15 +111,15 @@ def _check_keys(overrides: dict[str, Any]) -> None:
 
 
 def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, Any], *, daily: bool) -> None:
-    wanted = {"log.score": (roles.score, "a column of floats")}
+    expected = {"log.score": (roles.score, "a column of floats")}
     if _OUTCOMES not in overrides:
         kind = "a column of booleans, or of numbers from 0 to 1 (or log.key and log.labels.path)"
-        wanted["log.label"] = (roles.label, kind)
+        expected["log.label"] = (roles.label, kind)
     if daily:
-        wanted["window.column"] = (roles.date, "a column of dates, or hive folders such as date=2026-01-31")
+        expected["window.column"] = (roles.date, "a column of dates, or hive folders such as date=2026-01-31")
     problems = [
         f"{key}: expected {kind}, found none"
-        for key, (columns, kind) in wanted.items()
+        for key, (columns, kind) in expected.items()
         if not columns and key not in overrides
     ]
     if problems:

@@ -40,6 +40,14 @@ class Stream(Counts):
     """Stream that is followed: totals of a run's batches, metrics and a page.
 
     Metrics and the page are rewritten regularly; a file that cannot be written gives one warning.
+
+    Attributes
+    ----------
+    waiting : number of files that cannot be read yet
+    remaining : number of files still to be scored
+    batches : number of batches of this run
+    version : version of the table in the last batch
+    reports : last batches, with the time in seconds since 1970 at which each ended
     """
 
     config: FollowConfig
@@ -164,11 +172,11 @@ class Stream(Counts):
     def write_reports(self, *, last: bool = False) -> None:
         """Write the metrics and the page if they are due. last : write them in any case."""
         page = page_folder(self.config.report.path, "follow")
-        wanted = (
+        outputs = (
             ("record.prometheus", self.config.record.prometheus, _METRICS_EVERY, self._metrics),
             ("report.path", page, _PAGE_EVERY, self._page),
         )
-        for setting, target, every, write in wanted:
+        for setting, target, every, write in outputs:
             now = time.monotonic()
             if target is None or (not last and now < self._next.get(setting, 0.0)):
                 continue

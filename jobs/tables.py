@@ -62,11 +62,11 @@ def resolve_table(
     for key, value in (("path", store), ("table", table)):
         if value is not None:
             values.put(("store", key), value, {})
-    wanted = {"path": "--store PATH", **({"table": "--table NAME"} if required else {})}
-    missing = [key for key in wanted if values.get(("store", key)) is None]
+    options = {"path": "--store PATH", **({"table": "--table NAME"} if required else {})}
+    missing = [key for key in options if values.get(("store", key)) is None]
     if missing:
         raise ConfigError(
-            f"expected {' and '.join(wanted[key] for key in missing)}, or --config FILE with "
+            f"expected {' and '.join(options[key] for key in missing)}, or --config FILE with "
             f"{' and '.join(f'store.{key}' for key in missing)}, found neither"
         )
     if not files:

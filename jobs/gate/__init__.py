@@ -1,1 +1,1 @@
-"""The gate: held-out rows, and what a table must pass before it is used."""
+"""The gate: checks that a table must pass before it is used."""

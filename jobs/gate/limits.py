@@ -74,12 +74,12 @@ def table_segments(log: LogConfig, version: Version) -> tuple[str, ...]:
     """
     columns = segments_of(version)
     if log.segment and log.segment != columns:
-        wanted = (
+        expected = (
             f"those of the table, {', '.join(columns)}"
             if columns
             else "none, since the table has no segments"
         )
-        raise ConfigError(f"log.segment: expected {wanted}, found {', '.join(log.segment)}: leave it out")
+        raise ConfigError(f"log.segment: expected {expected}, found {', '.join(log.segment)}: leave it out")
     return columns
 
 
