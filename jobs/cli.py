@@ -93,7 +93,7 @@ def run() -> NoReturn:
     try:
         main(prog_name="logcal")
     finally:
-        interrupts.ended()
+        interrupts.ignore_until_exit()
     raise AssertionError("a command ends the process")
 
 
@@ -203,7 +203,7 @@ def _command(
                 if _TABLE_FILES in options:
                     _resolve_table(arguments, required=_TABLE in options)
                 if changes:
-                    attempt.of_table(arguments["store"], arguments["table"])
+                    attempt.set_table(arguments["store"], arguments["table"])
                 attempt.outcome = getattr(importlib.import_module(module), declared.__name__)(**arguments)
                 show(attempt.outcome.summary, attempt.outcome.lines, as_json)
 

@@ -11,7 +11,7 @@ from jobs import present
 from jobs.config.jobs import EvaluateConfig
 from jobs.gate import limits
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
-from jobs.rows import JOB, Sorting, columns_of, label_lines, place_of, settings_of, window_of
+from jobs.rows import JOB, Sorting, columns_of, dated_path, label_lines, settings_of, window_of
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_table, of_same_rows
@@ -70,7 +70,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
     output = Output(
-        place_of(config.report.path.replace(JOB, "evaluate"), "report.path", window),
+        dated_path(config.report.path.replace(JOB, "evaluate"), "report.path", window),
         "report.path",
         replace=config.report.mode == "replace",
     )

@@ -24,7 +24,7 @@ from jobs.rows import (
     columns_of,
     facts_of,
     label_lines,
-    open_dated,
+    open_log_and_window,
     plan_of,
     row_settings,
     scratch_line,
@@ -119,7 +119,7 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
             "segments.min_positives, the positives that a segment needs for its own map, or segments.shrinkage=none"
         )
     columns = columns_of(config.log, config.log.segment, config.window)
-    log, window = open_dated(config.window, config.log.path, columns, without)
+    log, window = open_log_and_window(config.window, config.log.path, columns, without)
     weighted = config.log.weight is not None
     by_age = config.log.waits_by_age
     rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age)

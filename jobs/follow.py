@@ -17,7 +17,7 @@ from jobs.outcome import Outcome, Plan
 from jobs.refit import PUBLISHED
 from jobs.refit import check as check_refits
 from jobs.resume import prune
-from jobs.rows import own_page_folder
+from jobs.rows import exclusive_page_folder
 from jobs.score import scoring_of
 from jobs.stream_report import Stream
 from logcal.errors import (
@@ -59,7 +59,7 @@ def prepare(config: FollowConfig) -> Prepared:
     if config.store.version is not None:
         store.version(config.store.version)
     check_refits(config)
-    own_page_folder(config.report.path, "follow")
+    exclusive_page_folder(config.report.path, "follow")
     places = Places(filesystem, root, output.filesystem, output.root)
     ledger = Ledger(output.filesystem, output.root)
     _check_ledger(ledger, places, config)

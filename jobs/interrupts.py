@@ -64,7 +64,7 @@ def ignore() -> None:
     _State.raised = True
 
 
-def ended() -> None:
+def ignore_until_exit() -> None:
     """Ignore signals while the process ends, so that they do not change its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

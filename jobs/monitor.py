@@ -18,8 +18,8 @@ from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
     check_scratch,
     columns_of,
-    open_dated,
-    own_page_folder,
+    exclusive_page_folder,
+    open_log_and_window,
     plan_of,
     row_settings,
     scratch_line,
@@ -52,7 +52,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     store, version, lookup, _ = load_measured_table(config)
     transform = lookup.facts.score_transform
     columns = columns_of(config.log, segments_of(version), config.window)
-    log, window = open_dated(config.window, config.log.path, columns, without)
+    log, window = open_log_and_window(config.window, config.log.path, columns, without)
     assert window is not None
     # `choose_window` decides for each day whether dates must be read.
     log = replace(log, columns=replace(log.columns, date=None))
@@ -76,7 +76,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
         )
     days = _new_days(window, history, version)
     # Without new days, a page of the days tested before may still have to be written.
-    page = own_page_folder(config.report.path, "monitor")
+    page = exclusive_page_folder(config.report.path, "monitor")
     if not days and (page is None or not history.days):
         _end_without_new_days(history, config.monitor.alpha, version)
     needed = check_scratch(config, window.log, scratch_bytes(window.log, write=True))

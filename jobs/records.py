@@ -72,7 +72,7 @@ class Attempt:
             if texts and all(isinstance(value, str) for value in texts.values()):
                 setattr(self.config, section, SimpleNamespace(**texts))
 
-    def of_table(self, store: str, table: str) -> None:
+    def set_table(self, store: str, table: str) -> None:
         """Record a command that changes a published table."""
         from jobs.config.jobs import RecordConfig
 

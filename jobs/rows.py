@@ -31,7 +31,7 @@ _logger = logging.getLogger("logcal")
 _MANY_EARLY = 0.01
 """Share of all rows with early outcomes above which the times probably come from different clocks."""
 
-UNMADE = "scratch"
+NO_SCRATCH = "scratch"
 """Placeholder for scratch space in a graph that is only drawn."""
 
 
@@ -183,7 +183,7 @@ def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, An
     return settings
 
 
-def open_dated(
+def open_log_and_window(
     config: WindowConfig, paths: Sequence[str], columns: Columns, without: Collection[str] = ()
 ) -> tuple[Log, Window | None]:
     """Open the files of the days that a configuration chooses; return the log and its window, None without one.
@@ -196,7 +196,7 @@ def open_dated(
     return window.log, window
 
 
-def place_of(path: str, setting: str, window: Window | None) -> str:
+def dated_path(path: str, setting: str, window: Window | None) -> str:
     """Return an output's path with {day} replaced by the window's last day.
 
     Raises
@@ -219,7 +219,7 @@ def page_folder(path: str | None, job: str) -> str | None:
     return None if path is None else path.replace(JOB, job).replace(DAY, job)
 
 
-def own_page_folder(path: str | None, job: str) -> str | None:
+def exclusive_page_folder(path: str | None, job: str) -> str | None:
     """Return `page_folder` for a page that is rewritten in each run and needs its own folder.
 
     Raises
@@ -277,7 +277,7 @@ class Sorting:
             check_place(quarantine, identity)
         return cls(config, log, identity, check_scratch(config, log, needed, sorts=sorts), quarantine)
 
-    def plan(self, scratch: str = UNMADE, transform: str = "none") -> SortPlan:
+    def plan(self, scratch: str = NO_SCRATCH, transform: str = "none") -> SortPlan:
         """Return the plan of the sort in a scratch folder, within the memory of a worker."""
         return plan_of(self.config, self.log, scratch, transform, keep=self.quarantine is not None)
 
@@ -308,7 +308,7 @@ class Sorting:
 
 
 def plan_of(
-    config: Any, log: Log, scratch: str = UNMADE, transform: str = "none", *, keep: bool = False
+    config: Any, log: Log, scratch: str = NO_SCRATCH, transform: str = "none", *, keep: bool = False
 ) -> SortPlan:
     """Plan the sort of a log by a configuration. keep : whether tasks write unusable rows to scratch."""
     from pipeline.sort.score_table import SortPlan

@@ -10,7 +10,7 @@ from jobs.config.jobs import ScoreConfig
 from jobs.config.sections import ScoreSection
 from jobs.gate.limits import check_classifier, check_scored, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
-from jobs.rows import above_days, facts_of, place_of, source_line, window_of
+from jobs.rows import above_days, dated_path, facts_of, source_line, window_of
 from logcal.errors import ConfigError, counted
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
@@ -61,7 +61,7 @@ def prepare(config: ScoreConfig) -> Prepared:
             settings[name] = limit
     identity = run_id("score", log, settings)
     output = scored_output(
-        place_of(config.output.path, "output.path", window),
+        dated_path(config.output.path, "output.path", window),
         among=above_days(config.output.path),
         replace=config.output.mode == "replace",
     )
