@@ -245,8 +245,8 @@ def test_a_damaged_file_is_compiled_again(copy, tmp_path):
 
 def test_variables_come_first_and_in_order(monkeypatch, tmp_path):
     def kept_at() -> Path:
-        compilation_cache.places.cache_clear()
-        return compilation_cache.places(str(tmp_path / "package"))[1].path
+        compilation_cache.cache_folders.cache_clear()
+        return compilation_cache.cache_folders(str(tmp_path / "package"))[1].path
 
     try:
         monkeypatch.delenv("LOGCAL_CACHE", raising=False)
@@ -259,24 +259,24 @@ def test_variables_come_first_and_in_order(monkeypatch, tmp_path):
         (tmp_path / "own").write_text("a file where the folder should be")
         assert kept_at() == tmp_path / "numba"
     finally:
-        compilation_cache.places.cache_clear()
+        compilation_cache.cache_folders.cache_clear()
 
 
 def test_who_else_could_write_is_not_trusted(monkeypatch, tmp_path):
-    place = compilation_cache.Place(tmp_path / "place", shared=True)
-    assert place.is_trusted()
-    place.make()
-    assert place.is_trusted()
+    folder = compilation_cache.CacheFolder(tmp_path / "place", shared=True)
+    assert folder.is_trusted()
+    folder.make()
+    assert folder.is_trusted()
     for mode in (0o777, 0o770, 0o702):
-        place.path.chmod(mode)
-        assert not place.is_trusted()
+        folder.path.chmod(mode)
+        assert not folder.is_trusted()
         with pytest.raises(PermissionError):
-            place.make()
-    place.path.chmod(0o700)
-    (tmp_path / "link").symlink_to(place.path)
-    assert not compilation_cache.Place(tmp_path / "link", shared=True).is_trusted()
-    monkeypatch.setattr(os, "geteuid", lambda: place.path.stat().st_uid + 1)
-    assert not place.is_trusted()
+            folder.make()
+    folder.path.chmod(0o700)
+    (tmp_path / "link").symlink_to(folder.path)
+    assert not compilation_cache.CacheFolder(tmp_path / "link", shared=True).is_trusted()
+    monkeypatch.setattr(os, "geteuid", lambda: folder.path.stat().st_uid + 1)
+    assert not folder.is_trusted()
 
 
 @pytest.mark.system
@@ -312,7 +312,7 @@ def test_a_modules_digest_covers_all_of_ours_that_it_imports():
             found.add(module)
             tree = ast.parse(Path(sys.modules[module].__file__).read_bytes())
             imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
-            wanted |= {node.module for node in imports if node.module.partition(".")[0] in compiled._OURS}
+            wanted |= {node.module for node in imports if node.module.split(".")[0] in compiled._PACKAGES}
         assert set(compiled._sources(name)) == found
         assert compiled.source_digest(name)
 

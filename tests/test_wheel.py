@@ -16,7 +16,7 @@ import pytest
 from common import run_command, simulated
 
 import logcal
-from calibrators._kernels.compilation_cache import places
+from calibrators._kernels.compilation_cache import cache_folders
 from logcal import own_packages
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -57,7 +57,7 @@ def lend_compiled_code(installed):
     for package in ("calibrators", "pipeline"):
         own = installed / package / "_kernels" / "__pycache__"
         own.mkdir(exist_ok=True)
-        kept = places(str(ROOT / package / "_kernels"))[1]
+        kept = cache_folders(str(ROOT / package / "_kernels"))[1]
         for folder in kept.path.glob(f"{package}.*-*") if kept else ():
             (own / folder.name).symlink_to(folder)
 

@@ -1,16 +1,16 @@
 """Compilation cache: machine code of kernels, shared by processes.
 
-Code is written to the first writable place of these: the folders that ``LOGCAL_CACHE`` and ``NUMBA_CACHE_DIR`` name,
-the package's own ``__pycache__``, the user's cache folder, a private folder below the temporary one. It is read from
-all places up to that one, so code compiled before a file system became read-only is used. If no place is writable,
-every process compiles for itself; the cache never causes an error.
+Code is written to the first writable cache folder of these: the folders that ``LOGCAL_CACHE`` and ``NUMBA_CACHE_DIR``
+name, the package's ``__pycache__``, the user's cache folder, a private folder below the temporary one. It is read from
+all cache folders up to that one, so code compiled before a file system became read-only is used. If no cache folder is
+writable, every process compiles for itself; the cache never causes an error.
 
 A precompiled wheel (``make wheel``) has code in the folder ``precompiled``, for any processor of an architecture. It is
 used if there is no code for this machine's processor; results are the same.
 
-Loaded code is run. Others could have made the last two places, so a folder there is used only if the user owns it and
-nobody else may write to it. A place has a folder for each module and digest of its sources, so that versions of the
-source can share places.
+Loaded code is run. Other users could have made the last two cache folders, so these are used only if the user owns them
+and nobody else may write to them. A cache folder has a subfolder for each module and digest of its sources, so that
+versions of the source can share it.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 _VERSIONS = 8
-"""Number of versions of a module whose code a place keeps: those used last."""
+"""Number of versions of a module whose code a cache folder keeps: the most recently used ones."""
 _DAY = 86400.0
 PRECOMPILED = Path(__file__).with_name("precompiled")
-"""The folder with the code that a wheel brings."""
+"""Folder with the code in a precompiled wheel."""
 _ANY_PROCESSOR = "generic"
-"""LLVM's name of the least processor of a kind."""
+"""LLVM's name for the baseline processor of an architecture."""
 
 
 class CompilationCache(FunctionCache):
     """Compilation cache of one kernel: a file for each combination of argument types and processor.
 
-    numba's own cache looks for its place when a function is decorated, though most kernels of a process are never
-    called; has an index, so that of two processes which compile at once one may be given the other's code; and
-    raises where it may not write.
+    It differs from numba's cache in three ways. numba chooses the folder when a function is decorated, though most
+    kernels of a process are never called. It has an index file, so two processes that compile at the same time can
+    load each other's code. It raises an error if it cannot write.
 
     Parameters
     ----------
-    function : what is compiled.
-    folder : name of the folder for its module and all that its code depends on.
+    function : function to compile
+    folder : name of the subfolder for its module and the digest of its sources
     """
 
     def __init__(self, function: Callable[..., Any], folder: str) -> None:
@@ -66,12 +66,12 @@ class CompilationCache(FunctionCache):
 
     @property
     def cache_path(self) -> str | None:
-        """Folder for new code; None if there is none."""
-        place = places(self._package)[1]
-        return place and str(place.path / self._folder)
+        """Folder for new code; None if no cache folder is writable."""
+        root = cache_folders(self._package)[1]
+        return root and str(root.path / self._folder)
 
     def flush(self) -> None:
-        """Forget what is kept where new code is."""
+        """Remove the kernel's code from the folder for new code."""
         if self.cache_path:
             for path in Path(self.cache_path).glob(f"{self._stem}-*.nbc"):
                 with contextlib.suppress(OSError):
@@ -79,17 +79,16 @@ class CompilationCache(FunctionCache):
 
     @property
     def _package(self) -> str:
-        return os.path.dirname(self._py_func.__code__.co_filename)  # noqa: PTH120 (as Python has the name)
+        return os.path.dirname(self._py_func.__code__.co_filename)  # noqa: PTH120 (the name exactly as Python has it)
 
     @property
     def _stem(self) -> str:
         return f"{self._py_func.__qualname__}-{self._py_func.__code__.co_firstlineno}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The code for some argument types, or None.
+        """Load the code for some argument types; return None if there is none.
 
-        As numba's own, without what compiling needs and loading does not: all that numba can compile, and what of
-        scipy and numpy that refers to, takes 0.3 s to import.
+        Unlike numba's method, it imports only what loading needs. The imports for compilation take 0.3 s.
         """
         rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
@@ -99,24 +98,24 @@ class CompilationCache(FunctionCache):
             return None
         codegen = target_context.codegen()
         name = self._file_name(sig, codegen)
-        for place in places(self._package)[0]:
-            code = _read(place.path / self._folder / name)
+        for root in cache_folders(self._package)[0]:
+            code = _read(root.path / self._folder / name)
             if code is not None:
-                _mark_as_used(place.path / self._folder)
+                _mark_as_used(root.path / self._folder)
                 return _rebuilt(target_context, code)
         name = self._file_name(sig, _AnyProcessor(codegen))
         code = _read(PRECOMPILED / self._folder / name)
         return None if code is None else _rebuilt(target_context, code)
 
     def _save_overload(self, sig: Any, data: Any) -> None:
-        place = places(self._package)[1]
-        if not self._enabled or place is None or data.library.has_dynamic_globals or data.lifted:
+        root = cache_folders(self._package)[1]
+        if not self._enabled or root is None or data.library.has_dynamic_globals or data.lifted:
             return
-        # A full disk, or a place that was taken away: the code is used, and not kept.
+        # If the disk is full or the folder was removed, the code is used but not kept.
         with contextlib.suppress(OSError):
-            folder = place.path / self._folder
+            folder = root.path / self._folder
             if not folder.is_dir():
-                place.make()
+                root.make()
                 folder.mkdir(exist_ok=True)
                 _tidy(folder)
             _write(folder / self._file_name(sig, data.codegen), dumps(data._reduce()))
@@ -127,13 +126,13 @@ class CompilationCache(FunctionCache):
 
 
 class _AnyProcessor:
-    """The processor that precompiled code is for, as numba describes one."""
+    """Stand-in for numba's code generator that describes the baseline processor, which precompiled code is for."""
 
     def __init__(self, codegen: Any) -> None:
         self._system = codegen.magic_tuple()[0]
 
     def magic_tuple(self) -> tuple[str, str, str]:
-        """The system, the processor and what it has more than others of its kind."""
+        """Return the system, the processor and its additional features."""
         return self._system, _ANY_PROCESSOR, ""
 
 
@@ -142,86 +141,89 @@ def _rebuilt(target_context: Any, code: bytes) -> Any:
 
 
 class _Loader(pickle.Unpickler):
-    """Unpickler of cached machine code, which is then run: see the module for who may have written it."""
+    """Unpickler of cached machine code, which is then run; the module's docstring says which files are trusted."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Find a class; the stand-in for a compiled function's module names is made here."""
+        """Find a class or function; replace numba's function that rebuilds an environment by `_environment`."""
         return _environment if name == _rebuild_env.__name__ else super().find_class(module, name)
 
 
 def _environment(module: str, constants: list[Any], name: str) -> Any:
-    """Numba's environment without importing the module: compiled code of numba's looks none of its names up."""
+    """Rebuild an environment without importing its module if that is numba's: such code looks up no global names."""
     if not module.startswith("numba.") or lookup_environment(name) is not None:
         return _rebuild_env(module, constants, name)
-    found = Environment({"__name__": module})
-    found.consts[:] = constants
-    found.env_name = name
-    Environment._memo[name] = found
-    return found
+    environment = Environment({"__name__": module})
+    environment.consts[:] = constants
+    environment.env_name = name
+    Environment._memo[name] = environment
+    return environment
 
 
-# Places
+# Cache folders
 
 
-class Place(NamedTuple):
-    """A folder that may hold code, and whether others could have made it, so that it must be seen to be the user's."""
+class CacheFolder(NamedTuple):
+    """Folder that may contain code.
+
+    shared : whether other users could have made it; then its owner and permissions are checked
+    """
 
     path: Path
     shared: bool
 
     def make(self) -> None:
-        """Make the folder; raise OSError if it is not to be used."""
+        """Make the folder; raise OSError if it is not trusted."""
         self.path.mkdir(mode=0o700 if self.shared else 0o777, parents=True, exist_ok=True)
         if not self.is_trusted():
-            raise PermissionError(f"{self.path} is not this user's own")
+            raise PermissionError(f"{self.path} does not belong to this user alone")
 
     def is_trusted(self) -> bool:
-        """Tell whether nobody else could have put code there, if it is there."""
+        """Tell whether only this user can have written to the folder, or it does not exist."""
         if not self.shared or not hasattr(os, "geteuid"):
             return True
         try:
-            found = self.path.lstat()
+            status = self.path.lstat()
         except FileNotFoundError:
             return True
         except OSError:
             return False
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
     def is_writable(self) -> bool:
-        """Tell whether the folder can be written to, or made, without trying it."""
+        """Tell by its permissions, or those of its nearest existing parent, whether the folder can be written to."""
         try:
-            there = next((path for path in (self.path, *self.path.parents) if path.exists()), None)
-            return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+            nearest = next((p for p in (self.path, *self.path.parents) if p.exists()), None)
+            return nearest is not None and nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
         except OSError:
             return False
 
 
 @functools.cache
-def places(package: str) -> tuple[list[Place], Place | None]:
-    """Return the places where the code of a package's kernels may lie, and the one for new code, if any.
+def cache_folders(package: str) -> tuple[list[CacheFolder], CacheFolder | None]:
+    """Return the cache folders to read the code of a package's kernels from, and the one for new code, if any.
 
-    As the environment is when a kernel is first called.
+    The environment variables are read when a kernel is first called.
     """
-    found = []
-    for place in _all_places(package):
-        if place.is_trusted():
-            found.append(place)
-            if place.is_writable():
-                return found, place
-    return found, None
+    readable = []
+    for root in _candidate_folders(package):
+        if root.is_trusted():
+            readable.append(root)
+            if root.is_writable():
+                return readable, root
+    return readable, None
 
 
-def _all_places(package: str) -> Iterator[Place]:
+def _candidate_folders(package: str) -> Iterator[CacheFolder]:
     for variable in ("LOGCAL_CACHE", "NUMBA_CACHE_DIR"):
-        if given := os.environ.get(variable):
-            yield Place(Path(given).absolute(), shared=False)
-    yield Place(Path(package) / "__pycache__", shared=False)
+        if value := os.environ.get(variable):
+            yield CacheFolder(Path(value).absolute(), shared=False)
+    yield CacheFolder(Path(package) / "__pycache__", shared=False)
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 (it never raises)
     if caches.is_absolute():
-        yield Place(caches / "logcal", shared=True)
+        yield CacheFolder(caches / "logcal", shared=True)
     if hasattr(os, "geteuid"):
         with contextlib.suppress(OSError):  # no temporary folder at all
-            yield Place(Path(tempfile.gettempdir()) / f"logcal-{os.geteuid()}", shared=True)
+            yield CacheFolder(Path(tempfile.gettempdir()) / f"logcal-{os.geteuid()}", shared=True)
 
 
 # Files
@@ -238,7 +240,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Write code and its digest: who reads meanwhile sees all of it or nothing."""
+    """Write code and its digest atomically."""
     new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         new.write_bytes(hashlib.sha256(code).digest() + code)
@@ -248,14 +250,14 @@ def _write(path: Path, code: bytes) -> None:
 
 
 def _mark_as_used(folder: Path) -> None:
-    """Let it be seen, to the day, when a folder was last used."""
+    """Set a folder's modification time to now, at most once a day: it tells when the folder was last used."""
     with contextlib.suppress(OSError):
         if time.time() - folder.stat().st_mtime > _DAY:
             os.utime(folder)
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what is kept for the versions of a folder's module that have not been used for longest."""
+    """Remove the least recently used versions of a folder's module."""
     versions = [
         (path.stat().st_mtime, path) for path in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*")
     ]

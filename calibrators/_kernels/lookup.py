@@ -1,4 +1,4 @@
-"""Applying piecewise-linear maps to scores in any order, in constant time a score; the order of doubles."""
+"""Kernels that apply piecewise-linear maps to unsorted scores in constant time per score; ordinals of doubles."""
 
 import numpy as np
 
@@ -7,18 +7,18 @@ from calibrators._kernels.compiled import kernel
 
 @kernel(inline=True)
 def ordinal(bits):
-    """The bits of a double as a whole number in the order of the doubles."""
+    """Return the ordinal of a double, given its bits: a uint64 in the same order as the doubles."""
     # The bits of negative numbers ascend as the numbers descend.
     return ~bits if bits & _TOP else bits | _TOP
 
 
 @kernel(inline=True)
-def bits_of(number):
-    """The bits of the double that `ordinal` made a number of."""
-    return number ^ _TOP if number & _TOP else ~number
+def bits_of(ordinal_bits):
+    """Return the bits of the double with an ordinal: the inverse of `ordinal`."""
+    return ordinal_bits ^ _TOP if ordinal_bits & _TOP else ~ordinal_bits
 
 
-_BLOCK = 256  # scores that are searched for together
+_BLOCK = 256  # number of scores whose binary searches run together
 _TOP = np.uint64(0x8000000000000000)
 
 
@@ -26,25 +26,26 @@ _TOP = np.uint64(0x8000000000000000)
 def apply(scores, bits, index, out):
     """Evaluate the map at scores into out; NaN stays NaN.
 
-    scores : float64 array, shape (n,); bits : the same memory as uint64.
-    index : four arrays and numbers:
-        rows : float64 array, shape (rows, 4): of each row the upper (exclusive) edge, prob_lo, slope and anchor, which
-            a score needs together; the last edge is NaN, which no score reaches.
-        starts, low, shift : of each bucket of the scores' ordinals, less `low` and shifted, how many edges are below
-            it; starts is uint32
+    scores : float64 array, shape (n,)
+    bits : the same memory as uint64
+    index : tuple of
+        rows : float64 array, shape (rows, 4): upper (exclusive) edge, prob_lo, slope and anchor of each row; the last
+            edge is NaN, which no score reaches
+        starts : uint32 array: number of edges below each bucket of ordinals
+        low, shift : uint64: the bucket of a score is its ordinal minus `low`, shifted right by `shift`
     """
     rows, starts, low, shift = index
     last = np.uint64(starts.size - 2)
     one = np.uint64(1)
     for i in range(scores.size):
         s = scores[i]
-        # Selected, not branched to: processors cannot foresee what scores in any order are.
+        # Conditional moves instead of branches: branches on unsorted scores cannot be predicted.
         key = _TOP if s == 0.0 else ordinal(bits[i])
         b = (max(key, low) - low) >> shift
         b = min(last, b)
         j = np.uint64(starts[b])
         end = np.uint64(starts[b + one])
-        # Most buckets have one edge at most; that of an empty one is above all its scores.
+        # Most buckets have at most one edge. The next edge of an empty bucket is above all its scores.
         j += np.uint64(rows[j, 0] <= s)
         while j < end:
             mid = (j + end) >> one
@@ -60,42 +61,44 @@ def apply(scores, bits, index, out):
 
 
 @kernel
-def apply_each(scores, bits, place, index, out):
-    """Evaluate at scores[i] the map place[i]; NaN stays NaN. O(1) each, as `apply`.
+def apply_each(scores, bits, maps, index, out):
+    """Evaluate the map maps[i] at scores[i] into out[i], in constant time each; NaN stays NaN.
 
-    scores : float64 array, shape (n,); bits : the same memory as uint64. place : int32 array, shape (n,)
-    index : three arrays:
-        rows : float64 array, shape (rows, 4): as in `apply`, of all maps; the last edge of each is NaN
-        heads : uint64 array, shape (maps, 4): the ordinal of the first edge, by how many bits scores are shifted, the
-            place of the first bucket among those of all maps, and the number of the last bucket
-        buckets : uint32 array: of each bucket of each map the first row with an edge in it or beyond
+    scores : float64 array, shape (n,)
+    bits : the same memory as uint64
+    maps : int32 array, shape (n,)
+    index : tuple of
+        rows : float64 array, shape (rows, 4): as in `apply`, of all maps; the last edge of each map is NaN
+        heads : uint64 array, shape (maps, 4): ordinal of the map's first edge, shift of the ordinals, index of the
+            map's first bucket in `buckets`, and number of its last bucket
+        buckets : uint32 array: for each bucket of each map the first row whose edge is in the bucket or above
     """
     rows, heads, buckets = index
-    row, left = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    row, widths = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
     one = np.uint32(1)
-    for first in range(0, scores.size, _BLOCK):
-        n = min(_BLOCK, scores.size - first)
-        most = one
-        # In steps, whose reads do not wait for each other, and whose comparisons select: nobody can foresee them.
+    for block in range(0, scores.size, _BLOCK):
+        n = min(_BLOCK, scores.size - block)
+        widest = one
+        # One step of all searches at a time: their reads are independent, and comparisons select instead of branching.
         for i in range(n):
-            k = place[first + i]
-            key = _TOP if scores[first + i] == 0.0 else ordinal(bits[first + i])
+            k = maps[block + i]
+            key = _TOP if scores[block + i] == 0.0 else ordinal(bits[block + i])
             low = heads[k, 0]
             b = min((max(key, low) - low) >> heads[k, 1], heads[k, 3]) + heads[k, 2]
             row[i] = buckets[b]
-            left[i] = buckets[b + np.uint64(1)] - row[i] + one
-            most = max(most, left[i])
-        while most > one:
+            widths[i] = buckets[b + np.uint64(1)] - row[i] + one
+            widest = max(widest, widths[i])
+        while widest > one:
             for i in range(n):
-                half = left[i] >> one
+                half = widths[i] >> one
                 at = np.uintp(row[i]) + np.uintp(max(half, one)) - np.uintp(1)
-                row[i] += half * np.uint32(rows[at, 0] <= scores[first + i])
-                left[i] -= half
-            most -= most >> one
+                row[i] += half * np.uint32(rows[at, 0] <= scores[block + i])
+                widths[i] -= half
+            widest -= widest >> one
         for i in range(n):
-            j, s = row[i], scores[first + i]
+            j, s = row[i], scores[block + i]
             level, slope = rows[j, 1], rows[j, 2]
             value = level + slope * (s - rows[j, 3])
             # An infinite score in a constant row would give 0 * inf.
             value = level if slope == 0.0 else value
-            out[first + i] = s if s != s else value
+            out[block + i] = s if s != s else value

@@ -1,14 +1,12 @@
-"""Sorting whole numbers of 64 bits, and doubles as such, alone or in rows with another number, digit by digit.
+"""Radix sort of uint64 numbers and of doubles, alone or in rows with a second number; sums of ties.
 
-Arrays have the shape (n,), or (n, 2) for rows, which are sorted by their first numbers. One source serves both: the
+Arrays have the shape (n,), or (n, 2) for rows, which are sorted by their first column. One source serves both: the
 compiler drops the branch for the other number of dimensions.
 
-Three digits of the leading bits are sorted, the lowest first (Knuth 1998, The Art of Computer Programming 3, 5.2.5):
-each is one sweep that keeps the order of equal ones. Numbers that these bits do not tell apart are neighbours then, and
-mostly few: they are inserted where they belong; longer stretches are sorted by the bits that are left. So it takes O(n)
-whatever the numbers are, and no vector instructions, which some processors carry out slowly.
-
-Sorted observations that share a score are added up.
+Three digits of the leading bits are sorted, the lowest first (Knuth 1998, The Art of Computer Programming 3, 5.2.5),
+each in one stable sweep. Numbers with equal leading bits are then neighbours. Insertion sort orders the usual short
+ranges of them; longer ranges are sorted by their lower bits. So the sort takes O(n) for any numbers, without vector
+instructions, which are slow on some processors.
 """
 
 import numpy as np
@@ -19,19 +17,19 @@ from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 _SWEEPS = 3
 _DIGIT, _SHORT_DIGIT = 10, 8
-"""Bits of a digit. As many places are written to side by side as the nearest memory has lines, or fewer: the counts of
-short arrays are fewer than their numbers."""
+"""Bits of a digit of long and of short arrays. A sweep writes to at most as many positions at a time as the L1 cache
+has lines, and a short array has fewer counts than numbers."""
 
 _LONG = 1 << 14
 _FARTHEST = 32
-"""Places that a number is moved back by, before its stretch is sorted instead."""
+"""Largest move of a number by insertion sort; if it is not enough, the range is sorted by its lower bits."""
 
 _BITS = np.uint64(64)
 
 
 @kernel
 def _sweep(source, target, shift, bits):
-    """Put numbers in the order of one digit: of so many bits, from bit `shift` on."""
+    """Sort numbers stably by one digit: `bits` bits, from bit `shift` on."""
     mask = np.uint64((1 << bits) - 1)
     fill = np.zeros(1 << bits, np.int64)
     first = source if source.ndim == 1 else source[:, 0]
@@ -56,47 +54,47 @@ def _sweep(source, target, shift, bits):
 
 @kernel
 def _sort(numbers, spare, span):
-    """Sort numbers of at most `span`, equal ones in their order; they are in `spare` then. Both are uint64 arrays."""
+    """Sort numbers of at most `span` stably, from `numbers` into `spare`, uint64 arrays; `numbers` is overwritten."""
     n = numbers.shape[0]
     bits = _DIGIT if n > _LONG else _SHORT_DIGIT
     width, short = np.uint64(bits), np.uint64(_SHORT_DIGIT)
     digits = np.uint64(_SWEEPS * bits)
-    rest = np.uint64(0)
-    while rest + digits < _BITS and span >> (rest + digits):
-        rest += np.uint64(1)
-    _sweep(numbers, spare, rest, bits)
-    _sweep(spare, numbers, rest + width, bits)
-    _sweep(numbers, spare, rest + width + width, bits)
-    first = spare if spare.ndim == 1 else spare[:, 0]
-    other = spare if spare.ndim == 1 else spare[:, 1]
+    lowest = np.uint64(0)
+    while lowest + digits < _BITS and span >> (lowest + digits):
+        lowest += np.uint64(1)
+    _sweep(numbers, spare, lowest, bits)
+    _sweep(spare, numbers, lowest + width, bits)
+    _sweep(numbers, spare, lowest + width + width, bits)
+    keys = spare if spare.ndim == 1 else spare[:, 0]
+    values = spare if spare.ndim == 1 else spare[:, 1]
     i = 1
     while i < n:
-        x = first[i]
-        if first[i - 1] <= x:
+        x = keys[i]
+        if keys[i - 1] <= x:
             i += 1
             continue
-        y = other[i]
+        y = values[i]
         j = i
-        while j > 0 and first[j - 1] > x and i - j < _FARTHEST:
-            first[j] = first[j - 1]
+        while j > 0 and keys[j - 1] > x and i - j < _FARTHEST:
+            keys[j] = keys[j - 1]
             if spare.ndim == 2:
-                other[j] = other[j - 1]
+                values[j] = values[j - 1]
             j -= 1
-        first[j] = x
+        keys[j] = x
         if spare.ndim == 2:
-            other[j] = y
+            values[j] = y
         i += 1
         if i - j <= _FARTHEST:
             continue
-        # More than a few that the leading bits do not tell apart: from where to where.
-        prefix = x >> rest
+        # Find the range of numbers with these leading bits.
+        prefix = x >> lowest
         start = j
-        while start > 0 and first[start - 1] >> rest == prefix:
+        while start > 0 and keys[start - 1] >> lowest == prefix:
             start -= 1
-        while i < n and first[i] >> rest == prefix:
+        while i < n and keys[i] >> lowest == prefix:
             i += 1
         shift = np.uint64(0)
-        while shift < rest:
+        while shift < lowest:
             _sweep(spare[start:i], numbers[start:i], shift, _SHORT_DIGIT)
             _sweep(numbers[start:i], spare[start:i], shift, 0)
             shift += short
@@ -104,13 +102,13 @@ def _sort(numbers, spare, span):
 
 @kernel
 def sort_numbers(raw, spare, doubles):
-    """Sort numbers in place, equal ones in their order; of rows, the first numbers are left before all others.
+    """Sort numbers or rows stably in place. The memory of rows then has the first column before the second.
 
-    raw, spare : uint64 arrays, one number at least. doubles : whether they are the bits of finite doubles, to be sorted
-        as such
+    raw, spare : uint64 arrays of one shape, not empty
+    doubles : whether the numbers are the bits of finite doubles, to be sorted as doubles
     """
     first = raw if raw.ndim == 1 else raw[:, 0]
-    placed = spare if spare.ndim == 1 else spare[:, 0]
+    ordinals = spare if spare.ndim == 1 else spare[:, 0]
     low, high = ~np.uint64(0), np.uint64(0)
     for i in range(first.size):
         x = ordinal(first[i]) if doubles else first[i]
@@ -121,16 +119,16 @@ def sort_numbers(raw, spare, doubles):
         first[i] -= low
     _sort(raw, spare, high - low)
     out = raw.reshape(-1)
-    for i in range(placed.size):
-        x = placed[i] + low
+    for i in range(ordinals.size):
+        x = ordinals[i] + low
         out[i] = bits_of(x) if doubles else x
         if raw.ndim == 2:
-            out[placed.size + i] = spare[i, 1]
+            out[ordinals.size + i] = spare[i, 1]
 
 
 @kernel
 def sort_pieces(numbers, ends, spare, span):
-    """Sort each piece of some numbers of at most `span`; they are in `spare` then. ends : int64 array, of pieces."""
+    """Sort each piece of some numbers of at most `span`, into `spare`. ends : int64 array: the end of each piece."""
     start = 0
     for stop in ends:
         if stop - start > 1:
@@ -142,13 +140,13 @@ def sort_pieces(numbers, ends, spare, span):
 
 @kernel
 def merge_classes(negatives, positives, score, weight, hits):
-    """Merge two sorted arrays of scores, one a class, into points; every observation has weight 1.
+    """Merge the sorted scores of both classes into points; every observation has weight 1.
 
-    score, weight, hits : float64 arrays with room for all observations, are filled with a point a distinct score
+    score, weight, hits : float64 arrays with room for all observations, filled with one point per distinct score
 
     Returns
     -------
-    how many points there are
+    number of points
     """
     i = j = 0
     m = -1
@@ -156,7 +154,7 @@ def merge_classes(negatives, positives, score, weight, hits):
     w = h = 0.0
     n, p = negatives.size, positives.size
     while i < n or j < p:
-        # Which class comes next cannot be predicted, so nothing here branches on it.
+        # No branch on the class of the next row, which cannot be predicted.
         negative = j == p or (i < n and negatives[i] <= positives[j])
         s = negatives[i] if negative else positives[j]
         i += negative
@@ -173,21 +171,21 @@ def merge_classes(negatives, positives, score, weight, hits):
 
 @kernel
 def add_ties(entries, rounding, out, codes):
-    """Add up entries, sorted by score and code, that share both: exactly, then rounded, or not rounded at all.
+    """Sum weight and positives of ties, entries with equal score and code, exactly; round the sums if asked to.
 
     Parameters
     ----------
-    entries : four arrays:
-        score, code, weight, positives : shape (n,). Entries of a score may be components of an expansion. The codes are
-        int64, or there are none: then the score alone tells entries apart
-    rounding : whether a tie becomes one entry, its sums rounded once; otherwise the components of its exact sums, as
-        many as the longer of its two expansions has (one for whole numbers), padded with zeros; where these are more
-        than its entries, the entries stay
-    out, codes : float64 array, shape (3, n), and int64 array of the size of `code`, are filled
+    entries : four arrays, shape (n,), sorted by score and code:
+        score, code, weight, positives : several entries of a tie may be components of one expansion. The codes are
+        int64; the array is empty if ties are of the score alone
+    rounding : whether a tie becomes one entry with sums rounded once. Otherwise it becomes the components of its
+        exact sums, as many as the longer of its two expansions has (one for integers), padded with zeros; it is
+        unchanged if that is more entries
+    out, codes : float64 array, shape (3, n), and int64 array of the size of `code`, filled
 
     Returns
     -------
-    how many entries are left
+    number of entries in the output
     """
     score, code, weight, positives = entries
     n = score.size
@@ -199,7 +197,7 @@ def add_ties(entries, rounding, out, codes):
         i += 1
         while i < n and score[i] == score[start] and (code.size == 0 or code[i] == code[start]):
             i += 1
-        longest = nw = nk = 0
+        size = nw = nk = 0
         if i - start > 1:
             for j in range(start, i):
                 nw = add(w, nw, weight[j])
@@ -207,13 +205,13 @@ def add_ties(entries, rounding, out, codes):
             if rounding:
                 w[0], k[0] = rounded(w, nw), rounded(k, nk)
                 nw = nk = 1
-            longest = max(nw, nk)
-        own = longest == 0 or longest > i - start
-        for j in range(i - start if own else longest):
+            size = max(nw, nk)
+        unchanged = size == 0 or size > i - start
+        for j in range(i - start if unchanged else size):
             out[0, m] = score[start]
             if code.size > 0:
                 codes[m] = code[start]
-            if own:
+            if unchanged:
                 out[1, m], out[2, m] = weight[start + j], positives[start + j]
             else:
                 out[1, m] = w[j] if j < nw else 0.0
