@@ -1,7 +1,8 @@
-"""Drawing points by their hashes, so that every order and grouping of parts draws the same ones.
+"""Priority sampling of points by their hashes; quantiles of binomial distributions.
 
-Of many points the k with the largest weight / u are drawn, u a number in (0, 1] that is a function of the score alone
-(priority sampling: Duffield, Lund & Thorup 2007). The largest of a part hold those of the whole that lie in it.
+The sample is the k points with the highest priority weight / u, where u in (0, 1] is a hash of the score (Duffield,
+Lund & Thorup 2007). So it does not depend on the order or division of the points: those of the sample that lie in a
+part are among the k points of the part with the highest priority.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ _ROUNDED = 1.0 + 1e-12
 
 @kernel(inline=True)
 def _uniform(bits, salt):
-    """A number in (0, 1] of the bits of a score: the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
+    """Hash the bits of a score to a number in (0, 1], by the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
     x = (bits ^ salt) + _GOLDEN
     x = (x ^ (x >> _S30)) * _FIRST
     x = (x ^ (x >> _S27)) * _SECOND
@@ -26,39 +27,40 @@ def _uniform(bits, salt):
 
 
 @kernel
-def likely_points(score, bits, weight, least, room, salt):
-    """The points whose priorities are at least so high.
+def candidate_points(score, bits, weight, least, room, salt):
+    """Return the points with a priority of at least `least`, up to `room` of them.
 
     Parameters
     ----------
     score, weight : float64 arrays, shape (m,); weights >= 0; rows of weight 0 are never drawn
     bits : the memory of `score` as uint64
-    least : float >= 0. room : int: of points, at most
-    salt : uint64: another one draws others
+    least : float >= 0
+    room : int: largest number of points to return
+    salt : uint64: seed of the hash
 
     Returns
     -------
-    float64 array, shape (points, 2): priorities and scores, ascending by score; and how many there are, more than
-    points where there is no room
+    float64 array, shape (points, 2): priorities and scores, ascending by score
+    int : number of points with such a priority, which may exceed `room`
     """
-    found = np.empty((room, 2))
+    drawn = np.empty((room, 2))
     size = 0
     for i in range(score.size):
         w = weight[i]
         if w > 0.0:
             u = _uniform(bits[i], salt)
-            # Most are told apart without a division.
+            # A multiplication decides most cases without a division.
             if u * least <= w * _ROUNDED and w / u >= least:
                 if size < room:
-                    found[size, 0], found[size, 1] = w / u, score[i]
+                    drawn[size, 0], drawn[size, 1] = w / u, score[i]
                 size += 1
-    return found[: min(size, room)], size
+    return drawn[: min(size, room)], size
 
 
 @kernel
-def likely_in_class(score, bits, least, room, salt):
-    """`likely_points` of rows of weight 1, ascending: a score's weight is the number of rows there."""
-    found = np.empty((room, 2))
+def class_candidates(score, bits, least, room, salt):
+    """Do `candidate_points` for rows of weight 1, given their ascending scores; a point's weight is its row count."""
+    drawn = np.empty((room, 2))
     size = i = 0
     n = score.size
     while i < n:
@@ -71,44 +73,44 @@ def likely_in_class(score, bits, least, room, salt):
         u = _uniform(bits[start], salt)
         if u * least <= w * _ROUNDED and w / u >= least:
             if size < room:
-                found[size, 0], found[size, 1] = w / u, s
+                drawn[size, 0], drawn[size, 1] = w / u, s
             size += 1
-    return found[: min(size, room)], size
+    return drawn[: min(size, room)], size
 
 
 @kernel
-def distinct_in_either(one, other):
-    """Count the different scores of two ascending arrays together."""
-    i, n = 0, one.size
-    found = min(n, 1) + min(other.size, 1)
+def distinct_in_either(first, second):
+    """Count the distinct scores of two ascending arrays together."""
+    i, n = 0, first.size
+    distinct = min(n, 1) + min(second.size, 1)
     for k in range(1, n):
-        found += one[k] != one[k - 1]
-    for k in range(1, other.size):
-        found += other[k] != other[k - 1]
-    for j in range(other.size):
-        s = other[j]
-        if j > 0 and s == other[j - 1]:
+        distinct += first[k] != first[k - 1]
+    for k in range(1, second.size):
+        distinct += second[k] != second[k - 1]
+    for j in range(second.size):
+        s = second[j]
+        if j > 0 and s == second[j - 1]:
             continue
-        i = first_not_below(one, i, n, s)
-        if i < n and one[i] == s:
-            found -= 1
-    return found
+        i = first_not_below(first, i, n, s)
+        if i < n and first[i] == s:
+            distinct -= 1
+    return distinct
 
 
 @kernel
 def binomial_quantiles(uniform, count, probability):
-    """The least k with P(X <= k) >= u for binomial X. O(sqrt(count)) each.
+    """Return the least k with P(X <= k) >= u for binomial X. O(sqrt(count)) each.
 
-    Masses are summed as multiples of the largest, outwards from it; scipy's quantiles are the same, but take 0.4 s to
-    import.
+    Probabilities are summed outwards from the mode, relative to the one there. scipy's quantiles are the same, but
+    take 0.4 s to import.
 
     Parameters
     ----------
     uniform : float64 array, shape (m,), in [0, 1)
-    count : float64 array, shape (m,), whole numbers >= 0
+    count : float64 array, shape (m,), integers >= 0
     probability : float in (0, 1)
     """
-    found = np.empty(count.size)
+    quantiles = np.empty(count.size)
     odds = probability / (1.0 - probability)
     for i in range(count.size):
         n = count[i]
@@ -123,15 +125,15 @@ def binomial_quantiles(uniform, count, probability):
             mass *= (n - k) / (k + 1.0) * odds
             k += 1.0
             above += mass
-        wanted = uniform[i] * (below + 1.0 + above)
+        target = uniform[i] * (below + 1.0 + above)
         k, mass, reached = mode, 1.0, below + 1.0
-        while k > 0.0 and mass > 1e-20 and reached - mass >= wanted:
+        while k > 0.0 and mass > 1e-20 and reached - mass >= target:
             reached -= mass
             mass *= k / ((n - k + 1.0) * odds)
             k -= 1.0
-        while k < n and mass > 1e-20 and reached < wanted:
+        while k < n and mass > 1e-20 and reached < target:
             mass *= (n - k) / (k + 1.0) * odds
             k += 1.0
             reached += mass
-        found[i] = k
-    return found
+        quantiles[i] = k
+    return quantiles

@@ -1,4 +1,4 @@
-"""Runs: maximal stretches of points with equal y = positives / weight."""
+"""Label runs: maximal ranges of neighbouring points with equal y = positives / weight."""
 
 import math
 
@@ -11,12 +11,12 @@ from calibrators._kernels.sums import two_product
 
 @kernel
 def same_level(w1, k1, w2, k2):
-    """Tell whether k1 / w1 equals k2 / w2 exactly (so that it is transitive)."""
+    """Tell whether k1 / w1 equals k2 / w2 exactly; the relation is transitive."""
     if k1 == 0.0 or k2 == 0.0:
         return k1 == k2
     if k1 == w1 or k2 == w2:
         return k1 == w1 and k2 == w2
-    # Products of mantissas neither overflow nor underflow.
+    # Mantissas, because their products neither overflow nor underflow.
     (ma, ea), (mb, eb), (mc, ec), (md, ed) = math.frexp(k1), math.frexp(w2), math.frexp(k2), math.frexp(w1)
     shift = (ea + eb) - (ec + ed)
     if abs(shift) > 1:
@@ -27,8 +27,8 @@ def same_level(w1, k1, w2, k2):
 
 
 @kernel
-def starts(weight, positives):
-    """Return the first point of each run."""
+def run_starts(weight, positives):
+    """Return the index of the first point of each run."""
     out = np.empty(weight.size, np.int64)
     runs = 0
     for i in range(weight.size):
@@ -39,19 +39,19 @@ def starts(weight, positives):
 
 
 @kernel
-def of_classes(negatives, positives):
-    """The runs of rows without weights, without the points in between.
+def class_runs(negatives, positives):
+    """Find the label runs of rows without weights directly from the scores of both classes. O(rows).
 
-    negatives, positives : float64 arrays, the scores of either class, ascending; from 1 to 2**26 - 1 together
+    negatives, positives : float64 arrays, the ascending scores of each class; from 1 to 2**26 - 1 rows together
 
     Returns
     -------
-    first, last, weight, hits : float64 arrays, shape (runs,): scores, rows, and those with label 1
-    both : int: how many scores both classes have. O(rows).
+    first, last, weight, hits : float64 arrays, shape (runs,): first and last score, rows, and rows with label 1
+    both : int: number of scores that occur in both classes
     """
     i = j = r = both = 0
     n, p = negatives.size, positives.size
-    # Each run but one has, or has a neighbour with, a row of the rarer class.
+    # Each run but one contains a row of the rarer class, or has a neighbour that does.
     most = 2 * min(n, p) + 1
     first, last, weight, hits = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
     while i < n or j < p:
@@ -67,7 +67,7 @@ def of_classes(negatives, positives):
             first[r], last[r], weight[r], hits[r] = positives[start], positives[j - 1], j - start, j - start
             r += 1
         elif i < n and j < p:
-            # A score of both.
+            # A score that occurs in both classes.
             w = -float(i)
             while i < n and negatives[i] == s:
                 i += 1

@@ -1,8 +1,8 @@
-"""Exact floating-point sums, so that no result depends on how rows were cut into parts.
+"""Exact floating-point sums, so that no result depends on how rows are divided into parts.
 
-A sum is kept as an *expansion*: doubles that do not overlap and whose exact sum is the exact sum of what was
-added (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic"). Expansions of parts may be added in any
-order; rounding happens once, at the end, and is correct. Integers below 2**53 stay one component long. A sum beyond the
+A sum is kept as an *expansion*: doubles that do not overlap and whose exact sum is the exact sum of the terms
+(Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic"). Expansions of parts may be added in any
+order; rounding happens once, at the end, and is correct. Integers below 2**53 need one component. A sum beyond the
 largest double is NaN.
 """
 
@@ -21,7 +21,7 @@ _SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
 
 @kernel(inline=True)
 def two_sum(a, b):
-    """The sum of two doubles, exactly."""
+    """Return the sum of two doubles and its rounding error; together they are exact."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
@@ -29,7 +29,7 @@ def two_sum(a, b):
 
 @kernel(inline=True)
 def two_product(a, b):
-    """The product of two doubles, exactly while it neither overflows nor underflows."""
+    """Return the product of two doubles and its rounding error, exact if nothing overflows or underflows."""
     p = a * b
     t = _SPLIT * a
     ah = t - (t - a)
@@ -42,7 +42,7 @@ def two_product(a, b):
 
 @kernel(inline=True)
 def add_pairs(ah, al, bh, bl):
-    """The sum of two double-doubles; exact for whole numbers below 2**104."""
+    """Return the sum of two double-doubles; exact for integers below 2**104."""
     s, e = two_sum(ah, bh)
     t, f = two_sum(al, bl)
     e += t
@@ -55,10 +55,10 @@ def add_pairs(ah, al, bh, bl):
 
 @kernel(inline=True)
 def divide_pairs(ah, al, bh, bl):
-    """The double nearest to a / b, b > 0.
+    """Return the double nearest to a / b for double-doubles a and b, b > 0.
 
-    Two Newton steps leave a relative error of some 2**-105 before the last rounding. The quotient of whole
-    numbers a and b is half-way between two doubles, or at least 2**-54 / b away from half-way (relatively); so
+    Two Newton steps have a relative error of some 2**-105 before the last rounding. The quotient of integers
+    a and b is half-way between two doubles, or at least 2**-54 / b away from half-way (relatively). So
     for b below 2**44 the result is correctly rounded, and equal quotients of different pairs are equal doubles.
     """
     q = ah / bh
@@ -67,17 +67,17 @@ def divide_pairs(ah, al, bh, bl):
     return q + r / bh
 
 
-# Components may hold a single bit each, so an expansion can grow past what its value needs. A double spans 2098
-# binary places and a compressed component 53 of them: after compression at most 41 are left.
+# A component may have a single bit, so an expansion can become longer than its value needs. A double spans 2098
+# binary digits and a compressed component 53 of them: a compressed expansion has at most 41 components.
 MAX_COMPONENTS = 64
 
 
-_LARGEST_WHOLE = 9007199254740992.0  # 2**53: doubles hold every whole number up to it
+_LARGEST_WHOLE = 9007199254740992.0  # 2**53: every integer up to it is a double
 
 
 @kernel
 def _compress(components, n):
-    """Rewrite the expansion in components[:n] with as few components as its value needs; return their number.
+    """Rewrite the expansion in components[:n] with the fewest components; return their number.
 
     Shewchuk (1997), figure 15.
     """
@@ -114,7 +114,7 @@ def add(components, n, x):
     if n >= MAX_COMPONENTS - 1:
         n = _compress(components, n)
         if n >= MAX_COMPONENTS - 1:
-            # Only sums beyond the largest double, whose rests are NaN, do not become shorter: there is no number left.
+            # Only an overflowed sum, with NaN among its components, cannot be compressed.
             components[0] = np.nan
             n = 1
     m = 0
@@ -136,7 +136,7 @@ def add(components, n, x):
 
 @kernel
 def rounded(components, n):
-    """The double nearest to the expansion in components[:n], ties to even."""
+    """Return the double nearest to the expansion in components[:n], ties to even."""
     if n == 0:
         return 0.0
     n -= 1
@@ -150,7 +150,7 @@ def rounded(components, n):
         low = y - (high - x)
         if low != 0.0:
             break
-    # Half-way cases look at the sign of what remains below.
+    # Half-way cases are decided by the sign of the lower components.
     if n > 0 and ((low < 0.0 and components[n - 1] < 0.0) or (low > 0.0 and components[n - 1] > 0.0)):
         y = low * 2.0
         x = high + y
@@ -160,7 +160,7 @@ def rounded(components, n):
 
 
 def adds_exactly(values: Array) -> bool:
-    """Tell whether plain sums of values are exact: whole numbers, as in nearly all logs."""
+    """Tell whether ordinary sums of values are exact: the values are integers, as in nearly all logs, and not large."""
     size = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for first in range(0, values.size, _STRIP):
@@ -172,7 +172,7 @@ def adds_exactly(values: Array) -> bool:
 
 
 def exact_sum(values: Array) -> float:
-    """The correctly rounded sum of values: the same for any order and, through expansions, any grouping."""
+    """Return the correctly rounded sum of values: the same for any order and, through expansions, any grouping."""
     if values.size > _FEW and adds_exactly(values):
         return float(values.sum()) + 0.0
     try:
@@ -182,48 +182,48 @@ def exact_sum(values: Array) -> float:
 
 
 def expansion_of(values: Array) -> Array:
-    """The exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero.
+    """Return the exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero.
 
-    Values lose their leading bits, as many as add up without rounding, until nothing is left (Rump, Ogita and Oishi
-    2008); most weights take two rounds.
+    Each round splits off as many leading bits as add up without rounding, until the remainders are zero (Rump, Ogita
+    and Oishi 2008). Most weights take two rounds.
     """
     if adds_exactly(values):
         total = float(values.sum())
         return np.array([total] if total else [], np.float64)
     terms: list[float] = []
     for first in range(0, values.size, _STRIP):
-        rest = values[first : first + _STRIP]
-        while rest.size > _FEW and 0.0 < (largest := float(np.abs(rest).max())) <= 2.0**1000:
+        remainder = values[first : first + _STRIP]
+        while remainder.size > _FEW and 0.0 < (largest := float(np.abs(remainder).max())) <= 2.0**1000:
             sigma = math.ldexp(1.0, math.frexp(largest)[1] + _ROOM)
-            leading = (sigma + rest) - sigma
+            leading = (sigma + remainder) - sigma
             terms.append(float(leading.sum()))
-            rest = rest - leading
-        terms += rest[rest != 0.0].tolist()
-    found: list[float] = []
-    while (total := exact_sum(np.array(terms))) and len(found) < MAX_COMPONENTS:
-        found.append(total)
+            remainder = remainder - leading
+        terms += remainder[remainder != 0.0].tolist()
+    components: list[float] = []
+    while (total := exact_sum(np.array(terms))) and len(components) < MAX_COMPONENTS:
+        components.append(total)
         terms.append(-total)
-    return np.array(found[::-1] if math.isfinite(sum(found)) else [math.nan])
+    return np.array(components[::-1] if math.isfinite(sum(components)) else [math.nan])
 
 
 _FEW = 16
 _STRIP = 1 << 14
 _ROOM = 15
-"""Bits that a sum of `_STRIP` numbers may have more than the largest of them."""
+"""Largest number of bits by which a sum of `_STRIP` numbers is longer than the largest of them."""
 
 
-# Sums over blocks of neighbouring points, exactly.
+# Exact sums over blocks of neighbouring points.
 
 
 def expansions_between(values: Array, starts: Integers) -> tuple[Array, Integers]:
-    """The exact sum of each block of values as an expansion.
+    """Return the exact sum of each block of values as an expansion.
 
-    starts : int64 array, shape (blocks,), ascending from 0: where each block begins
+    starts : int64 array, shape (blocks,), ascending from 0: the start of each block
 
     Returns
     -------
-    components : float64 array: the expansions one after another
-    lengths : int64 array, shape (blocks,), >= 1
+    components : float64 array: the concatenated expansions
+    lengths : int64 array, shape (blocks,), >= 1: number of components of each
     """
     if adds_exactly(values):
         return np.add.reduceat(values, starts), np.ones(starts.size, np.int64)
@@ -232,14 +232,14 @@ def expansions_between(values: Array, starts: Integers) -> tuple[Array, Integers
 
 
 def sums_between(values: Array, starts: Integers) -> Array:
-    """The correctly rounded sum of each block of values, or of components of expansions in any grouping.
+    """Return the correctly rounded sum of each block of values, or of components of expansions in any grouping.
 
     starts : see `expansions_between`
     """
     if adds_exactly(values):
         return np.add.reduceat(values, starts)
-    found: Array = _block_sums(values, np.append(starts[1:], values.size))
-    return found
+    totals: Array = _block_sums(values, np.append(starts[1:], values.size))
+    return totals
 
 
 @kernel
@@ -256,7 +256,7 @@ def _block_expansions(values, ends):
         if n == 0:
             components[0] = 0.0
             n = 1
-        # No expansion is longer than what it was made of, so there is room.
+        # An expansion has at most as many components as terms, so `out` is long enough.
         for j in range(n):
             out[used + j] = components[j]
         used += n
@@ -283,23 +283,24 @@ def _block_sums(values, ends):
 
 
 def sums_through(values: Array, carry: Array, stops: Integers) -> tuple[Array, Array]:
-    """Cumulative sums of values[: stop] after the carry, as double-doubles (high correctly rounded, and low).
+    """Return the sum of the carry and values[:stop] for each stop, as double-doubles with a correctly rounded high.
 
-    stops : int64 array, ascending, in [0, m].
+    carry : float64 array: an expansion
+    stops : int64 array, ascending, in [0, m]
     """
     low = np.zeros(stops.size)
     return _cumulative(values, carry, stops, low), low
 
 
 def prefix_sums(values: Array, carry: Array) -> Array:
-    """The correctly rounded cumulative sum at every index, after the carry."""
-    found: Array = _cumulative(values, carry, np.arange(1, values.size + 1), np.empty(0))
-    return found
+    """Return the correctly rounded sum of the carry and values[: i + 1] for every i. carry : see `sums_through`."""
+    totals: Array = _cumulative(values, carry, np.arange(1, values.size + 1), np.empty(0))
+    return totals
 
 
 @kernel
 def _cumulative(values, carry, stops, low):
-    """The rounded sums of `sums_through`; `low` is filled, or of shape (0,)."""
+    """Return the rounded sums of `sums_through`; fill `low` with the low parts unless its shape is (0,)."""
     components, scratch = np.zeros(MAX_COMPONENTS), np.empty(MAX_COMPONENTS)
     high = np.empty(stops.size)
     n, i = carry.size, 0
@@ -308,7 +309,7 @@ def _cumulative(values, carry, stops, low):
     total = components[0]
     for j in range(stops.size):
         while i < stops[j]:
-            # Of one component nearly always, which is held apart.
+            # The sum nearly always has one component, which is kept in `total`.
             above, below = two_sum(total, values[i])
             if n <= 1 and below == 0.0:
                 total, n = above, 1

@@ -91,7 +91,7 @@ def _of_points(points: Points) -> _Drawn:
     score, weight, positives = (np.ascontiguousarray(column) for column in points)
     bits = score.view(np.uint64)
     drawn = [
-        _drawn(partial(kernel.likely_points, score, bits, column), score.size, float(column.sum()), salt)
+        _drawn(partial(kernel.candidate_points, score, bits, column), score.size, float(column.sum()), salt)
         for column, salt in zip((weight - positives, positives), _SALTS, strict=True)
     ]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
@@ -109,7 +109,7 @@ def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
     either = negatives, positives
     drawn = [
         _drawn(
-            partial(kernel.likely_in_class, column, column.view(np.uint64)), column.size, column.size, salt
+            partial(kernel.class_candidates, column, column.view(np.uint64)), column.size, column.size, salt
         )
         for column, salt in zip(either, _SALTS, strict=True)
     ]

@@ -64,7 +64,7 @@ def runs_pass(moments: bool = False) -> Pass:
 def part_runs(points: Points, moments: bool = False) -> PartRuns:
     """The runs of a part. O(m) time, O(runs) memory."""
     score, weight, positives = points
-    start = kernel.starts(weight, positives)
+    start = kernel.run_starts(weight, positives)
     end = np.append(start[1:], score.size)
     columns = [weight, positives]
     totals = [sums.sums_between(column, start) for column in columns]
@@ -84,7 +84,7 @@ def part_runs(points: Points, moments: bool = False) -> PartRuns:
 
 def class_runs(negatives: Array, positives: Array) -> tuple[PartRuns, int]:
     """The runs of a part of rows without weights, and the number of distinct scores; see `Pass.classes`."""
-    first, last, weight, hits, both = kernel.of_classes(negatives, positives)
+    first, last, weight, hits, both = kernel.class_runs(negatives, positives)
     none = np.empty(0)
 
     def border(run: int) -> Border:

@@ -162,8 +162,8 @@ def _auc(sums: Sums) -> dict[str, Array]:
     auc = areas_under_roc(sums)
     variance: Any = 0.0
     for rows, other, linear, quadratic in (
-        (hits, misses, kernels.HIT_PLACES, kernels.HIT_SQUARES),
-        (misses, hits, kernels.MISS_PLACES, kernels.MISS_SQUARES),
+        (hits, misses, kernels.HIT_RANKS, kernels.HIT_SQUARES),
+        (misses, hits, kernels.MISS_RANKS, kernels.MISS_SQUARES),
     ):
         total = sums.of(linear)
         spread = (rows * sums.of(quadratic) - total * total).high / (2.0 * other.high * rows.high) ** 2
