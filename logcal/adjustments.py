@@ -77,10 +77,10 @@ class Adjustments(NamedTuple):
     def _of_maps(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
         numbers = (self.shift, self.slope, self.low, self.high)
         if compiled(p.size):
-            from calibrators._kernels.log_odds import move_each
+            from calibrators._kernels.log_odds import adjust_each
 
             out = np.empty(p.size)
-            move_each(p, entry, numbers, out)
+            adjust_each(p, entry, numbers, out)
             return out
         shift, slope, low, high = (column[entry] for column in numbers)
         adjusting = np.flatnonzero(((shift != 0.0) | (slope != 1.0)) & ~np.isnan(p))

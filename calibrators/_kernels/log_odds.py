@@ -43,7 +43,7 @@ def logits(p, q, out):
 
 
 @kernel
-def move_each(p, entry, numbers, out):
+def adjust_each(p, entry, numbers, out):
     """Adjust the log-odds of probabilities: out = sigmoid(shift + slope * logit(clip(p, low, high))).
 
     p : float64 array, shape (n,), in [0, 1]; NaN stays NaN

@@ -17,7 +17,7 @@ _FEW = 16  # sizes below which vectorised loops are slower
 
 
 @kernel
-def stretches(first, starts, parent, edges, edge_starts):
+def group_pieces(first, starts, parent, edges, edge_starts):
     """Divide the items of each group into pieces, one for each block range that contains some.
 
     Parameters
@@ -71,7 +71,7 @@ def _edge_below(edges, edge, end, a):
 
 @kernel
 def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled):
-    """Pool rows of weight 1, whose scores are ranks, within the pieces that `stretches` makes.
+    """Pool rows of weight 1, whose scores are ranks, within the pieces that `group_pieces` makes.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled
         group
     starts : int64 array, shape (groups + 1,): first row of each group, and the end
     distinct : float64 array: the score of each rank
-    parent, edge_starts : as in `stretches`
+    parent, edge_starts : as in `group_pieces`
     edges : int32 array: ranks of the first scores of the block ranges
     pooled : bool array, shape (groups,): whether to pool a group by isotonic regression; else a piece is one item
 
@@ -131,7 +131,7 @@ def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled
 def _derivatives(cells, start, stop, centre, a, d, scratch, out):
     """Write gradient and information of one group's log likelihood at (a, d) to out: g_a, g_d, h_aa, h_ad, h_dd.
 
-    cells : logit, base, weight, positives: see `move_curves`
+    cells : logit, base, weight, positives: see `adjust_curves`
     scratch : float64 array, shape (BLOCK,), and int64, shape (4, BLOCK)
     """
     logit, base, weight, positives = cells
@@ -202,7 +202,7 @@ def _maximize(cells, start, stop, centre, inverse_a, inverse_d, free_a, free_d, 
 
 
 @kernel
-def move_curves(logit, base, weight, positives, starts, centre, variance_a, variance_d, theta, derivatives):
+def adjust_curves(logit, base, weight, positives, starts, centre, variance_a, variance_d, theta, derivatives):
     """Fit a and d of each group: logit p = base + a + d x, a ~ N(0, variance_a), d ~ N(0, variance_d).
 
     Parameters
@@ -250,7 +250,7 @@ def evidence(theta, derivatives, variances, out):
     With g, H gradient and information at theta and b = g + H theta: 1/2 b' (H + T^-1)^-1 b - 1/2 log det(I + T H).
     To save logarithms, determinants are multiplied until the product could overflow.
 
-    theta, derivatives : output of `move_curves`
+    theta, derivatives : output of `adjust_curves`
     variances : float64 array, shape (n,), ascending: candidates for variance_a and for variance_d
     out : float64 array, shape (n, n), filled
     """

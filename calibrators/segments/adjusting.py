@@ -299,7 +299,7 @@ class _Search:
             x = cells.logit - np.repeat(centre, np.diff(cells.starts))
             base = cells.logit - 0.5 * asymmetry(cells.logit) * (variances[0] + variances[1] * x * x)
         data = (cells.logit, base, cells.weight, cells.positives, cells.starts, centre)
-        kernel.move_curves(*data, *variances, self._theta[piece], self._derivatives[piece])
+        kernel.adjust_curves(*data, *variances, self._theta[piece], self._derivatives[piece])
         if cells.logit.size:
             first = cells.logit[np.minimum(cells.starts[:-1], cells.logit.size - 1)]
             self._centre[piece] = first - (first - centre)

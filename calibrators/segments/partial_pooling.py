@@ -79,7 +79,7 @@ def pool_within(
     -----
     O(items log block ranges) at most, O(items) if neighbouring items are mostly in the same block range.
     """
-    begin, block_range, cells = kernel.stretches(items[0], starts, parent, *block_ranges)
+    begin, block_range, cells = kernel.group_pieces(items[0], starts, parent, *block_ranges)
     joined, counts = pava.pool_groups(tuple(items), np.append(begin, items[0].size), np.repeat(pooled, cells))
     ends = np.cumsum(cells)
     sizes = np.diff(np.append(0, np.cumsum(counts))[ends], prepend=0)
