@@ -1,1 +1,1 @@
-"""Compiled loops: arrays in, arrays out, no checks. Their callers check."""
+"""Compiled loops that take and return arrays, without checks of their arguments; the callers check."""

@@ -1,9 +1,9 @@
-"""Sweeps over all binnings of neighbouring groups of points: the best one, and the average of all.
+"""Sweeps over all binnings of neighbouring groups of points, for the best one and for the average of all.
 
-A bin over the groups i .. u scores, in logarithms,
-    cut[u] - (kept[u] - kept[i]) + log(n0! n1! / (n + 1)!),
-cut[u] the log prior probability of a boundary after u (0 after the last), kept[u] minus the log prior probability
-of no boundary between the first group and u. Each sweep is O(m^2) time and O(m) memory.
+The log score of a bin over the groups i .. u is
+    cut[u] - (no_cut[u] - no_cut[i]) + log(n0! n1! / (n + 1)!),
+where cut[u] is the log prior probability of a boundary after u (0 after the last), and no_cut[u] minus the log prior
+probability of no boundary between the first group and u. Each sweep takes O(m^2) time and O(m) memory.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy as np
 from calibrators._kernels.binnings import log_beta
 from calibrators._kernels.compiled import kernel
 
-_NEGLIGIBLE = -60.0  # a share below exp(-60) of a sum is lost in it
+_NEGLIGIBLE = -60.0  # a term below exp(-60) of a sum does not change it
 
 
 @kernel
 def log_factorials(n):
-    """Log of 0!, 1!, ..., n!."""
+    """Return the logarithms of 0!, 1!, ..., n!."""
     table = np.empty(n + 1)
     for i in range(n + 1):
         table[i] = math.lgamma(i + 1.0)
@@ -27,15 +27,15 @@ def log_factorials(n):
 
 @kernel(inline=True)
 def _log_marginal(n0, n1, table):
-    """Log of n0! n1! / (n0 + n1 + 1)!; table : log factorials, or empty for weights that are not whole."""
+    """Return log(n0! n1! / (n0 + n1 + 1)!). table : log factorials, or empty for weights that are not integers."""
     if table.size > 0:
         return table[int(n0)] + table[int(n1)] - table[int(n0 + n1) + 1]
     return log_beta(n1 + 1.0, n0 + 1.0)
 
 
 @kernel
-def best_binning(negatives, positives, cut, kept, table):
-    """The first group of each bin of the binning with the highest score (of equals: with the longer last bins)."""
+def best_binning(negatives, positives, cut, no_cut, table):
+    """Return the first group of each bin of the best binning, and its log score. Of ties the last bins are longest."""
     m = cut.size
     best = np.empty(m + 1)
     best[0] = 0.0
@@ -46,11 +46,11 @@ def best_binning(negatives, positives, cut, kept, table):
         for i in range(u, -1, -1):
             n0 += negatives[i]
             n1 += positives[i]
-            score = best[i] + kept[i] + _log_marginal(n0, n1, table)
+            score = best[i] + no_cut[i] + _log_marginal(n0, n1, table)
             if score >= highest:
                 highest = score
                 start[u] = i
-        best[u + 1] = highest + cut[u] - kept[u]
+        best[u + 1] = highest + cut[u] - no_cut[u]
     bins = np.empty(m, np.int64)
     count = 0
     u = m - 1
@@ -63,7 +63,7 @@ def best_binning(negatives, positives, cut, kept, table):
 
 @kernel(inline=True)
 def _log_sum(terms, n):
-    """Log of the sum of exp(terms[:n])."""
+    """Return the largest of terms[:n], and the sum of exp(terms[:n]) relative to it."""
     highest = -np.inf
     for i in range(n):
         highest = max(highest, terms[i])
@@ -77,8 +77,8 @@ def _log_sum(terms, n):
 
 
 @kernel
-def log_sums_below(negatives, positives, cut, kept, table):
-    """For each u the log of the summed scores of all binnings of the groups before u; shape (m + 1,)."""
+def log_sums_below(negatives, positives, cut, no_cut, table):
+    """Return for each u the log of the total score of all binnings of the groups before u; shape (m + 1,)."""
     m = cut.size
     below = np.empty(m + 1)
     below[0] = 0.0
@@ -88,23 +88,25 @@ def log_sums_below(negatives, positives, cut, kept, table):
         for i in range(u, -1, -1):
             n0 += negatives[i]
             n1 += positives[i]
-            terms[i] = below[i] + kept[i] + _log_marginal(n0, n1, table)
+            terms[i] = below[i] + no_cut[i] + _log_marginal(n0, n1, table)
         highest, total = _log_sum(terms, u + 1)
-        below[u + 1] = highest + math.log(total) + cut[u] - kept[u] if total > 0.0 else -np.inf
+        below[u + 1] = highest + math.log(total) + cut[u] - no_cut[u] if total > 0.0 else -np.inf
     return below
 
 
 @kernel
-def average_levels(negatives, positives, cut, kept, table, below):
-    """For each group the mean, over all binnings weighted by their scores, of its bin's (n1 + 1) / (n + 2).
+def average_levels(negatives, positives, cut, no_cut, table, below):
+    """Return each group's level (n1 + 1) / (n + 2) of its bin, averaged over all binnings, weighted by their scores.
 
-    below : what `log_sums_below` gives. The sums above are made on the way; the probability of each bin is added
-    where it begins and taken away behind its end, so that all groups are averaged in one sweep.
+    One sweep averages all groups: it adds the probability of each bin at its first group and subtracts it behind its
+    last. It computes the total scores of the groups above on the way.
+
+    below : output of `log_sums_below`
 
     Returns
     -------
     level : float64 array, shape (m,)
-    bins : float, the expected number of bins
+    expected_bins : float: expected number of bins
     """
     m = cut.size
     above = np.empty(m + 1)
@@ -113,41 +115,41 @@ def average_levels(negatives, positives, cut, kept, table, below):
     level_of = np.empty(m)
     level_change = np.zeros(m + 1)
     share_change = np.zeros(m + 1)
-    whole = below[m]
-    expected = 0.0
+    log_total = below[m]
+    expected_bins = 0.0
     for i in range(m - 1, -1, -1):
         n0 = n1 = 0.0
         highest = -np.inf
         for u in range(i, m):
             n0 += negatives[u]
             n1 += positives[u]
-            terms[u] = above[u + 1] + cut[u] - kept[u] + _log_marginal(n0, n1, table)
+            terms[u] = above[u + 1] + cut[u] - no_cut[u] + _log_marginal(n0, n1, table)
             level_of[u] = (n1 + 1.0) / (n0 + n1 + 2.0)
             highest = max(highest, terms[u])
         if highest == -np.inf:
             above[i] = highest
             continue
-        scale = below[i] + kept[i] + highest - whole
+        scale = below[i] + no_cut[i] + highest - log_total
         scale = math.exp(scale) if scale > _NEGLIGIBLE else 0.0
-        total = begun = begun_level = 0.0
+        total = mass = mass_level = 0.0
         for u in range(i, m):
             if terms[u] - highest <= _NEGLIGIBLE:
                 continue
             share = math.exp(terms[u] - highest)
             total += share
             share *= scale
-            begun += share
-            begun_level += share * level_of[u]
+            mass += share
+            mass_level += share * level_of[u]
             share_change[u + 1] -= share
             level_change[u + 1] -= share * level_of[u]
-        above[i] = highest + math.log(total) + kept[i]
-        share_change[i] += begun
-        level_change[i] += begun_level
-        expected += begun
+        above[i] = highest + math.log(total) + no_cut[i]
+        share_change[i] += mass
+        level_change[i] += mass_level
+        expected_bins += mass
     level = np.empty(m)
-    now = share = 0.0
+    level_sum = share = 0.0
     for i in range(m):
-        now += level_change[i]
+        level_sum += level_change[i]
         share += share_change[i]
-        level[i] = min(max(now / share, 0.0), 1.0)
-    return level, expected
+        level[i] = min(max(level_sum / share, 0.0), 1.0)
+    return level, expected_bins

@@ -1,7 +1,7 @@
-"""Many equal-frequency binnings at once: where their edges fall, how likely they are, and their average.
+"""Edges and marginal likelihoods of many equal-frequency binnings.
 
 A binning of B bins has its edge j after the first point whose cumulative weight reaches numerator * j /
-denominator, j = 1 .. B - 1. Consecutive j that fall on one point are skipped without being looked at.
+denominator, j = 1 .. B - 1. Several j at one point are one edge; they are skipped without a loop over them.
 """
 
 import math
@@ -21,12 +21,12 @@ _TAYLOR = np.array(
         0.06250095514121304,
     ]
 )  # fmt: skip
-_LARGE = 15.0  # from here on the first six terms of Stirling's series give all digits
+_LARGE = 15.0  # from this argument on, the first six terms of Stirling's series give full precision
 
 
 @kernel(inline=True)
 def first_target_beyond(sum_so_far, numerator, denominator):
-    """The smallest j >= 1 with numerator * j / denominator > sum_so_far."""
+    """Return the smallest j >= 1 with numerator * j / denominator > sum_so_far."""
     j = max(int(sum_so_far / numerator * denominator), 1)
     while numerator * j / denominator <= sum_so_far:
         j += 1
@@ -37,10 +37,11 @@ def first_target_beyond(sum_so_far, numerator, denominator):
 
 @kernel
 def mark_edges(index, models, marked):
-    """Mark the points of a part after which some binning has an edge.
+    """Mark the points of a part after which any of the binnings has an edge.
 
-    index : see `edges_of`. models : bins, numerators, denominators: arrays with an entry a binning
-    marked : bool array, shape (m,), changed
+    index : see `edges_of`
+    models : bins, numerators, denominators: arrays with one entry per binning
+    marked : bool array, shape (m,), updated
     """
     bins, numerators, denominators = models
     chosen = np.empty(min(np.max(bins), marked.size), np.int64)
@@ -52,23 +53,25 @@ def mark_edges(index, models, marked):
 
 @kernel
 def bucket_index(sums, low, high):
-    """For each of as many equal buckets of [low, high] as there are sums, the first sum at or above its start."""
+    """Divide [low, high] into as many equal buckets as there are sums; return the first sum at or above each start."""
     buckets = max(sums.size, 1)
     starts = np.empty(buckets, np.int32)
     i = 0
     for b in range(buckets):
         while i < sums.size and sums[i] < low + (high - low) * b / buckets:
             i += 1
-        # A rounded bucket number may be one too high: begin one early.
+        # Start one early, because a rounded bucket number may be one too high.
         starts[b] = max(i - 1, 0)
     return starts
 
 
 @kernel
 def edges_of(index, model, out):
-    """Write the indices into sums (of the cuts) of one binning's edges to out; return how many there are.
+    """Write the indices of one binning's edges in the cuts' sums to out; return the number of edges.
 
-    index : sums, ascending; their `bucket_index`; and its ends: no edge lies at `low` or before, or beyond `high`
+    index : tuple of
+        sums : ascending
+        starts, low, high : their `bucket_index` and its range; no edge is at or below `low`, or above `high`
     model : bins, numerator, denominator
     """
     sums, starts, low, high = index
@@ -97,8 +100,8 @@ def edges_of(index, model, out):
 
 
 @kernel(inline=True)
-def _stirling_rest(x):
-    """Log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x >= 15."""
+def _stirling_tail(x):
+    """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x >= 15."""
     y = 1.0 / (x * x)
     return (
         1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y * (1 / 1188 - y * (691 / 360360)))))
@@ -107,23 +110,23 @@ def _stirling_rest(x):
 
 @kernel
 def log_beta(a, b):
-    """Log of the beta function, a, b > 0, without the cancellation of three log-gammas where one is large."""
+    """Return the log of the beta function, a, b > 0, without the cancellation of large log-gammas."""
     p, q = min(a, b), max(a, b)
     if q < _LARGE:
         return math.lgamma(p) + (math.lgamma(q) - math.lgamma(p + q))
     share = p / (p + q)
-    rest = _stirling_rest(q) - _stirling_rest(p + q)
+    tail = _stirling_tail(q) - _stirling_tail(p + q)
     if p >= _LARGE:
-        rest += _stirling_rest(p)
+        tail += _stirling_tail(p)
         return (
-            -0.5 * math.log(q) + _HALF_LOG_2PI + rest + (p - 0.5) * math.log(share) + q * math.log1p(-share)
+            -0.5 * math.log(q) + _HALF_LOG_2PI + tail + (p - 0.5) * math.log(share) + q * math.log1p(-share)
         )
-    return math.lgamma(p) + rest + p - p * math.log(p + q) + (q - 0.5) * math.log1p(-share)
+    return math.lgamma(p) + tail + p - p * math.log(p + q) + (q - 0.5) * math.log1p(-share)
 
 
 @kernel(inline=True)
 def _log_gamma_one_plus(x):
-    """Log Gamma(1 + x), 0 <= x <= 0.1, by its Taylor series -gamma x + sum over k of zeta(k) (-x)^k / k."""
+    """Return log Gamma(1 + x), 0 <= x <= 0.1, by its Taylor series -gamma x + sum over k of zeta(k) (-x)^k / k."""
     value = 0.0
     for k in range(_TAYLOR.size - 1, -1, -1):
         value = _TAYLOR[k] - x * value
@@ -132,7 +135,7 @@ def _log_gamma_one_plus(x):
 
 @kernel(inline=True)
 def _log_gamma_pair(a, b):
-    """Log Gamma(a) + log Gamma(b), a, b > 0."""
+    """Return log Gamma(a) + log Gamma(b), a, b > 0."""
     if a + b <= _SMALL:
         return _log_gamma_one_plus(a) + _log_gamma_one_plus(b) - math.log(a * b)
     return math.lgamma(a) + math.lgamma(b)
@@ -145,10 +148,12 @@ def _difference(high_1, low_1, high_0, low_0):
 
 @kernel
 def fill_bins(cuts, ends, chosen, count, out):
-    """Interval, weight and positives of the bins between chosen cuts.
+    """Compute edges, weight and positives of the bins between chosen cuts.
 
-    cuts : float64 array, shape (cuts, 5): edge, cumulative weight and positives, each with its low part
-    ends : shape (5,): the same of the end of the data. out : bin edges, weight, positives: arrays that are filled
+    cuts : float64 array, shape (cuts, 5): edge, cumulative weight and its low part, cumulative positives and low part
+    ends : float64 array, shape (5,): the same for the end of the data
+    chosen, count : chosen[:count] are the indices of the chosen cuts
+    out : bin edges, weight, positives: arrays, filled
     """
     bin_edges, weight, positives = out
     w0 = k0 = w0_low = k0_low = 0.0
@@ -162,12 +167,14 @@ def fill_bins(cuts, ends, chosen, count, out):
 
 @kernel
 def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
-    """The log marginal likelihood of each binning, and how many bins it ends with.
+    """Compute the log marginal likelihood of each binning and its actual number of bins.
 
-    index : see `edges_of`: of each cut what targets are compared with, the cumulative weight, as a rule
-    models : bins, numerators, denominators. out : likelihoods, and int64 numbers of bins: filled.
-    strengths : float64 array, one a binning: alpha + beta of a bin, as (value, 0) or, to be shared out among the
-    bins that there are, (0, value), in two columns.
+    cuts, ends : see `fill_bins`
+    index : see `edges_of`; the sums of the cuts are usually their cumulative weights
+    models : bins, numerators, denominators: arrays with one entry per binning
+    strengths : float64 array, shape (binnings, 2): alpha + beta of each bin, as (value, 0); or (0, value), where the
+        value is divided by the actual number of bins
+    out : likelihoods and int64 numbers of bins, filled
     """
     bins, numerators, denominators = models
     scores, sizes = out
@@ -185,7 +192,7 @@ def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
         constant = math.lgamma(strength)
         score = 0.0
         for b in range(count + 1):
-            # The midpoint of its interval, kept away from 0 and 1.
+            # The prior mean is the middle of the bin, clipped to [0.005, 0.995].
             alpha = strength * min(max((bin_edges[b] + bin_edges[b + 1]) / 2, 0.005), 0.995)
             beta = strength - alpha
             score += log_beta(positives[b] + alpha, weight[b] - positives[b] + beta)

@@ -1,4 +1,4 @@
-"""Reading the near-isotonic path: breakpoints, solutions off the tree of merges, and their likelihood."""
+"""Near-isotonic path, given its tree of merges: breakpoints, solutions, and their log likelihood."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from calibrators._kernels.compiled import kernel
 
 @kernel
 def pool_close(ascending, tolerance):
-    """The first of every stretch of values that lie within a relative tolerance above it. O(n), in place."""
+    """Return the lowest value of each group of values within a relative tolerance above it. O(n), in place."""
     n = 0
     for i in range(ascending.size):
         if n == 0 or ascending[i] > ascending[n - 1] * (1.0 + tolerance):
@@ -18,9 +18,12 @@ def pool_close(ascending, tolerance):
 
 @kernel
 def expand(lam, blocks, runs, tree):
-    """The solution at lambda: so many blocks, read off the tree from the top.
+    """Return the solution at lambda, read off the tree from the top.
 
-    runs : their weights and positives. tree : whether the gap after each falls, and what `build` gives
+    lam : float
+    blocks : int: number of blocks of the solution
+    runs : weights and positives of the runs
+    tree : `falls`, see `near_isotonic.build`, and the output of `build`
 
     Returns
     -------
@@ -33,10 +36,10 @@ def expand(lam, blocks, runs, tree):
     block_weight = np.empty(blocks)
     block_positives = np.empty(blocks)
     level = np.empty(blocks)
-    # Gaps that are open at lambda and whose right child is still to come.
+    # Gaps that are open at lambda and whose right child has not been visited.
     stack = np.empty(blocks, np.int64)
-    b = 0
-    left = 0
+    block = 0
+    left_falls = 0
     for root in range(ids.shape[0]):
         depth = 0
         node = np.int64(ids[root, 0])
@@ -52,15 +55,15 @@ def expand(lam, blocks, runs, tree):
                 w = weight[~node]
                 k = positives[~node]
             end = np.int64(ids[root, 1]) if depth == 0 else stack[depth - 1]
-            right = 1 if falls[end] else 0
-            # Blocks that do not move must not see a lambda that may be infinite.
-            p = k if left == right else k + lam * (left - right)
-            last[b] = end
-            block_weight[b] = w
-            block_positives[b] = k
-            level[b] = min(max(p / w, 0.0), 1.0)
-            left = right
-            b += 1
+            right_falls = 1 if falls[end] else 0
+            # No multiplication for constant levels, because lambda may be infinite.
+            p = k if left_falls == right_falls else k + lam * (left_falls - right_falls)
+            last[block] = end
+            block_weight[block] = w
+            block_positives[block] = k
+            level[block] = min(max(p / w, 0.0), 1.0)
+            left_falls = right_falls
+            block += 1
             if depth == 0:
                 break
             depth -= 1
@@ -70,7 +73,7 @@ def expand(lam, blocks, runs, tree):
 
 @kernel
 def log_likelihood(level, weight, positives):
-    """Sum of k log p + (w - k) log(1 - p), with 0 log 0 = 0, by compensated summation."""
+    """Return the sum of k log p + (w - k) log(1 - p), with 0 log 0 = 0, by compensated summation."""
     s = 0.0
     lost = 0.0
     for i in range(level.size):
@@ -82,7 +85,7 @@ def log_likelihood(level, weight, positives):
         if weight[i] > k:
             x += (weight[i] - k) * np.log1p(-p)
         t = s + x
-        # Terms are negative: the larger one in magnitude loses nothing.
+        # All terms are negative, so the comparison finds the larger one in magnitude.
         lost += (s - t) + x if s <= x else (x - t) + s
         s = t
     return s if s == -np.inf else s + lost

@@ -1,8 +1,8 @@
-"""Pool adjacent violators over blocks, with sums and comparisons that do not depend on how the input was cut.
+"""Pool adjacent violators over blocks; results do not depend on the division of the input into parts.
 
-Block sums are double-doubles (about 106 bits), exact for whole-number weights and, in practice, for any weights
+Block sums are double-doubles (about 106 bits), exact for integer weights and, in practice, for any weights
 that span fewer than some eight decades. Levels are compared by cross products: first in double precision, which
-settles all but near-ties, then in double-doubles.
+decides all but near-ties, then in double-doubles.
 """
 
 import numpy as np
@@ -19,10 +19,10 @@ _EQUAL = 2.0**-98  # relative difference below which levels count as equal
 
 
 @kernel(inline=True)
-def level_difference(one, other):
-    """The sign of k1/w1 - k2/w2 as -1.0, 0.0 or 1.0. one, other : k and w, each with its low part (double-doubles)."""
-    k1, k1_low, w1, w1_low = one
-    k2, k2_low, w2, w2_low = other
+def level_difference(left, right):
+    """Return the sign of k1/w1 - k2/w2 as -1.0, 0.0 or 1.0. left, right : k, its low part, w and its low part."""
+    k1, k1_low, w1, w1_low = left
+    k2, k2_low, w2, w2_low = right
     a = k1 * w2
     b = k2 * w1
     if abs(a - b) > _CLEAR * (abs(a) + abs(b)):
@@ -39,7 +39,7 @@ def level_difference(one, other):
 
 @kernel(inline=True)
 def add_sums(ah, al, bh, bl):
-    """Do `add_pairs` in a fourth of the time where nothing is rounded, as with counts."""
+    """Do `add_pairs` in a quarter of the time if nothing is rounded, as with counts."""
     s = ah + bh
     if al == 0.0 and bl == 0.0 and s - ah == bh and s - bh == ah:
         return s, 0.0
@@ -48,30 +48,31 @@ def add_sums(ah, al, bh, bl):
 
 @kernel
 def pool_groups(columns, starts, pooled):
-    """Isotonic blocks of neighbouring blocks (Ayer et al. 1955; Barlow et al. 1972), of many groups, each for itself.
+    """Pool neighbouring blocks of each group to isotonic blocks (Ayer et al. 1955; Barlow et al. 1972). O(m).
 
-    The input blocks stand in ascending score order and need not be pooled themselves; a point is a block whose
-    first and last score are equal and whose low parts are zero. Neighbours with equal levels are pooled too, so
-    that the result is the unique coarsest one and pooling parts first, then what they leave, gives the same.
+    The input blocks are in ascending order of scores and need not be pooled; a point is a block whose
+    first and last score are equal and whose low parts are zero. Neighbours with equal levels are pooled, too. So the
+    result is the unique coarsest one, also if parts of the input are pooled first.
 
     Parameters
     ----------
     columns : six float64 arrays, shape (m,): first, last, weight, weight_low, positives, positives_low
         Sums as double-doubles. The low parts may be of shape (0,), for zeros.
     starts : int64 array, shape (groups + 1,): group g has the blocks from starts[g] to starts[g + 1], possibly none.
-    pooled : bool array, shape (groups,): otherwise all of a group become one block; or of shape (0,): all are pooled
+    pooled : bool array, shape (groups,): whether to pool a group by levels; otherwise it becomes one block. Of shape
+        (0,): all groups are pooled
 
     Returns
     -------
-    blocks : float64 array, shape (6, blocks): these columns, group after group; levels positives / weight strictly
-        increase in each
-    sizes : int64 array, shape (groups,): blocks of each. O(m) time.
+    blocks : float64 array, shape (6, blocks): the same columns, group after group; the levels positives / weight
+        strictly increase in each group
+    sizes : int64 array, shape (groups,): number of blocks of each group
     """
     first, last, weight, weight_low, positives, positives_low = columns
     groups = starts.size - 1
     sizes = np.zeros(groups, np.int64)
     has_low = weight_low.size > 0
-    # As many blocks as there are at most; memory that is not written to is none.
+    # Rows for the largest possible number of blocks; pages that are not written to use no memory.
     stack = np.empty((first.size, 6))
     wil = kil = 0.0
     n = 0
@@ -80,7 +81,7 @@ def pool_groups(columns, starts, pooled):
         pools = pooled.size == 0 or pooled[g]
         if start == starts[g + 1]:
             continue
-        # The block on top of the stack is held apart: most points join it.
+        # The top of the stack is in local variables, because most points join it.
         a, b = first[start], last[start]
         w, k = weight[start], positives[start]
         wl = weight_low[start] if has_low else 0.0
@@ -102,7 +103,7 @@ def pool_groups(columns, starts, pooled):
                 a, b, w, wl, k, kl = first[i], last[i], wi, wil, ki, kil
                 continue
             b = last[i]
-            # The block comes first, as where blocks of parts are joined.
+            # Add the new block to the top block, in the same order as when blocks of parts are joined.
             while True:
                 w, wl = add_sums(w, wl, wi, wil)
                 k, kl = add_sums(k, kl, ki, kil)
@@ -122,50 +123,51 @@ def pool_groups(columns, starts, pooled):
 
 
 ALL = np.empty(0, np.bool_)
+"""Argument `pooled` of `pool_groups` that pools all groups."""
 
 
 def pool(*columns: Array) -> Array:
-    """The blocks of `pool_groups` of one group. columns : as there."""
+    """Pool the blocks of one group. columns : see `pool_groups`."""
     blocks: Array = pool_groups(columns, np.array([0, columns[0].size]), ALL)[0]
     return blocks
 
 
 def pool_ends(columns: Array, sizes: Integers, ends: float) -> tuple[Array, Array, Integers]:
-    """Pool the blocks of each group again, with a block of `ends` positives before and as many negatives behind.
+    """Pool each group's blocks with `ends` positives added below the lowest score and as many negatives above all.
 
-    The block before has the highest level of all, so it always joins the first block, and from there on; the one behind
-    joins the last. What lies between is left as it is.
+    The added positives have the highest possible level, so they always join the first block and those that then
+    violate the order; the added negatives join the last. Blocks in between are unchanged.
 
     Parameters
     ----------
-    columns : float64 array, shape (6, blocks): see `pool_groups`: isotonic blocks of groups, one group after the other
-    sizes : int64 array, shape (groups,), >= 1
+    columns : float64 array, shape (6, blocks): isotonic blocks, group after group, as `pool_groups` returns them
+    sizes : int64 array, shape (groups,), >= 1: number of blocks of each group
     ends : float > 0
 
     Returns
     -------
-    blocks : float64 array, shape (6, fewer blocks): without the weight that was added
-    levels : float64 array: with it. They increase within a group.
-    sizes : int64 array, shape (groups,)
+    blocks : float64 array, shape (6, new blocks): sums without the added weight
+    levels : float64 array, shape (new blocks,): levels with the added weight; they increase within a group
+    sizes : int64 array, shape (groups,): number of new blocks of each group
     """
-    count, more = columns.shape[1], 2 * np.arange(sizes.size)
-    last = np.cumsum(sizes) + more + 1
+    count, shift = columns.shape[1], 2 * np.arange(sizes.size)
+    last = np.cumsum(sizes) + shift + 1
     first = last - sizes - 1
-    place = np.arange(count) + np.repeat(more, sizes) + 1
+    positions = np.arange(count) + np.repeat(shift, sizes) + 1
     added = np.zeros((6, count + 2 * sizes.size))
-    added[:, place] = columns
+    added[:, positions] = columns
     added[2, first] = added[2, last] = added[4, first] = ends
     added[0] = added[1] = np.arange(added.shape[1])
-    pooled, left = pool_groups(tuple(added), np.append(first, added.shape[1]), ALL)
-    starts = np.append(np.searchsorted(place, pooled[0]), count)
-    own = pool_groups(tuple(columns), starts, np.zeros(starts.size - 1, np.bool_))[0]
-    return own, np.minimum(pooled[4] / pooled[2], 1.0), left
+    pooled, pooled_sizes = pool_groups(tuple(added), np.append(first, added.shape[1]), ALL)
+    starts = np.append(np.searchsorted(positions, pooled[0]), count)
+    blocks = pool_groups(tuple(columns), starts, np.zeros(starts.size - 1, np.bool_))[0]
+    return blocks, np.minimum(pooled[4] / pooled[2], 1.0), pooled_sizes
 
 
 @kernel(inline=True)
 def first_not_below(values, i, stop, bound):
-    """The first place from i on whose value is not below a bound. values : ascending up to `stop`."""
-    # Eight at a time: where so short a stretch ends cannot be predicted.
+    """Return the first index in [i, stop] with values[index] >= bound, or `stop`. values : ascending up to `stop`."""
+    # Eight at a time without branches: the end of so short a range cannot be predicted.
     while i + 8 <= stop:
         count = 0
         for d in range(8):
@@ -180,7 +182,10 @@ def first_not_below(values, i, stop, bound):
 
 @kernel(inline=True)
 def _joined(stack, top, a, w, k):
-    """The last block, from score `a` on, once those of stack[:top] that do not stand lower have joined it."""
+    """Join blocks from the top of stack[:top] to the last block until the level below is lower.
+
+    Return the new top and the first score, weight and positives of the last block.
+    """
     while top > 0 and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
         top -= 1
         a = stack[top, 0]
@@ -191,23 +196,24 @@ def _joined(stack, top, a, w, k):
 
 @kernel
 def pool_classes(negatives, positives):
-    """Isotonic blocks of rows without weights, without the points in between.
+    """Compute isotonic blocks of rows without weights directly from the scores of both classes.
 
-    negatives, positives : float64 arrays, the scores of either class, ascending; from 1 to 2**26 - 1 together
+    negatives, positives : float64 arrays, the ascending scores of each class; from 1 to 2**26 - 1 rows together
 
     Returns
     -------
-    blocks : float64 array, shape (blocks, 4): first, last, weight, positives. How many scores both classes have.
+    blocks : float64 array, shape (blocks, 4): first, last, weight, positives
+    both : int: number of scores that occur in both classes
     """
     i = j = top = 0
     n, p = negatives.size, positives.size
-    # As many blocks as rows at most; memory that is not written to is none.
+    # Rows for the largest possible number of blocks; pages that are not written to use no memory.
     stack = np.empty((n + p, 4))
     both = 0
-    # The last block is held apart: most points join it.
+    # The last block is in local variables, because most points join it.
     a = b = w = k = 0.0
     while i < n or j < p:
-        # Neighbours of one label are one block: those with label 0 never stand higher than what comes before.
+        # Neighbours with equal labels form one block; one of negatives always joins the block below it.
         s = positives[j] if j < p else np.inf
         start = i
         i = first_not_below(negatives, i, n, s)
@@ -223,7 +229,7 @@ def pool_classes(negatives, positives):
         if j > start:
             first, last = positives[start], positives[j - 1]
         elif i < n and j < p:
-            # A score of both.
+            # A score that occurs in both classes.
             first = last = s
             weight = -float(i)
             while i < n and negatives[i] == s:

@@ -1,14 +1,14 @@
-"""The near-isotonic solution at one lambda, where the ends of the points are not known.
+"""Near-isotonic solution at one lambda for a part of the points, by the taut string method.
 
-The sums of weight times level, from left to right, are a string pulled tight in a tube: at the end of each block it is
-at most the sum of the positives so far, and at least lambda less (Davies & Kovac 2001). It bends down where the levels
-fall, on the tube's lower bound, and up where they rise, on the upper. So from the last bend on, two hulls are enough:
-the convex one under the upper bound and the concave one over the lower. When they cross, the string has to bend where
-the first stretch of the one that was there before ends.
+The cumulative sum of weight times level is a string pulled tight in a tube. Its upper bound at the end of each block
+is the sum of the positives so far, and its lower bound is lambda less (Davies & Kovac 2001). The string bends down at
+the lower bound, where the levels fall, and up at the upper bound, where they rise. So two hulls from the last bend on
+are enough: the convex hull under the upper bound and the concave hull over the lower bound. When a new block makes
+them cross, the string bends at the end of the first segment of the older hull.
 
-A part of the points knows how low in the tube its string begins, and ends, no better than by the tube itself. Strings
-do not cross: where the one that begins at the top and the one that begins at the bottom bend at the same place, all do,
-and from there on they are one. And a bend does not depend on what follows.
+For a part of the points, the height of the string at either end is only known to be within the tube. Strings do not
+cross. So where the string that starts at the top and the one that starts at the bottom have the same bend, every string
+has that bend, and all strings are equal from there on. A bend does not depend on later points.
 """
 
 import numpy as np
@@ -18,52 +18,53 @@ from calibrators._kernels.pava import add_sums, level_difference
 
 
 @kernel(inline=True)
-def _steeper(one, other, exact):
-    """Tell whether one rises more than the other. one, other : k, its low part, w, its low part."""
-    a = one[0] * other[2]
-    b = other[0] * one[2]
+def _steeper(left, right, exact):
+    """Tell whether segment `left` is steeper than `right`. A segment is k, its low part, w and its low part."""
+    a = left[0] * right[2]
+    b = right[0] * left[2]
     if abs(a) + abs(b) < exact:
         return a > b
-    return level_difference(one, other) > 0.0
+    return level_difference(left, right) > 0.0
 
 
 @kernel(inline=True)
-def _add(one, other, exact):
-    """Two neighbouring stretches as one."""
+def _add(left, right, exact):
+    """Join two neighbouring segments."""
     if exact > 0.0:
-        return one[0] + other[0], 0.0, one[2] + other[2], 0.0
-    k, k_low = add_sums(one[0], one[1], other[0], other[1])
-    w, w_low = add_sums(one[2], one[3], other[2], other[3])
+        return left[0] + right[0], 0.0, left[2] + right[2], 0.0
+    k, k_low = add_sums(left[0], left[1], right[0], right[1])
+    w, w_low = add_sums(left[2], left[3], right[2], right[3])
     return k, k_low, w, w_low
 
 
 @kernel(inline=True)
-def _raised(one, lam, exact):
-    """The stretch, if it ended higher by lambda."""
+def _raised(segment, lam, exact):
+    """Return the segment with its end raised by `lam`."""
     if exact > 0.0:
-        return one[0] + lam, 0.0, one[2], 0.0
-    k, k_low = add_sums(one[0], one[1], lam, 0.0)
-    return k, k_low, one[2], one[3]
+        return segment[0] + lam, 0.0, segment[2], 0.0
+    k, k_low = add_sums(segment[0], segment[1], lam, 0.0)
+    return k, k_low, segment[2], segment[3]
 
 
 @kernel(inline=True)
-def _without(total, one, exact):
-    """The rest of a stretch, without its first part."""
-    return _add(total, (-one[0], -one[1], -one[2], -one[3]), exact)
+def _without(total, first, exact):
+    """Return a segment without its first part."""
+    return _add(total, (-first[0], -first[1], -first[2], -first[3]), exact)
 
 
 @kernel
-def _bends(sums, falls, tube, start, other):
-    """The bends of the string, by the number of the block before; up to the first that `other` has too.
+def _bends(sums, falls, tube, start, other_bends):
+    """Find the bends of the string, up to the first that is also in `other_bends`; a bend is the block that it ends.
 
-    tube : lambda, and the `exact` of `settled`. start : how far below the top it begins.
+    tube : lambda, and the `exact` of `settled`
+    start : distance of the string's start from the top of the tube
     """
     weight, weight_low, positives, positives_low = sums
     lam, exact = tube
     m = falls.size
     has_low = weight_low.size > 0
     bends = np.empty(m, np.int64)
-    # The hulls: the stretches and where they end. Memory that is not written to is none.
+    # The segments of both hulls and their last blocks. Pages that are not written to use no memory.
     upper, lower = np.empty((m, 4)), np.empty((m, 4))
     upper_end, lower_end = np.empty(m, np.int64), np.empty(m, np.int64)
     n = common = u = u_size = v = v_size = 0
@@ -123,32 +124,32 @@ def _bends(sums, falls, tube, start, other):
                 v, v_size = 0, 1
                 lower[0, 0], lower[0, 1], lower[0, 2], lower[0, 3] = new
                 lower_end[0] = j
-            # Rounding could bend it where levels are equal: that is none.
+            # Skip a bend that only rounding makes, between equal levels.
             if falls[end] == down:
                 bends[n] = end
                 n += 1
-                while common < other.size and other[common] < end:
+                while common < other_bends.size and other_bends[common] < end:
                     common += 1
-                if common < other.size and other[common] == end:
+                if common < other_bends.size and other_bends[common] == end:
                     return bends[:n]
     return bends[:n]
 
 
 @kernel
 def settled(sums, falls, lam, exact):
-    """The ends of blocks of the solution at lambda that do not depend on what lies beyond both ends. O(m).
+    """Find the block ends of the solution at lambda that do not depend on points beyond both ends. O(m).
 
     Parameters
     ----------
-    sums : four float64 arrays, shape (m,): weight, its low parts, positives, theirs; of neighbours that are each
-        part of a block of the solution. The low parts may be of shape (0,), for zeros.
-    falls : bool array, shape (m,): whether the gap after each falls
+    sums : four float64 arrays, shape (m,): weight and its low part, positives and their low part, of neighbouring
+        groups of points, each within one block of the solution. The low parts may be of shape (0,), for zeros.
+    falls : bool array, shape (m,): whether the gap after each group falls
     lam : float > 0
-    exact : float: products below it are exact, and all sums; 0 if they are not
+    exact : float: all sums, and products below it, are exact; 0 if they are not
 
     Returns
     -------
-    ends : int64 array, ascending: the last of each block; between two of them lies nothing else
+    ends : int64 array, ascending: last groups of consecutive blocks
     """
     tube = (lam, exact)
     all_ends = _bends(sums, falls, tube, 0.0, np.empty(0, np.int64))
