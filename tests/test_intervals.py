@@ -201,11 +201,11 @@ def test_draws_vary_as_the_posterior_does():
     score = 1 / (1 + np.exp(-z))
     curve = make_calibrator("smooth", {}).fit(score, rng.random(300) < score).curve_
     cells = curve.cells
-    x = curve.table(cells.held, cells.rank)[:, : curve.thetas.shape[1]]
-    total, mean = 0.0, cells.held + x @ (curve.share @ curve.thetas)
+    x = curve.table(cells.clipped, cells.rank)[:, : curve.thetas.shape[1]]
+    total, mean = 0.0, cells.clipped + x @ (curve.share @ curve.thetas)
     for share, theta, prior in zip(curve.share, curve.thetas, _PRIORS, strict=True):
         own = x[:, : prior.variance.size]
-        f = cells.held + own @ theta[: prior.variance.size]
+        f = cells.clipped + own @ theta[: prior.variance.size]
         p = 1 / (1 + np.exp(-f))
         inverse = np.linalg.inv((own.T * (cells.weight * p * (1 - p))) @ own + np.diag(1 / prior.variance))
         total += share * (np.einsum("ij,jk,ik->i", own, inverse, own) + (f - mean) ** 2)
@@ -213,7 +213,7 @@ def test_draws_vary_as_the_posterior_does():
     assert abs(normal.mean()) < 0.01
     assert normal.var() == pytest.approx(1, abs=0.02)
     place, draws = curve.draws(normal)
-    spread = draws[:, np.searchsorted(place, cells.place)].std(axis=0)
+    spread = draws[:, np.searchsorted(place, cells.position)].std(axis=0)
     # Draws are made to rise, which makes them vary a little less.
     assert np.median(spread / np.sqrt(total)) == pytest.approx(0.95, abs=0.08)
 

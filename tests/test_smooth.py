@@ -17,8 +17,8 @@ from calibrators._kernels import likelihood as kernel
 from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic import curve, fine_cells, local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass
-from calibrators.arithmetic.passes import collapse, in_memory, together
+from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, split_cells
+from calibrators.arithmetic.passes import collapse, in_memory, merge_passes
 from calibrators.arithmetic.pooling import pooling_pass
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints
@@ -91,18 +91,18 @@ def three_terms(n=400, seed=3):
     """Cells and the basis of the first three terms."""
     s, y = observations(n, seed)
     fine = in_parts([collapse(s, y)])
-    cells = curve.cells_on(curve.places_of(fine, 1.0), fine)
-    made = curve.fitted(cells)
-    return cells, made, made.table(cells.held, cells.rank)[:, : 3 + curve.TERMS]
+    cells = curve.cells_on(curve.score_axis(fine, 1.0), fine)
+    made = curve.fit_curve(cells)
+    return cells, made, made.table(cells.clipped, cells.rank)[:, : 3 + curve.TERMS]
 
 
 def mode_of(cells, table, variance):
-    posterior = curve.Posterior(np.ascontiguousarray(table), cells.held, cells.weight, cells.positives)
+    posterior = curve.Posterior(np.ascontiguousarray(table), cells.clipped, cells.weight, cells.positives)
     return posterior.mode(variance, np.zeros(variance.size))
 
 
 def log_posterior(theta, x, cells, v):
-    f = cells.held + x[:, : v.size] @ theta
+    f = cells.clipped + x[:, : v.size] @ theta
     likelihood = cells.positives @ f - cells.weight @ np.logaddexp(0, f)
     return likelihood - 0.5 * (theta**2 / v).sum()
 
@@ -112,7 +112,7 @@ def test_modes_are_stationary(number):
     cells, made, x = three_terms()
     v = curve._PRIORS[number].variance
     x, theta = x[:, : v.size], made.thetas[number, : v.size]
-    p = special.expit(cells.held + x @ theta)
+    p = special.expit(cells.clipped + x @ theta)
     # The posterior is concave: a Newton step that would gain nothing says that this is its mode.
     gradient = x.T @ (cells.positives - cells.weight * p) - theta / v
     step = np.linalg.solve((x.T * (cells.weight * p * (1 - p))) @ x + np.diag(1 / v), gradient)
@@ -126,7 +126,7 @@ def test_evidence_is_that_of_quadrature():
     for tau in (1.0, 0.3):
         v = tau**2 * np.array([1.0, 0.25, 0.25])
         theta, found = mode_of(cells, x[:, :3], v)
-        p = special.expit(cells.held + x[:, :3] @ theta)
+        p = special.expit(cells.clipped + x[:, :3] @ theta)
         hessian = (x[:, :3].T * (cells.weight * p * (1 - p))) @ x[:, :3] + np.diag(1 / v)
         axes = np.linalg.cholesky(np.linalg.inv(hessian))
         at, w = np.polynomial.hermite_e.hermegauss(15)
@@ -148,15 +148,15 @@ def test_evidence_is_that_of_quadrature():
 def test_without_bends_and_with_a_wide_prior_it_is_beta_calibration():
     s, y = observations(600, truth=lambda z: 1.3 * np.log(special.expit(z)) - 0.6 * np.log(special.expit(-z)))
     fine = in_parts([collapse(s, y)])
-    cells = curve.cells_on(curve.places_of(fine, 1.0), fine)
-    made = curve.fitted(cells)
-    x = made.table(cells.held, cells.rank)[:, :3]
+    cells = curve.cells_on(curve.score_axis(fine, 1.0), fine)
+    made = curve.fit_curve(cells)
+    x = made.table(cells.clipped, cells.rank)[:, :3]
     theta, _ = mode_of(cells, x, np.full(3, 1e8))
     # Log-odds beyond what so few can verify are held.
-    own = cells.held == cells.place
+    own = cells.clipped == cells.position
     assert own.sum() > 590
     expected = Beta().fit(s, y).predict(fine.first)
-    assert special.expit(cells.held + x @ theta)[own] == pytest.approx(expected[own], abs=1e-3)
+    assert special.expit(cells.clipped + x @ theta)[own] == pytest.approx(expected[own], abs=1e-3)
 
 
 def test_rising_is_isotonic_regression():
@@ -172,8 +172,8 @@ def test_rising_is_isotonic_regression():
 # The map
 
 
-def exact(made, scores, places):
-    return curve.expit(np.interp(places.of(scores), *made.curve_.knots))
+def exact(made, scores, axis):
+    return curve.expit(np.interp(axis.positions(scores), *made.curve_.knots))
 
 
 @pytest.mark.parametrize("max_error", [1e-4, 1e-9])
@@ -181,7 +181,7 @@ def test_map_is_the_curve(max_error):
     s, y = observations(3000)
     made = Smooth(max_error=max_error).fit(s, y)
     at = np.concatenate([np.linspace(0, 1, 20_001), special.expit(np.linspace(-40, 36, 5000))])
-    expected = exact(made, at, curve.Places(False, 0.0, 1.0))
+    expected = exact(made, at, curve.ScoreAxis(False, 0.0, 1.0))
     miss = np.abs(made.predict(at) - expected)
     assert miss.max() <= max_error
     # And relative to small probabilities.
@@ -194,7 +194,7 @@ def test_map_of_very_many_points_is_the_curve_but_for_lines_within_cells():
     s, y = observations(100_000)
     made = Smooth().fit(s, y)
     points = collapse(s, y)
-    expected = exact(made, points.score, curve.Places(False, 0.0, 1.0))
+    expected = exact(made, points.score, curve.ScoreAxis(False, 0.0, 1.0))
     assert np.abs(made.predict(points.score) - expected).max() < 1e-4
     assert made.calibration_map_.monotone
 
@@ -392,11 +392,11 @@ def test_prior_is_isotonic_regression_with_the_curves_observations_added(state):
     cells = choice.cells
     p = choice.maps[0]
     c = local_choice.STRENGTHS[state - 1] / np.sum(cells.weight * p * (1 - p))
-    x = np.concatenate([cells.place, cells.place, [-1e3, 1e3]])
+    x = np.concatenate([cells.position, cells.position, [-1e3, 1e3]])
     y = np.concatenate([cells.positives / cells.weight, p, [1, 0]])
     w = np.concatenate([cells.weight, c * cells.weight, [1, 1]])
     # Ties are joined before they are pooled.
-    expected = IsotonicRegression().fit(x, y, sample_weight=w).predict(cells.place)
+    expected = IsotonicRegression().fit(x, y, sample_weight=w).predict(cells.position)
     assert choice.maps[state] == pytest.approx(expected, abs=1e-9)
 
 
@@ -405,8 +405,8 @@ def test_cells_are_cut_where_isotonic_blocks_begin(weighted):
     random = np.random.default_rng(0)
     scores, labels = normal(200_000, TRUTHS["steps"])
     points = collapse(scores, labels, random.lognormal(0, 1, scores.size) if weighted else None)
-    fine, blocks = in_memory(points)(together([fine_cells_pass(), pooling_pass()]))
-    found = cut(fine, blocks)
+    fine, blocks = in_memory(points)(merge_passes([fine_cells_pass(), pooling_pass()]))
+    found = split_cells(fine, blocks)
     assert found.first.size > fine.first.size
     assert np.isin(blocks.first, found.first).all()
     starts = np.searchsorted(points.score, found.first)

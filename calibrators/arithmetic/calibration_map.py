@@ -128,8 +128,8 @@ class CalibrationMap:
             return rows, np.zeros(2, np.uint32), np.uint64(0), np.uint64(0)
         low = bits[0]
         span = int(bits[-1]) - int(low) + 1
-        wanted = max(_FEWEST_BUCKETS, _INDEX_BUCKETS_PER_ROW * bits.size)
-        shift = max(0, (span // (wanted + 1)).bit_length() - 1)
+        most_buckets = max(_FEWEST_BUCKETS, _INDEX_BUCKETS_PER_ROW * bits.size)
+        shift = max(0, (span // (most_buckets + 1)).bit_length() - 1)
         buckets = (bits - low) >> np.uint64(shift)
         starts = np.searchsorted(buckets, np.arange((span >> shift) + 2, dtype=np.uint64)).astype(np.uint32)
         return rows, starts, low, np.uint64(shift)
@@ -154,12 +154,12 @@ class CalibrationMap:
             A number for a number; otherwise an array of the scores' shape.
         """
         if isinstance(scores, float):
-            return self._at(float(scores))
+            return self._predict_one(float(scores))
         array = np.asarray(scores, dtype=np.float64)
         if array.ndim == 0:
-            return self._at(float(array))
+            return self._predict_one(float(array))
         if not compiled(array.size):
-            return self._of_few(array)
+            return self._predict_without_kernels(array)
         from calibrators._kernels import lookup
 
         flat = np.ascontiguousarray(array).reshape(-1)
@@ -173,7 +173,7 @@ class CalibrationMap:
         columns: tuple[Any, ...] = (self.score_hi[:-1], self.prob_lo, self.slope, self.anchor)
         return tuple(memoryview(column) for column in columns)
 
-    def _at(self, score: float) -> float:
+    def _predict_one(self, score: float) -> float:
         """The same of one score, without arrays."""
         if score != score:
             return score
@@ -184,7 +184,7 @@ class CalibrationMap:
             p += slope[j] * (score - anchor[j])
         return np.float64(p)
 
-    def _of_few(self, scores: Array) -> Array:
+    def _predict_without_kernels(self, scores: Array) -> Array:
         """The same without compiled code. O(log rows) a score."""
         j = np.searchsorted(self.score_hi[:-1], scores, side="right")
         return line(scores, self.prob_lo[j], self.slope[j], self.anchor[j])
@@ -202,14 +202,14 @@ class CalibrationMap:
             Probabilities in [0, 1].
         """
         ends = np.searchsorted(scores, self.score_hi[:-1])
-        found = np.empty(scores.size)
+        out = np.empty(scores.size)
         for start in range(0, scores.size, _BLOCK):
             stop = min(start + _BLOCK, scores.size)
             first, last = np.searchsorted(ends, [start, stop - 1], side="right")
             counts = np.diff(ends[first:last], prepend=start, append=stop)
             columns = (column[first : last + 1] for column in (self.prob_lo, self.slope, self.anchor))
-            found[start:stop] = line(scores[start:stop], *(np.repeat(column, counts) for column in columns))
-        return found
+            out[start:stop] = line(scores[start:stop], *(np.repeat(column, counts) for column in columns))
+        return out
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -301,27 +301,27 @@ def maps_of_blocks(
     ends = np.cumsum(sizes) - 1
     is_end = np.zeros(first.size, bool)
     is_end[ends] = True
-    left = np.flatnonzero(~is_end)
-    right = left + 1
+    below = np.flatnonzero(~is_end)
+    above = below + 1
     with np.errstate(over="ignore"):
-        edge = np.nextafter(last[left], np.inf)
+        edge = np.nextafter(last[below], np.inf)
     # Each block has a row, and a second one for the gap behind it.
     keep = np.zeros((first.size, 2), bool)
     keep[:, 0] = True
-    keep[left, 1] = edge < first[right]
-    score_lo, prob_lo, slope, anchor, own_weight, own_positives = np.zeros((6, first.size, 2))
-    score_lo[:, 0], score_lo[left, 1] = first, edge
+    keep[below, 1] = edge < first[above]
+    score_lo, prob_lo, slope, anchor, row_weight, row_positives = np.zeros((6, first.size, 2))
+    score_lo[:, 0], score_lo[below, 1] = first, edge
     score_lo[ends - sizes + 1, 0] = -np.inf
     prob_lo[:] = level[:, np.newaxis]
-    slope[left, 1] = gap_slopes(last[left], first[right], level[left], level[right])
+    slope[below, 1] = gap_slopes(last[below], first[above], level[below], level[above])
     anchor[:, 0], anchor[:, 1] = first, last
-    own_weight[:, 0], own_positives[:, 0] = weight, positives
+    row_weight[:, 0], row_positives[:, 0] = weight, positives
     rows = np.add.reduceat(keep.sum(axis=1), ends - sizes + 1) if sizes.size else sizes
     score_lo = score_lo[keep]
     score_hi = np.append(score_lo[1:], np.inf)[: score_lo.size]
     score_hi[np.cumsum(rows) - 1] = np.inf
-    rest = (prob_lo, slope, anchor, own_weight, own_positives)
-    return [score_lo, score_hi, *(column[keep] for column in rest)], rows
+    columns = (prob_lo, slope, anchor, row_weight, row_positives)
+    return [score_lo, score_hi, *(column[keep] for column in columns)], rows
 
 
 def line(scores: Array, prob_lo: Array, slope: Array, anchor: Array) -> Array:
@@ -342,15 +342,15 @@ def midpoints(below: Array, above: Array) -> Array:
     return np.where(middle <= below, above, middle)
 
 
-def gap_slopes(left: Array, right: Array, level_left: Array, level_right: Array) -> Array:
+def gap_slopes(first: Array, last: Array, first_level: Array, last_level: Array) -> Array:
     """Slopes of the lines (left, level_left) to (right, level_right) that never pass level_right."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        slope = (level_right - level_left) / (right - left)
+        slope = (last_level - first_level) / (last - first)
         slope = np.where(np.isfinite(slope), slope, 0.0)
-        before = np.nextafter(right, -np.inf)
+        last_below = np.nextafter(last, -np.inf)
         while True:
-            end = level_left + slope * (before - left)
-            passed = np.where(level_right >= level_left, end > level_right, end < level_right)
-            if not passed.any():
+            end = first_level + slope * (last_below - first)
+            too_steep = np.where(last_level >= first_level, end > last_level, end < last_level)
+            if not too_steep.any():
                 return slope
-            slope = np.where(passed, np.nextafter(slope, 0.0), slope)
+            slope = np.where(too_steep, np.nextafter(slope, 0.0), slope)

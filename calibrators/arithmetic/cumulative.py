@@ -69,11 +69,11 @@ class Layout:
         """True if all scores lie in [0, 1]."""
         return bool(self.first[0] >= 0 and self.last <= 1)
 
-    def check_probabilities(self, who: str, rather: str = "put margins through the sigmoid first") -> None:
+    def check_probabilities(self, method: str, advice: str = "put margins through the sigmoid first") -> None:
         """Raise ValueError unless all scores lie in [0, 1], as somebody expects."""
         if not self.probabilities:
             raise ValueError(
-                f"scores: {who} expected numbers in [0, 1], found them from {self.first[0]} to {self.last}: {rather}"
+                f"scores: {method} expected numbers in [0, 1], found them from {self.first[0]} to {self.last}: {advice}"
             )
 
     def score_after(self, part: int) -> float:
@@ -173,8 +173,8 @@ def cuts_pass(layout: Layout, targets: Array, *, balanced: bool = False) -> Pass
 
     targets : float64 array, ascending: cumulative weights, or shares. balanced : see `places`. O(points + targets).
     """
-    before = [_rounded_sums(one) for one in (layout.weight_before, layout.positives_before)]
-    starts = np.maximum.accumulate(places(layout, *before, balanced=balanced))
+    before = [_rounded_sums(expansions) for expansions in (layout.weight_before, layout.positives_before)]
+    starts = np.maximum.accumulate(cut_positions(layout, *before, balanced=balanced))
     targets = targets[targets < (1.0 if balanced else layout.weight)]
     # A target lies in the last part that starts below it.
     parts = np.unique(np.searchsorted(starts, targets, side="left") - 1)
@@ -186,7 +186,7 @@ def cuts_pass(layout: Layout, targets: Array, *, balanced: bool = False) -> Pass
 
 
 def _rounded_sums(expansions: Sequence[Array]) -> Array:
-    return np.array([sums.exact_sum(one) for one in expansions])
+    return np.array([sums.exact_sum(expansion) for expansion in expansions])
 
 
 def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
@@ -194,12 +194,12 @@ def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
 
 
 def _cuts_in_part(layout: Layout, targets: Array, balanced: bool, points: Points) -> Cuts:
-    start, place = places_in_part(layout, points, balanced=balanced)
-    found = np.unique(np.searchsorted(place, targets[targets > start], side="left"))
-    return cuts_after(layout, points, found[found < points.score.size])
+    start, positions = cut_positions_in_part(layout, points, balanced=balanced)
+    indices = np.unique(np.searchsorted(positions, targets[targets > start], side="left"))
+    return cuts_after(layout, points, indices[indices < points.score.size])
 
 
-def places(layout: Layout, weight: Array, positives: Array, *, balanced: bool) -> Array:
+def cut_positions(layout: Layout, weight: Array, positives: Array, *, balanced: bool) -> Array:
     """Places that targets of cuts are compared with, of correctly rounded cumulative sums: the weight, as a rule.
 
     balanced : the mean of the shares of weight and of the rarer label instead, so that half of the cuts follow the
@@ -207,23 +207,23 @@ def places(layout: Layout, weight: Array, positives: Array, *, balanced: bool) -
     """
     if not balanced:
         return weight
-    few = 2 * layout.positives <= layout.weight
-    rarer = positives if few else weight - positives
-    total = layout.positives if few else layout.weight - layout.positives
+    positives_rarer = 2 * layout.positives <= layout.weight
+    rarer = positives if positives_rarer else weight - positives
+    total = layout.positives if positives_rarer else layout.weight - layout.positives
     share = weight / layout.weight
     return share if total <= 0 else (share + rarer / total) / 2
 
 
-def places_in_part(layout: Layout, points: Points, *, balanced: bool) -> tuple[float, Array]:
+def cut_positions_in_part(layout: Layout, points: Points, *, balanced: bool) -> tuple[float, Array]:
     """`places` before a part, and at each of its points; ascending."""
     part = layout.part_of(points)
     before = layout.weight_before[part], layout.positives_before[part]
     weight = sums.prefix_sums(points.weight, before[0])
     positives = sums.prefix_sums(points.positives, before[1]) if balanced else weight
-    start = places(layout, *(_rounded_sums([one]) for one in before), balanced=balanced)[0]
-    place = places(layout, weight, positives, balanced=balanced)
+    start = cut_positions(layout, *(_rounded_sums([expansion]) for expansion in before), balanced=balanced)[0]
+    positions = cut_positions(layout, weight, positives, balanced=balanced)
     # Sums of weights are rounded before they are taken from each other.
-    return float(start), np.maximum.accumulate(np.maximum(place, start))
+    return float(start), np.maximum.accumulate(np.maximum(positions, start))
 
 
 def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
@@ -232,8 +232,8 @@ def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
     counts = counts_at(layout, part, points, index + 1)
     above = points.score[np.minimum(index + 1, points.score.size - 1)]
     above[index == points.score.size - 1] = layout.score_after(part)
-    some = (counts.weight < layout.weight) & np.isfinite(above)
-    return Cuts(points.score[index][some], above[some], Counts(*(column[some] for column in counts)))
+    valid = (counts.weight < layout.weight) & np.isfinite(above)
+    return Cuts(points.score[index][valid], above[valid], Counts(*(column[valid] for column in counts)))
 
 
 def _join_cuts(parts: list[Cuts]) -> Cuts:

@@ -51,7 +51,7 @@ def log_odds(probability: Array) -> Array:
     return log_odds_within(np.clip(probability, LOW, HIGH))
 
 
-def held_log_odds(f: Array) -> Array:
+def clipped_log_odds(f: Array) -> Array:
     """Log-odds held to those of probabilities in [1e-12, 1 - 1e-12]."""
     low = float(log_odds(np.array([LEAST]))[0])
     return np.asarray(np.clip(f, low, -low))
@@ -61,7 +61,7 @@ def held_log_odds(f: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Places:
+class ScoreAxis:
     """Scores on the axis on which the curve is a line: their log-odds; standardised margins.
 
     Attributes
@@ -74,43 +74,43 @@ class Places:
     centre: float
     spread: float
 
-    def of(self, scores: Array) -> Array:
+    def positions(self, scores: Array) -> Array:
         """Scores to places, ascending where they are."""
         if not self.margins:
             return log_odds(scores) - self.centre
         # Halves, because differences may overflow.
         with np.errstate(over="ignore"):
-            found = (scores / 2 - self.centre / 2) / (self.spread / 2)
-        return np.clip(found, -_FARTHEST, _FARTHEST)
+            positions = (scores / 2 - self.centre / 2) / (self.spread / 2)
+        return np.clip(positions, -_FARTHEST, _FARTHEST)
 
-    def scores(self, places: Array) -> Array:
+    def scores(self, positions: Array) -> Array:
         """Places to scores."""
         if not self.margins:
-            return expit(places + self.centre)
+            return expit(positions + self.centre)
         with np.errstate(over="ignore"):
-            return np.clip(self.centre + places * self.spread, -_LARGEST, _LARGEST)
+            return np.clip(self.centre + positions * self.spread, -_LARGEST, _LARGEST)
 
 
-def places_of(cells: FineCells, rate: float) -> Places:
+def score_axis(cells: FineCells, rate: float) -> ScoreAxis:
     """The line for these cells; rate : see `Calibrator.sampling_rate`.
 
     Probabilities are those of all rows: among the rows that there are, the odds are 1 / rate times as high.
     """
     if cells.first[0] >= 0 and cells.last[-1] <= 1:
-        return Places(False, math.log(rate), 1.0)
+        return ScoreAxis(False, math.log(rate), 1.0)
     middle = cells.first / 2 + cells.last / 2
-    through = np.cumsum(cells.weight)
-    through /= through[-1]
+    cumulative = np.cumsum(cells.weight)
+    cumulative /= cumulative[-1]
 
     def quantile(share: float) -> float:
-        return float(middle[min(int(np.searchsorted(through, share)), middle.size - 1)])
+        return float(middle[min(int(np.searchsorted(cumulative, share)), middle.size - 1)])
 
     for tail, width in ((0.25, _QUARTILES), (0.05, 3.2897), (0.0, 4.0)):
         low, high = (cells.first[0], cells.last[-1]) if tail == 0 else (quantile(tail), quantile(1 - tail))
         spread = min((high / 2 - low / 2) / width, 8e307) * 2
         if spread > 0:
-            return Places(True, quantile(0.5), float(spread))
-    return Places(True, float(middle[0]), 1.0)
+            return ScoreAxis(True, quantile(0.5), float(spread))
+    return ScoreAxis(True, float(middle[0]), 1.0)
 
 
 class Cells(NamedTuple):
@@ -121,28 +121,28 @@ class Cells(NamedTuple):
     step, rank : how much of either label lies in the cell, and below its middle: the means of the two shares
     """
 
-    place: Array
-    held: Array
+    position: Array
+    clipped: Array
     weight: Array
     positives: Array
     step: Array
     rank: Array
 
 
-def cells_on(places: Places, fine: FineCells) -> Cells:
+def cells_on(axis: ScoreAxis, fine: FineCells) -> Cells:
     """Fine cells on the line: each at the middle of the places of its first and last score."""
-    place = places.of(fine.first)
+    position = axis.positions(fine.first)
     wide = fine.last > fine.first
-    place[wide] = place[wide] / 2 + places.of(fine.last[wide]) / 2
+    position[wide] = position[wide] / 2 + axis.positions(fine.last[wide]) / 2
     return _ranked(
-        place, np.clip(place, -_most(fine.weight), _most(fine.weight)), fine.weight, fine.positives
+        position, np.clip(position, -_most(fine.weight), _most(fine.weight)), fine.weight, fine.positives
     )
 
 
 def with_counts(cells: Cells, weight: Array, positives: Array) -> Cells:
     """The cells that hold some of other cells' observations, where they hold any."""
-    some = weight > 0
-    return _ranked(cells.place[some], cells.held[some], weight[some], positives[some])
+    nonempty = weight > 0
+    return _ranked(cells.position[nonempty], cells.clipped[nonempty], weight[nonempty], positives[nonempty])
 
 
 def _most(weight: Array) -> float:
@@ -150,21 +150,21 @@ def _most(weight: Array) -> float:
     return max(1.0, math.log(max(float(weight.sum()), 1.0)))
 
 
-def _ranked(place: Array, held: Array, weight: Array, positives: Array) -> Cells:
+def _ranked(position: Array, clipped: Array, weight: Array, positives: Array) -> Cells:
     step = np.zeros(weight.size)
     labels = 0
-    for own in (positives, weight - positives):
-        total = float(own.sum())
+    for label_weight in (positives, weight - positives):
+        total = float(label_weight.sum())
         if total > 0:
-            step += own / total
+            step += label_weight / total
             labels += 1
     step /= labels
-    return Cells(place, held, weight, positives, step, np.clip(np.cumsum(step) - step / 2, 0.0, 1.0))
+    return Cells(position, clipped, weight, positives, step, np.clip(np.cumsum(step) - step / 2, 0.0, 1.0))
 
 
-def pooled(cells: Cells, most: int) -> Cells:
+def merge_cells(cells: Cells, most: int) -> Cells:
     """Pool into at most so many cells, of nearly equal steps in rank."""
-    if cells.place.size <= most:
+    if cells.position.size <= most:
         return cells
     at = np.minimum((cells.rank * most).astype(np.int64), most - 1)
     at = np.cumsum(np.diff(at, prepend=at[0]) > 0)
@@ -173,8 +173,8 @@ def pooled(cells: Cells, most: int) -> Cells:
     count = np.bincount(at)
     rank = np.where(step > 0, np.bincount(at, cells.step * cells.rank), np.bincount(at, cells.rank))
     return Cells(
-        np.bincount(at, cells.weight * cells.place) / mass,
-        np.bincount(at, cells.weight * cells.held) / mass,
+        np.bincount(at, cells.weight * cells.position) / mass,
+        np.bincount(at, cells.weight * cells.clipped) / mass,
         mass,
         np.bincount(at, cells.positives).astype(np.float64),
         step,
@@ -193,18 +193,18 @@ class _Prior(NamedTuple):
 
 
 def _priors() -> list[_Prior]:
-    found = []
+    priors = []
     j = np.arange(1, TERMS + 1)
     for tau in TAUS:
-        line = (tau * _LINE_SPREADS) ** 2
+        line_variance = (tau * _LINE_SPREADS) ** 2
         for order in ORDERS:
             for sigma in SIGMAS:
                 if sigma == 0 and order != ORDERS[0]:
                     continue
-                bends = sigma**2 / (j if order == 1 else j * j).astype(np.float64) ** 2
-                variance = np.concatenate([line, bends]) if sigma else line
-                found.append(_Prior((tau, order, sigma), variance))
-    return found
+                cosine_variance = sigma**2 / (j if order == 1 else j * j).astype(np.float64) ** 2
+                variance = np.concatenate([line_variance, cosine_variance]) if sigma else line_variance
+                priors.append(_Prior((tau, order, sigma), variance))
+    return priors
 
 
 _PRIORS = _priors()
@@ -224,8 +224,8 @@ def cosines(u: Array, count: int) -> Array:
     """Columns cos(pi j u), 0 <= u <= 1, for j = 0, 1, ...; count : > 1."""
     out = np.empty((u.size, count))
     out[:, 0] = 1.0
-    out[:, 1] = now = _cosine(u)
-    twice = 2.0 * now
+    out[:, 1] = first = _cosine(u)
+    twice = 2.0 * first
     for j in range(2, count):
         out[:, j] = twice * out[:, j - 1] - out[:, j - 2]
     return out
@@ -252,9 +252,9 @@ class Posterior:
         self.table = table
         self._cells = offset, weight, positives
         self._state = np.empty((2, offset.size))
-        self._tried = np.empty((2, offset.size))
+        self._trial = np.empty((2, offset.size))
         self._zero = np.empty((2, offset.size))
-        self._none = self._likelihood(np.zeros(1), self._zero)
+        self._zero_value = self._likelihood(np.zeros(1), self._zero)
 
     def _likelihood(self, theta: Array, into: Array) -> float:
         return float(kernel.likelihood(self.table, theta, *self._cells, into[0], into[1]))
@@ -263,9 +263,9 @@ class Posterior:
     def mode(self, variance: Array, start: Array) -> tuple[Array, float]:
         """The mode, and Laplace's log evidence, less a constant; steps are halved until they do no harm."""
         theta = start
-        now = self._likelihood(theta, self._state) - 0.5 * float((theta * theta / variance).sum())
-        if self._none > now:
-            theta, now = np.zeros(variance.size), self._none
+        value = self._likelihood(theta, self._state) - 0.5 * float((theta * theta / variance).sum())
+        if self._zero_value > value:
+            theta, value = np.zeros(variance.size), self._zero_value
             self._state[:] = self._zero
         determinant = 0.0
         for _ in range(_ROUNDS):
@@ -274,16 +274,16 @@ class Posterior:
             scale = 1.0
             while True:
                 tried = theta + scale * step
-                new = self._likelihood(tried, self._tried) - 0.5 * float((tried * tried / variance).sum())
-                if new >= now or scale < _SHORTEST:
+                new = self._likelihood(tried, self._trial) - 0.5 * float((tried * tried / variance).sum())
+                if new >= value or scale < _SHORTEST:
                     break
                 scale *= 0.5
-            if new > now:
-                theta, now = tried, new
-                self._state, self._tried = self._tried, self._state
+            if new > value:
+                theta, value = tried, new
+                self._state, self._trial = self._trial, self._state
             if not promised >= _CLOSE:
                 break
-        return theta, now - 0.5 * float(log_of(variance).sum()) - determinant
+        return theta, value - 0.5 * float(log_of(variance).sum()) - determinant
 
     def factor(self, variance: Array, theta: Array) -> Array:
         """Cholesky's factor of the inverse of the posterior's covariance at a mode, by Laplace's approximation."""
@@ -330,53 +330,53 @@ class Curve:
 
     @cached_property
     def _centres(self) -> tuple[float, float]:
-        p = np.clip(expit(self.cells.held), _CERTAIN, 1 - _CERTAIN)
+        p = np.clip(expit(self.cells.clipped), _CERTAIN, 1 - _CERTAIN)
         info = self.cells.weight * p * (1 - p)
         total = float(info.sum())
-        return float((info * self.cells.held).sum()) / total, float(
-            (info * _certainties(self.cells.held)).sum()
+        return float((info * self.cells.clipped).sum()) / total, float(
+            (info * _certainties(self.cells.clipped)).sum()
         ) / total
 
-    def table(self, held: Array, rank: Array) -> Array:
+    def table(self, clipped: Array, rank: Array) -> Array:
         """The terms at places, and cosines beyond them: see `_table`."""
         m, k = self._centres
-        return _table(held - m, _certainties(held) - k, rank)
+        return _table(clipped - m, _certainties(clipped) - k, rank)
 
     @cached_property
     def _knots(self) -> tuple[Array, Array, Array, slice]:
         """Places of the knots, those held, their basis, and which of them are cells."""
         cells = self.cells
-        low = _tail(-self.most, cells.place[0])
-        high = -_tail(-self.most, -cells.place[-1])[::-1]
-        place = np.concatenate([low, cells.place, high])
-        inner = slice(low.size, low.size + cells.place.size)
-        held = np.clip(place, -self.most, self.most)
-        held[inner] = cells.held
+        low = _tail(-self.most, cells.position[0])
+        high = -_tail(-self.most, -cells.position[-1])[::-1]
+        position = np.concatenate([low, cells.position, high])
+        inner = slice(low.size, low.size + cells.position.size)
+        clipped = np.clip(position, -self.most, self.most)
+        clipped[inner] = cells.clipped
         rank = np.concatenate(
             [np.full(low.size, cells.rank[0]), cells.rank, np.full(high.size, cells.rank[-1])]
         )
-        return place, held, self.table(held, rank)[:, : _LINE + TERMS], inner
+        return position, clipped, self.table(clipped, rank)[:, : _LINE + TERMS], inner
 
     @cached_property
     def knots(self) -> tuple[Array, Array]:
         """Places, strictly ascending, and the curve's log-odds there."""
-        place, held, basis, _ = self._knots
-        f = held + _times(basis, _averaged(self.share, self.thetas))
-        distinct = np.append(True, np.diff(place) > 0)
-        return place[distinct], kernel.rising(f, self._weights)[distinct]
+        position, clipped, basis, _ = self._knots
+        odds = clipped + _times(basis, _averaged(self.share, self.thetas))
+        distinct = np.append(True, np.diff(position) > 0)
+        return position[distinct], kernel.rising(odds, self._weights)[distinct]
 
     @cached_property
     def _weights(self) -> Array:
         """Weights of the knots, where they are made to rise: information."""
-        place, held, basis, inner = self._knots
-        p = expit((held + _times(basis, _averaged(self.share, self.thetas)))[inner])
-        weight = np.full(place.size, _LIGHT)
+        position, clipped, basis, inner = self._knots
+        p = expit((clipped + _times(basis, _averaged(self.share, self.thetas)))[inner])
+        weight = np.full(position.size, _LIGHT)
         weight[inner] += self.cells.weight * p * (1 - p)
         return weight
 
-    def at(self, place: Array) -> Array:
+    def at(self, position: Array) -> Array:
         """The curve's log-odds at places."""
-        return np.interp(place, *self.knots)
+        return np.interp(position, *self.knots)
 
     def averages(self) -> dict[str, float]:
         """Means of the priors' settings, by evidence: scales of line and bends, and the bends' order."""
@@ -389,44 +389,44 @@ class Curve:
 
         normal : float64 array, shape (draws, terms): numbers drawn from the standard normal distribution
         """
-        place, held, basis, _ = self._knots
+        position, clipped, basis, _ = self._knots
         posterior, count = _posterior(self), len(normal)
-        of = np.searchsorted(np.cumsum(self.share), (np.arange(count) + 0.5) / count)
-        of = np.minimum(of, self.share.size - 1)
-        found = np.empty((count, place.size))
-        for g in np.unique(of):
-            own, variance = np.flatnonzero(of == g), _PRIORS[g].variance
+        prior_of = np.searchsorted(np.cumsum(self.share), (np.arange(count) + 0.5) / count)
+        prior_of = np.minimum(prior_of, self.share.size - 1)
+        curves = np.empty((count, position.size))
+        for g in np.unique(prior_of):
+            drawn, variance = np.flatnonzero(prior_of == g), _PRIORS[g].variance
             size = variance.size
             factor = posterior.factor(variance, self.thetas[g, :size])
-            step = np.empty((size, own.size))
+            step = np.empty((size, drawn.size))
             for j in range(size - 1, -1, -1):
-                rest = normal[own, j] - (factor[j + 1 :, j, np.newaxis] * step[j + 1 :]).sum(axis=0)
-                step[j] = rest / factor[j, j]
+                remainder = normal[drawn, j] - (factor[j + 1 :, j, np.newaxis] * step[j + 1 :]).sum(axis=0)
+                step[j] = remainder / factor[j, j]
             terms = self.thetas[g, :size, np.newaxis] + step
-            for draw, theta in zip(own, terms.T, strict=True):
-                found[draw] = kernel.rising(held + _times(basis[:, :size], theta), self._weights)
-        distinct = np.append(True, np.diff(place) > 0)
-        return place[distinct], found[:, distinct]
+            for draw, theta in zip(drawn, terms.T, strict=True):
+                curves[draw] = kernel.rising(clipped + _times(basis[:, :size], theta), self._weights)
+        distinct = np.append(True, np.diff(position) > 0)
+        return position[distinct], curves[:, distinct]
 
 
 def _posterior(curve: Curve) -> Posterior:
-    own = curve.cells
-    return Posterior(curve.table(own.held, own.rank), own.held, own.weight, own.positives)
+    cells = curve.cells
+    return Posterior(curve.table(cells.clipped, cells.rank), cells.clipped, cells.weight, cells.positives)
 
 
-def fitted(cells: Cells, like: Curve | None = None) -> Curve:
+def fit_curve(cells: Cells, start_curve: Curve | None = None) -> Curve:
     """The curve of cells. like : a curve at whose modes the search for these begins."""
-    most = _most(cells.weight) if like is None else like.most
+    most = _most(cells.weight) if start_curve is None else start_curve.most
     thetas = np.zeros((len(_PRIORS), _LINE + TERMS))
-    curve = Curve(pooled(cells, COARSE), most, thetas, np.empty(0))
+    curve = Curve(merge_cells(cells, COARSE), most, thetas, np.empty(0))
     posterior = _posterior(curve)
     evidence = np.empty(len(_PRIORS))
-    found = np.zeros(_LINE + TERMS)
+    latest = np.zeros(_LINE + TERMS)
     for g, prior in enumerate(_PRIORS):
         size = prior.variance.size
-        start = (found if like is None else like.thetas[g])[:size]
+        start = (latest if start_curve is None else start_curve.thetas[g])[:size]
         thetas[g, :size], evidence[g] = posterior.mode(prior.variance, start)
-        found = thetas[g]
+        latest = thetas[g]
     share = np.empty(evidence.size)
     for g, excess in enumerate((evidence - evidence.max()).tolist()):
         share[g] = math.exp(max(excess, -700.0)) if excess > -700.0 else 0.0
@@ -442,9 +442,9 @@ def _tail(farthest: float, end: float) -> Array:
     return np.linspace(farthest, end, count + 1)[:-1]
 
 
-def _certainties(held: Array) -> Array:
+def _certainties(clipped: Array) -> Array:
     """Log sigma(z) + log sigma(-z)."""
-    return -(np.abs(held) + 2.0 * log_of(1.0 + exp_of_negative(-np.abs(held))))
+    return -(np.abs(clipped) + 2.0 * log_of(1.0 + exp_of_negative(-np.abs(clipped))))
 
 
 def _averaged(share: Array, thetas: Array) -> Array:

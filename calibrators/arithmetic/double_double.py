@@ -13,7 +13,7 @@ from calibrators._kernels import sums
 Array = npt.NDArray[np.float64]
 
 # The bodies of the compiled functions, which numpy's arrays suit as well.
-two_sum, two_product = (getattr(one, "py_func", one) for one in (sums.two_sum, sums.two_product))
+two_sum, two_product = (getattr(f, "py_func", f) for f in (sums.two_sum, sums.two_product))
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Pair:
 
     def running(self) -> Pair:
         """Sums along the first axis: of all before each, and of all; so one more."""
-        found = [self[0] * 0.0]
+        partial = [self[0] * 0.0]
         for i in range(len(self.high)):
-            found.append(found[-1] + self[i])
-        return Pair(np.stack([one.high for one in found]), np.stack([one.low for one in found]))
+            partial.append(partial[-1] + self[i])
+        return Pair(np.stack([f.high for f in partial]), np.stack([f.low for f in partial]))
 
     def total(self) -> Pair:
         """The sum along the first axis."""

@@ -49,7 +49,7 @@ class FineCells(NamedTuple):
     positives: Array
 
 
-class _Drawn(NamedTuple):
+class _Part(NamedTuple):
     """The cells of a part. Sums: expansions one after another, of these lengths."""
 
     first: Array
@@ -62,10 +62,10 @@ class _Drawn(NamedTuple):
 
 def fine_cells_pass() -> Pass:
     """The pass that yields the `FineCells`."""
-    return Pass(chunk=_of_points, combine=_joined, classes=_of_classes)
+    return Pass(chunk=_cells_of_points, combine=_join, classes=_cells_of_classes)
 
 
-def cut(fine: FineCells, blocks: Blocks) -> FineCells:
+def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
     """Cut cells where isotonic blocks of the same observations begin: where the truth jumps a cell would blur it."""
     cell = np.searchsorted(fine.first, blocks.first[1:], side="right") - 1
     inside = np.flatnonzero(blocks.first[1:] > fine.first[cell])
@@ -75,11 +75,11 @@ def cut(fine: FineCells, blocks: Blocks) -> FineCells:
     for of_cell, of_block in ((fine.weight, blocks.weight), (fine.positives, blocks.positives)):
         below = np.concatenate([np.append(0.0, np.cumsum(of_cell)[:-1]), np.cumsum(of_block)[inside]])
         differences.append(np.diff(np.append(below[order], of_cell.sum())))
-    found = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *differences)
+    cells = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *differences)
     # Where weights differ by many orders of magnitude the differences are rounding.
-    if not sums.adds_exactly(fine.weight) and found.weight.min() < _TOLD * fine.weight.sum():
+    if not sums.adds_exactly(fine.weight) and cells.weight.min() < _TOLD * fine.weight.sum():
         return fine
-    return found._replace(positives=np.clip(found.positives, 0.0, found.weight))
+    return cells._replace(positives=np.clip(cells.positives, 0.0, cells.weight))
 
 
 def gathered_bytes(points: int, parts: int) -> float:
@@ -87,56 +87,56 @@ def gathered_bytes(points: int, parts: int) -> float:
     return 8.0 * (_COLUMNS + 2) * min(2 * points, MOST_CELLS * parts)
 
 
-def _of_points(points: Points) -> _Drawn:
+def _cells_of_points(points: Points) -> _Part:
     score, weight, positives = (np.ascontiguousarray(column) for column in points)
     bits = score.view(np.uint64)
     drawn = [
-        _drawn(partial(kernel.candidate_points, score, bits, column), score.size, float(column.sum()), salt)
+        _draw(partial(kernel.candidate_points, score, bits, column), score.size, float(column.sum()), salt)
         for column, salt in zip((weight - positives, positives), _SALTS, strict=True)
     ]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
-    at = np.searchsorted(score, marks)
-    ends = np.unique(np.concatenate([at, at + 1, [score.size]]))
+    marked = np.searchsorted(score, marks)
+    ends = np.unique(np.concatenate([marked, marked + 1, [score.size]]))
     ends = ends[ends > 0]
     starts = np.append(0, ends[:-1])
     first, last = score[starts], score[ends - 1]
     priority = _priorities(first, last, drawn)
     (w, w_lengths), (k, k_lengths) = (sums.expansions_between(c, starts) for c in (weight, positives))
-    return _Drawn(first, last, priority, w, k, (w_lengths, k_lengths))
+    return _Part(first, last, priority, w, k, (w_lengths, k_lengths))
 
 
-def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
-    either = negatives, positives
+def _cells_of_classes(negatives: Array, positives: Array) -> tuple[_Part, int]:
+    classes = negatives, positives
     drawn = [
-        _drawn(
+        _draw(
             partial(kernel.class_candidates, column, column.view(np.uint64)), column.size, column.size, salt
         )
-        for column, salt in zip(either, _SALTS, strict=True)
+        for column, salt in zip(classes, _SALTS, strict=True)
     ]
-    lowest = np.unique(np.concatenate([_first_distinct(column, ENDS) for column in either]))[:ENDS]
-    highest = np.unique(np.concatenate([_first_distinct(column[::-1], ENDS) for column in either]))[-ENDS:]
+    lowest = np.unique(np.concatenate([_first_distinct(column, ENDS) for column in classes]))[:ENDS]
+    highest = np.unique(np.concatenate([_first_distinct(column[::-1], ENDS) for column in classes]))[-ENDS:]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), lowest, highest]))
     # Rows below each mark, and up to it: a gap, a point, a gap, ...
     bounds = [
         np.column_stack([np.searchsorted(column, marks), np.searchsorted(column, marks, "right")])
-        for column in either
+        for column in classes
     ]
-    stops = [np.append(bound.ravel(), column.size) for bound, column in zip(bounds, either, strict=True)]
+    stops = [np.append(bound.ravel(), column.size) for bound, column in zip(bounds, classes, strict=True)]
     starts = [np.append(0, stop[:-1]) for stop in stops]
     counts = [(stop - start).astype(np.float64) for stop, start in zip(stops, starts, strict=True)]
-    some = counts[0] + counts[1] > 0
-    first, last = np.full(some.size, np.inf), np.full(some.size, -np.inf)
-    for column, start, stop, count in zip(either, starts, stops, counts, strict=True):
-        own = count > 0
-        first[own] = np.minimum(first[own], column[start[own]])
-        last[own] = np.maximum(last[own], column[stop[own] - 1])
-    first, last = first[some], last[some]
-    own = (counts[0] + counts[1])[some], counts[1][some]
-    state = _Drawn(first, last, _priorities(first, last, drawn), *own, (np.ones(first.size, np.int64),) * 2)
+    nonempty = counts[0] + counts[1] > 0
+    first, last = np.full(nonempty.size, np.inf), np.full(nonempty.size, -np.inf)
+    for column, start, stop, count in zip(classes, starts, stops, counts, strict=True):
+        rows = count > 0
+        first[rows] = np.minimum(first[rows], column[start[rows]])
+        last[rows] = np.maximum(last[rows], column[stop[rows] - 1])
+    first, last = first[nonempty], last[nonempty]
+    totals = (counts[0] + counts[1])[nonempty], counts[1][nonempty]
+    state = _Part(first, last, _priorities(first, last, drawn), *totals, (np.ones(first.size, np.int64),) * 2)
     return state, int(kernel.distinct_in_either(negatives, positives))
 
 
-def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
+def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
     """The points with the highest priorities, `DRAWN` at most: priorities and scores; of equal ones the lower scores.
 
     likely : see `likely_points`. count, weight : of the points or rows that it draws from
@@ -145,54 +145,54 @@ def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, 
         # Of weight W, W / t points have a priority above t, unless many share a score: a few more than needed.
         least = weight / (1.25 * DRAWN)
         for _ in range(_TRIES):
-            found, size = likely(least, 2 * DRAWN, salt)
+            candidates, size = sample(least, 2 * DRAWN, salt)
             if DRAWN <= size <= 2 * DRAWN:
-                return np.asarray(found[np.lexsort((found[:, 1], -found[:, 0]))[:DRAWN]])
+                return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
             least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
-    found, _ = likely(0.0, count, salt)
-    return np.asarray(found[np.lexsort((found[:, 1], -found[:, 0]))[:DRAWN]])
+    candidates, _ = sample(0.0, count, salt)
+    return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
 
 
 def _first_distinct(values: Array, most: int) -> Array:
     """The first different ones of ascending or descending values, so many at most."""
-    some = most
+    size = most
     while True:
-        own = values[:some]
-        found = own[np.append(True, own[1:] != own[:-1])[: own.size]]
-        if found.size >= most or some >= values.size:
-            return np.asarray(found[:most])
-        some *= 8
+        prefix = values[:size]
+        distinct = prefix[np.append(True, prefix[1:] != prefix[:-1])[: prefix.size]]
+        if distinct.size >= most or size >= values.size:
+            return np.asarray(distinct[:most])
+        size *= 8
 
 
 def _priorities(first: Array, last: Array, drawn: list[Array]) -> Array:
-    found = np.zeros((2, first.size))
-    for row, own in zip(found, drawn, strict=True):
-        at = np.searchsorted(first, own[:, 1])
-        row[at] = own[:, 0]
-    return found
+    priority = np.zeros((2, first.size))
+    for row, sample in zip(priority, drawn, strict=True):
+        cells = np.searchsorted(first, sample[:, 1])
+        row[cells] = sample[:, 0]
+    return priority
 
 
-def _joined(parts: list[_Drawn]) -> FineCells:
+def _join(parts: list[_Part]) -> FineCells:
     first, last = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "last"))
     priority = np.concatenate([part.priority for part in parts], axis=1)
-    kept = np.zeros(first.size, bool)
+    marked = np.zeros(first.size, bool)
     for row in priority:
-        own = np.flatnonzero(row)
-        if own.size > DRAWN:
+        sampled = np.flatnonzero(row)
+        if sampled.size > DRAWN:
             # As the heaps of the parts have it: of equal priorities the lower score.
-            own = own[np.lexsort((first[own], -row[own]))[:DRAWN]]
-        kept[own] = True
+            sampled = sampled[np.lexsort((first[sampled], -row[sampled]))[:DRAWN]]
+        marked[sampled] = True
     # The points at the ends of all are cells of their parts.
-    kept[:ENDS] = True
-    kept[-ENDS:] = True
-    starts = np.flatnonzero(kept | np.append(True, kept[:-1]))
+    marked[:ENDS] = True
+    marked[-ENDS:] = True
+    starts = np.flatnonzero(marked | np.append(True, marked[:-1]))
     weight, positives = (_sums(parts, i, starts) for i in (0, 1))
     return FineCells(
         first[starts], last[np.append(starts[1:], first.size) - 1], weight, np.minimum(positives, weight)
     )
 
 
-def _sums(parts: list[_Drawn], column: int, starts: Indices) -> Array:
+def _sums(parts: list[_Part], column: int, starts: Indices) -> Array:
     components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
     lengths = np.concatenate([part.lengths[column] for part in parts])
     return sums.sums_between(components, (np.cumsum(lengths) - lengths)[starts])

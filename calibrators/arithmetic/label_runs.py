@@ -12,7 +12,7 @@ from calibrators._kernels import label_runs as kernel
 from calibrators._kernels import sums
 from calibrators.arithmetic.double_double import two_product
 from calibrators.arithmetic.passes import Pass, Points
-from calibrators.arithmetic.pooling import distinct
+from calibrators.arithmetic.pooling import count_distinct
 
 Array = npt.NDArray[np.float64]
 
@@ -73,26 +73,26 @@ def part_runs(points: Points, moments: bool = False) -> PartRuns:
         totals.append(sums.sums_between(columns[2], 2 * start))
 
     def border(run: int) -> Border:
-        own = slice(start[run], end[run])
-        parts = [column[own] for column in columns[:2]]
-        parts += [columns[2][2 * own.start : 2 * own.stop] if moments else np.empty(0)]
+        rows = slice(start[run], end[run])
+        parts = [column[rows] for column in columns[:2]]
+        parts += [columns[2][2 * rows.start : 2 * rows.stop] if moments else np.empty(0)]
         return Border(float(parts[0][0]), float(parts[1][0]), *map(sums.expansion_of, parts))
 
-    none = [] if moments else [np.empty(0)]
-    return PartRuns(Runs(score[start], score[end - 1], *totals, *none), border(0), border(-1))
+    no_moments = [] if moments else [np.empty(0)]
+    return PartRuns(Runs(score[start], score[end - 1], *totals, *no_moments), border(0), border(-1))
 
 
 def class_runs(negatives: Array, positives: Array) -> tuple[PartRuns, int]:
     """The runs of a part of rows without weights, and the number of distinct scores; see `Pass.classes`."""
     first, last, weight, hits, both = kernel.class_runs(negatives, positives)
-    none = np.empty(0)
+    empty = np.empty(0)
 
     def border(run: int) -> Border:
-        expansions = (sums.expansion_of(x) for x in (weight[[run]], hits[[run]], none))
+        expansions = (sums.expansion_of(x) for x in (weight[[run]], hits[[run]], empty))
         return Border(float(weight[run]), float(hits[run]), *expansions)
 
-    runs = Runs(first, last, weight, hits, none)
-    return PartRuns(runs, border(0), border(-1)), distinct(negatives, positives, both)
+    runs = Runs(first, last, weight, hits, empty)
+    return PartRuns(runs, border(0), border(-1)), count_distinct(negatives, positives, both)
 
 
 def join_runs(parts: list[PartRuns]) -> Runs:
@@ -107,22 +107,22 @@ def join_runs(parts: list[PartRuns]) -> Runs:
         begin = 0
         if border is not None:
             if kernel.same_level(border.weight, border.positives, head.weight, head.positives):
-                border, last, begin = _add(border, head), float(runs.last[0]), 1
+                border, last, begin = _add_borders(border, head), float(runs.last[0]), 1
                 if runs.first.size == 1:
                     continue
-            pieces.append(_close(first, last, border, moments))
+            pieces.append(_run_of_border(first, last, border, moments))
         pieces.append(Runs(*(column[begin:-1] for column in runs)))
         first, last, border = float(runs.first[-1]), float(runs.last[-1]), tail
     if border is not None:
-        pieces.append(_close(first, last, border, moments))
+        pieces.append(_run_of_border(first, last, border, moments))
     return Runs(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
 
-def _add(a: Border, b: Border) -> Border:
+def _add_borders(a: Border, b: Border) -> Border:
     added = (sums.expansion_of(np.concatenate(pair)) for pair in zip(a[2:], b[2:], strict=True))
     return Border(a.weight, a.positives, *added)
 
 
-def _close(first: float, last: float, border: Border, moments: bool) -> Runs:
+def _run_of_border(first: float, last: float, border: Border, moments: bool) -> Runs:
     weight, positives, moment = (np.array([sums.exact_sum(s)]) for s in border[2:])
     return Runs(np.array([first]), np.array([last]), weight, positives, moment if moments else np.empty(0))

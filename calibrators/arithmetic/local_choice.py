@@ -22,9 +22,9 @@ from calibrators.arithmetic.curve import (
     LEAST,
     Cells,
     Curve,
+    clipped_log_odds,
     expit,
-    fitted,
-    held_log_odds,
+    fit_curve,
     log_odds,
     with_counts,
 )
@@ -105,58 +105,58 @@ class Choice:
     def knots(self) -> tuple[Array, Array]:
         """Places and log-odds of the mixture of all, non-decreasing; beyond the cells it goes on as the curve does."""
         mixed = self._mixed
-        own = log_odds(np.clip(mixed, LEAST, 1 - LEAST))
-        place, f = self.curve.knots
-        cells = self.cells.place
+        inner = log_odds(np.clip(mixed, LEAST, 1 - LEAST))
+        knots, f = self.curve.knots
+        cells = self.cells.position
         ends = self.curve.at(cells[[0, -1]])
-        low, high = place < cells[0], place > cells[-1]
+        low, high = knots < cells[0], knots > cells[-1]
         before, after = (
-            self._beside(mixed, at, beside)
-            for at, beside in ((self.steps.below, self.steps.cell - 1), (self.steps.above, self.steps.cell))
+            self._step_log_odds(mixed, at, cell)
+            for at, cell in ((self.steps.below, self.steps.cell - 1), (self.steps.above, self.steps.cell))
         )
-        places = np.concatenate([place[low], cells, self.steps.below, self.steps.above, place[high]])
+        positions = np.concatenate([knots[low], cells, self.steps.below, self.steps.above, knots[high]])
         odds = np.concatenate(
-            [f[low] + (own[0] - ends[0]), own, before, after, f[high] + (own[-1] - ends[1])]
+            [f[low] + (inner[0] - ends[0]), inner, before, after, f[high] + (inner[-1] - ends[1])]
         )
-        order = np.lexsort((odds, places))
-        places, odds = places[order], np.maximum.accumulate(odds[order])
-        distinct = np.append(True, np.diff(places) > 0)
-        return places[distinct], held_log_odds(odds[distinct] + self.shift)
+        order = np.lexsort((odds, positions))
+        positions, odds = positions[order], np.maximum.accumulate(odds[order])
+        distinct = np.append(True, np.diff(positions) > 0)
+        return positions[distinct], clipped_log_odds(odds[distinct] + self.shift)
 
-    def _beside(self, mixed: Array, place: Array, cell: npt.NDArray[np.int64]) -> Array:
+    def _step_log_odds(self, mixed: Array, positions: Array, cell: npt.NDArray[np.int64]) -> Array:
         """Log-odds beside a step: isotonic maps have the level of their cell until there."""
-        curve = self.share[0, cell] * (expit(self.curve.at(place)) - self.maps[0, cell])
+        curve = self.share[0, cell] * (expit(self.curve.at(positions)) - self.maps[0, cell])
         low, high = mixed[self.steps.cell - 1], mixed[self.steps.cell]
         return log_odds(np.clip(np.clip(mixed[cell] + curve, low, high), LEAST, 1 - LEAST))
 
 
-def chosen(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) -> Choice:
+def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) -> Choice:
     """The choice for cells of observations.
 
     halves : of each half the weight and the positives in each cell
     steps : where isotonic regression of all observations jumps
     """
-    curve = fitted(cells)
-    maps = _maps(curve, cells, cells.place)
+    curve = fit_curve(cells)
+    maps = _maps(curve, cells, cells.position)
     if min(min(positives.sum(), (weight - positives).sum()) for weight, positives in halves) < _FEWEST:
         share = np.zeros(maps.shape)
         share[0] = 1
         return Choice(cells, curve, maps, share, steps, np.full(len(maps), np.nan))
     gains = np.zeros(maps.shape)
-    for (weight, positives), judge in zip(halves, reversed(halves), strict=True):
-        own = with_counts(cells, weight, positives)
-        p = np.clip(_maps(fitted(own, curve), own, cells.place), LEAST, 1 - LEAST)
-        gains += judge[1] * np.log(p) + (judge[0] - judge[1]) * np.log1p(-p)
-    at = np.minimum((cells.rank * BINS).astype(np.int64), BINS - 1)
-    binned = np.stack([np.bincount(at, one, BINS) for one in gains], axis=1)
-    share = shares(np.asarray(POWER * binned))[at].T
+    for (weight, positives), other_half in zip(halves, reversed(halves), strict=True):
+        half_cells = with_counts(cells, weight, positives)
+        p = np.clip(_maps(fit_curve(half_cells, curve), half_cells, cells.position), LEAST, 1 - LEAST)
+        gains += other_half[1] * np.log(p) + (other_half[0] - other_half[1]) * np.log1p(-p)
+    bin_index = np.minimum((cells.rank * BINS).astype(np.int64), BINS - 1)
+    binned = np.stack([np.bincount(bin_index, gain, BINS) for gain in gains], axis=1)
+    share = shares(np.asarray(POWER * binned))[bin_index].T
     return Choice(cells, curve, maps, share, steps, -gains.sum(axis=1) / cells.weight.sum())
 
 
 def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
     """Probabilities at places by a curve, and by isotonic regression of its cells with it as prior."""
-    p = expit(curve.at(cells.place))
-    isotonic = [np.interp(at, cells.place, isotonic_with_prior(cells, p, strength)) for strength in STRENGTHS]
+    p = expit(curve.at(cells.position))
+    isotonic = [np.interp(at, cells.position, isotonic_with_prior(cells, p, s)) for s in STRENGTHS]
     return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *isotonic])
 
 
@@ -170,7 +170,7 @@ def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Ar
     weight = cells.weight * (1 + c)
     level = (cells.positives + c * cells.weight * p) / weight
     level, weight = (
-        np.concatenate([[low], own, [high]]) for low, own, high in ((1.0, level, 0.0), (ENDS, weight, ENDS))
+        np.concatenate([[low], x, [high]]) for low, x, high in ((1.0, level, 0.0), (ENDS, weight, ENDS))
     )
     return np.asarray(kernel.rising(level, weight)[1:-1])
 
@@ -183,12 +183,12 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
     """
     total, f = float(cells.positives.sum()), log_odds(np.clip(probability, LEAST, 1 - LEAST))
     information, shift = 0.0, 0.0
-    for turn in range(_ROUNDS if 0 < total < cells.weight.sum() else 0):
+    for iteration in range(_ROUNDS if 0 < total < cells.weight.sum() else 0):
         p = expit(f + shift)
         slope = float((cells.weight * p * (1 - p)).sum())
         if not slope > 0:
             break
-        information = information if turn else slope
+        information = information if iteration else slope
         step = max(-1.0, min(1.0, (total - float((cells.weight * p).sum())) / slope))
         shift += step
         if abs(step) < _CLOSE:
@@ -204,26 +204,26 @@ def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequ
     """
     bins = len(gains)
     grid = [(prior, rate) for prior in priors for rate in rates]
-    prior = np.array([own for own, _ in grid])
-    move = 1 - np.exp(-np.array([rate for _, rate in grid]) / bins)[:, np.newaxis]
+    prior = np.array([initial for initial, _ in grid])
+    redraw = 1 - np.exp(-np.array([rate for _, rate in grid]) / bins)[:, np.newaxis]
     # No state is ever out of the question: what underflows could not come back.
-    like = np.exp(np.maximum(gains - gains.max(axis=1, keepdims=True), _LEAST_GAIN))
+    likelihood = np.exp(np.maximum(gains - gains.max(axis=1, keepdims=True), _LEAST_GAIN))
     forward, evidence, state = np.empty((bins, *prior.shape)), np.zeros(len(grid)), prior
     for i in range(bins):
         if i:
-            state = (1 - move) * state + move * prior
-        state = state * like[i]
+            state = (1 - redraw) * state + redraw * prior
+        state = state * likelihood[i]
         total = state.sum(axis=1, keepdims=True)
         state = np.maximum(state / total, _LEAST_SHARE)
         evidence += np.log(total[:, 0])
         forward[i] = state
     weight = np.exp(evidence - evidence.max())[:, np.newaxis]
     weight /= weight.sum()
-    back, found = np.ones(prior.shape), np.empty(gains.shape)
+    back, posterior = np.ones(prior.shape), np.empty(gains.shape)
     for i in range(bins - 1, -1, -1):
         joint = forward[i] * back
-        found[i] = (weight * (joint / joint.sum(axis=1, keepdims=True))).sum(axis=0)
-        back = back * like[i]
-        back = (1 - move) * back + move * (back * prior).sum(axis=1, keepdims=True)
+        posterior[i] = (weight * (joint / joint.sum(axis=1, keepdims=True))).sum(axis=0)
+        back = back * likelihood[i]
+        back = (1 - redraw) * back + redraw * (back * prior).sum(axis=1, keepdims=True)
         back = np.maximum(back / back.max(axis=1, keepdims=True), _LEAST_SHARE)
-    return found
+    return posterior

@@ -49,8 +49,8 @@ def exp_of_negative(x: Array) -> Array:
     mantissa = exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW)
     down = -k.astype(np.int64)
     first = np.minimum(down, HALF)
-    found: Array = np.ldexp(np.ldexp(mantissa, -first), first - down)
-    return found
+    result: Array = np.ldexp(np.ldexp(mantissa, -first), first - down)
+    return result
 
 
 def exp_mantissa(high: Any, low: Any) -> Any:
@@ -65,8 +65,8 @@ def exp_mantissa(high: Any, low: Any) -> Any:
 def logistic(x: Array) -> Array:
     """1 / (1 + exp(-x)) of finite numbers."""
     e = exp_of_negative(-np.abs(x))
-    found: Array = np.where(x >= 0.0, 1.0, e) / (1.0 + e)
-    return found
+    result: Array = np.where(x >= 0.0, 1.0, e) / (1.0 + e)
+    return result
 
 
 def log_odds(p: Array) -> Array:

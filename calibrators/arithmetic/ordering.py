@@ -92,9 +92,9 @@ def sort_pieces(numbers: Words, ends: Integers, bits: int) -> Words:
     if radix_for(numbers.size):
         from calibrators._kernels import sorting
 
-        found = np.empty_like(numbers)
-        sorting.sort_pieces(numbers, ends, found, np.uint64((1 << bits) - 1))
-        return found
+        out = np.empty_like(numbers)
+        sorting.sort_pieces(numbers, ends, out, np.uint64((1 << bits) - 1))
+        return out
     start = 0
     for stop in ends.tolist():
         numbers[start:stop].sort()
@@ -219,8 +219,8 @@ def sum_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Arra
 
     An entry is any (score, weight, positives); entries of a score may be components of an expansion.
     """
-    found = _added(without_codes(score, weight, positives), rounding=True)
-    return found.score, found.weight, found.positives
+    entries = _add_ties(without_codes(score, weight, positives), rounding=True)
+    return entries.score, entries.weight, entries.positives
 
 
 def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
@@ -230,21 +230,21 @@ def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, A
     padded with zeros. Adding the result of several parts with `sum_ties` gives what all the entries together
     would have given.
     """
-    found = _added(without_codes(score, weight, positives), rounding=False)
-    return found.score, found.weight, found.positives
+    entries = _add_ties(without_codes(score, weight, positives), rounding=False)
+    return entries.score, entries.weight, entries.positives
 
 
 def sum_coded(entries: Coded) -> Coded:
     """Do `sum_ties` for entries that share a score and a code."""
-    return _added(entries, rounding=True)
+    return _add_ties(entries, rounding=True)
 
 
 def expand_coded(entries: Coded) -> Coded:
     """Do `expand_ties` for entries that share a score and a code."""
-    return _added(entries, rounding=False)
+    return _add_ties(entries, rounding=False)
 
 
-def _added(entries: Coded, *, rounding: bool) -> Coded:
+def _add_ties(entries: Coded, *, rounding: bool) -> Coded:
     score, code, weight, positives = entries
     starts = tie_starts(score, code)
     if starts.size == score.size:

@@ -83,59 +83,59 @@ class Pass:
     classes: Classes | None = None
 
 
-def together(requests: Sequence[Pass]) -> Pass:
+def merge_passes(requests: Sequence[Pass]) -> Pass:
     """A pass that does what several do, and yields what each does, in order."""
     classes = [request.classes for request in requests if request.classes is not None]
     needed = [request.only for request in requests if request.only is not None]
     return Pass(
-        chunk=partial(_each, [request.chunk for request in requests]),
-        combine=partial(_combined, [request.combine for request in requests]),
+        chunk=partial(_apply_chunks, [request.chunk for request in requests]),
+        combine=partial(_combine_each, [request.combine for request in requests]),
         only=frozenset().union(*needed) if len(needed) == len(requests) else None,
-        classes=partial(_each_of_classes, classes) if len(classes) == len(requests) else None,
+        classes=partial(_apply_classes, classes) if len(classes) == len(requests) else None,
     )
 
 
-def _each(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
+def _apply_chunks(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
     return [chunk(points) for chunk in chunks]
 
 
-Known = Mapping[Classes, tuple[Any, int]]
+States = Mapping[Classes, tuple[Any, int]]
 """States that some `Pass.classes` have made of a part already."""
 
 
-def _each_of_classes(
-    several: list[Classes], negatives: Array, positives: Array, known: Known | None = None
+def _apply_classes(
+    requests: list[Classes], negatives: Array, positives: Array, states: States | None = None
 ) -> tuple[list[Any], int]:
-    found = [of_classes(classes, negatives, positives, known or {}) for classes in several]
-    return [state for state, _ in found], found[0][1]
+    results = [state_of_classes(classes, negatives, positives, states or {}) for classes in requests]
+    return [state for state, _ in results], results[0][1]
 
 
-def of_classes(classes: Classes, negatives: Array, positives: Array, known: Known) -> tuple[Any, int]:
+def state_of_classes(classes: Classes, negatives: Array, positives: Array, states: States) -> tuple[Any, int]:
     """Do `Pass.classes`, given what is known."""
-    if isinstance(classes, partial) and classes.func is _each_of_classes:
-        return _each_of_classes(classes.args[0], negatives, positives, known)
-    return known[classes] if classes in known else classes(negatives, positives)
+    if isinstance(classes, partial) and classes.func is _apply_classes:
+        return _apply_classes(classes.args[0], negatives, positives, states)
+    return states[classes] if classes in states else classes(negatives, positives)
 
 
-def _combined(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]]) -> list[Any]:
+def _combine_each(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]]) -> list[Any]:
     return [combine([state[i] for state in states]) for i, combine in enumerate(combines)]
 
 
-def side_by_side(*several: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tuple[Any, ...]]:
+def share_sweeps(*generators: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tuple[Any, ...]]:
     """Carry out several passes in the same sweeps over the same parts; return what each returns, in order."""
-    results: list[Any] = [None] * len(several)
-    answers: dict[int, Any] = dict.fromkeys(range(len(several)))
+    results: list[Any] = [None] * len(generators)
+    answers: dict[int, Any] = dict.fromkeys(range(len(generators)))
     while True:
         requests = {}
         for i, answer in answers.items():
             try:
-                requests[i] = several[i].send(answer)
+                requests[i] = generators[i].send(answer)
             except StopIteration as stop:
                 results[i] = stop.value
         if not requests:
             return tuple(results)
-        found = yield together(list(requests.values()))
-        answers = dict(zip(requests, found, strict=True))
+        states = yield merge_passes(list(requests.values()))
+        answers = dict(zip(requests, states, strict=True))
 
 
 Passes = Generator[Pass, Any, CalibrationMap]
@@ -149,8 +149,8 @@ def run_passes(passes: Generator[Pass, Any, T], run: Callable[[Pass], Any]) -> T
         while True:
             request = passes.send(run(request))
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        result: T = stop.value
+        return result
 
 
 def run_in_memory(passes: Generator[Pass, Any, T], points: Points) -> T:
@@ -211,9 +211,9 @@ def check_number(
 
 def check_choice(name: str, value: Any, *choices: Any) -> None:
     """Raise ValueError unless a parameter is one of the choices."""
-    if not any(value is one or (isinstance(one, str) and value == one) for one in choices):
-        *rest, last = map(repr, choices)
-        raise ValueError(f"{name}: expected {', '.join(rest)} or {last}, found {value!r}")
+    if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in choices):
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name}: expected {', '.join(others)} or {last}, found {value!r}")
 
 
 def check_scores(scores: npt.ArrayLike) -> Array:

@@ -35,10 +35,10 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
     blocks, both = pava.pool_classes(negatives, positives)
     first, last, weight, hits = np.ascontiguousarray(blocks.T)
     zero = np.zeros(first.size)
-    return Blocks(first, last, weight, zero, hits, zero), distinct(negatives, positives, both)
+    return Blocks(first, last, weight, zero, hits, zero), count_distinct(negatives, positives, both)
 
 
-def distinct(negatives: Array, positives: Array, both: int) -> int:
+def count_distinct(negatives: Array, positives: Array, both: int) -> int:
     """Count the different values of two ascending arrays that have `both` in common."""
     counts = (min(1, x.size) + int(np.count_nonzero(x[1:] != x[:-1])) for x in (negatives, positives))
     return sum(counts) - int(both)

@@ -100,16 +100,16 @@ def resampling_passes(fitted: CalibrationMap, rate: float) -> Generator[Pass, An
     """
     if rate == 1.0:
         return fitted
-    rows = _cut(fitted, rate)
+    rows = _row_starts(fitted, rate)
     if rows.size == len(fitted):
-        return _drawn(fitted, fitted.score_lo, fitted.weight, fitted.positives, rate)
+        return _resampled_map(fitted, fitted.score_lo, fitted.weight, fitted.positives, rate)
     scores = np.concatenate([[-np.inf], rows[1:]])
     layout = yield layout_pass()
     counts = yield counts_below_pass(layout, scores[1:])
-    return _drawn(fitted, scores, *bin_counts(layout, counts), rate)
+    return _resampled_map(fitted, scores, *bin_counts(layout, counts), rate)
 
 
-def _cut(fitted: CalibrationMap, rate: float) -> Array:
+def _row_starts(fitted: CalibrationMap, rate: float) -> Array:
     """The first scores of the rows, with those of further rows that lines are cut into."""
     q = 1.0 - rate
     low, high = fitted.ends()
@@ -117,21 +117,21 @@ def _cut(fitted: CalibrationMap, rate: float) -> Array:
     gap = ~flat & (fitted.weight == 0)
     gap[1:-1] &= flat[:-2] & flat[2:]
     with np.errstate(divide="ignore", invalid="ignore"):
-        v, to = ((1.0 - q * p) ** -0.5 for p in (low, high))
-        pieces = np.ceil(np.abs(to - v) / np.sqrt(MAX_ERROR * abs(q) / rate))
+        start, end = ((1.0 - q * p) ** -0.5 for p in (low, high))
+        pieces = np.ceil(np.abs(end - start) / np.sqrt(MAX_ERROR * abs(q) / rate))
     pieces = np.where(flat | gap, 1.0, np.maximum(pieces, 1.0)).astype(np.int64)
     row = np.repeat(np.arange(len(fitted)), pieces)
     step = np.arange(row.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     inner = step > 0
     row, step = row[inner], step[inner]
-    at = v[row] + (to[row] - v[row]) * step / pieces[row]
+    at = start[row] + (end[row] - start[row]) * step / pieces[row]
     p = (1.0 - at**-2.0) / q
     scores = fitted.anchor[row] + (p - fitted.prob_lo[row]) / fitted.slope[row]
     scores = scores[(scores > fitted.score_lo[row]) & (scores < fitted.score_hi[row])]
     return np.union1d(fitted.score_lo, scores)
 
 
-def _drawn(
+def _resampled_map(
     fitted: CalibrationMap, score_lo: Array, weight: Array, positives: Array, rate: float
 ) -> CalibrationMap:
     """The map with rows from these scores, each constant, or a line to the next one's level."""
@@ -184,11 +184,11 @@ def sums_of(weight: Array) -> WeightSums:
 
 def add_sums(parts: Sequence[WeightSums | None]) -> WeightSums | None:
     """Add the sums of several; None if no weights are sampling weights. Exact, whatever the order."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    known_sums = [part for part in parts if part is not None]
+    if not known_sums:
         return None
-    weight, squares, largest = (np.concatenate(column) for column in zip(*known, strict=True))
-    unknown = not all(part.largest.size for part in known)
+    weight, squares, largest = (np.concatenate(column) for column in zip(*known_sums, strict=True))
+    unknown = not all(part.largest.size for part in known_sums)
     heaviest = np.empty(0) if unknown else largest.max(keepdims=True)
     return WeightSums(expansion_of(weight), expansion_of(squares), heaviest)
 

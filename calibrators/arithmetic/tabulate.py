@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, bin_counts, counts_below_pass
-from calibrators.arithmetic.curve import Places, expit
+from calibrators.arithmetic.curve import ScoreAxis, expit
 from calibrators.arithmetic.fine_cells import FineCells
 from calibrators.arithmetic.passes import Array, Pass, check_number
 
@@ -46,7 +46,7 @@ def check_max_error(max_error: float) -> None:
     check_number("max_error", max_error, "a number in [1e-12, 0.1]", 1e-12, 0.1)
 
 
-def tabulated(
+def tabulate(
     layout: Layout, sigmoid: SigmoidOfScore, max_error: float
 ) -> Generator[Pass, Any, CalibrationMap]:
     """The sigmoid's map, see `tabulate_sigmoid`, with the counts of points in each row: one pass."""
@@ -117,14 +117,14 @@ def largest_error(probability: Array, max_error: float) -> Array:
 
 def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt.NDArray[np.bool_]:
     """Tell which segments between neighbouring knots err by too much at a sample."""
-    left, right = scores[:-1], scores[1:]
+    low, high = scores[:-1], scores[1:]
     levels = sigmoid.probability(scores)
-    worst = np.zeros(left.size)
+    worst = np.zeros(low.size)
     for share in _SAMPLES:
-        at = np.clip(left * (1 - share) + right * share, left, right)
+        at = np.clip(low * (1 - share) + high * share, low, high)
         # The share that rounding has left of the segment; halves, because its length may overflow.
         with np.errstate(invalid="ignore", divide="ignore"):
-            part = (at / 2 - left / 2) / (right / 2 - left / 2)
+            part = (at / 2 - low / 2) / (high / 2 - low / 2)
         line = levels[:-1] + part * (levels[1:] - levels[:-1])
         exact = sigmoid.probability(at)
         target = largest_error(exact, max_error)
@@ -138,8 +138,8 @@ _ROUNDS = 64
 _FINER, _SHARE = 0.2, 0.75
 
 
-def tabulated_curve(
-    fine: FineCells, places: Places, knots: tuple[Array, Array], shift: float, max_error: float
+def tabulate_curve(
+    fine: FineCells, axis: ScoreAxis, knots: tuple[Array, Array], shift: float, max_error: float
 ) -> CalibrationMap:
     """The map of a curve, off by at most max_error where knots may lie.
 
@@ -151,14 +151,14 @@ def tabulated_curve(
     shift : added to the log-odds
     max_error : as `tabulate_sigmoid` has it
     """
-    place, f = knots
+    positions, log_odds = knots
 
     def level(at: Array) -> Array:
-        return expit(np.interp(at, place, f) + shift)
+        return expit(np.interp(at, positions, log_odds) + shift)
 
-    scores, levels = _candidates(fine, places, place, level, max_error)
-    kept = _needed(scores, levels, max_error)
-    scores, levels = scores[kept], np.maximum.accumulate(levels[kept])
+    scores, levels = _candidates(fine, axis, positions, level, max_error)
+    needed = _needed(scores, levels, max_error)
+    scores, levels = scores[needed], np.maximum.accumulate(levels[needed])
     if levels[0] == levels[-1]:
         scores, levels = scores[:1], levels[:1]
     row = np.searchsorted(scores, fine.first, side="right")
@@ -169,29 +169,29 @@ def tabulated_curve(
 
 
 def _candidates(
-    fine: FineCells, places: Places, knots: Array, level: Callable[[Array], Array], max_error: float
+    fine: FineCells, axis: ScoreAxis, knots: Array, level: Callable[[Array], Array], max_error: float
 ) -> tuple[Array, Array]:
     """Scores at which knots may lie, so close that nearly nothing is lost of the curve where they may be close."""
     single = fine.first == fine.last
-    free = np.append(places.scores(knots), [fine.first[0], fine.last[-1]])
+    free = np.append(axis.scores(knots), [fine.first[0], fine.last[-1]])
     inside = np.searchsorted(fine.first, free, side="right") - 1
     # Between a cell and the next one, below all and above all.
-    known = (inside < 0) | (free > fine.last[inside]) | single[inside]
-    scores = np.union1d(fine.first, free[known])
-    at = places.of(scores)
+    fixed_score = (inside < 0) | (free > fine.last[inside]) | single[inside]
+    scores = np.union1d(fine.first, free[fixed_score])
+    at = axis.positions(scores)
     levels = level(at)
     inside = np.searchsorted(fine.first, scores, side="right") - 1
     fixed = (inside >= 0) & ~single[np.maximum(inside, 0)]
-    done: list[tuple[Array, Array]] = [(scores, levels)]
-    left, right = slice(None, -1), slice(1, None)
-    some = ~fixed[left]
-    ends = [(c[left][some], c[right][some]) for c in (scores, at, levels)]
+    pieces: list[tuple[Array, Array]] = [(scores, levels)]
+    lower, upper = slice(None, -1), slice(1, None)
+    has_inner = ~fixed[lower]
+    ends = [(c[lower][has_inner], c[upper][has_inner]) for c in (scores, at, levels)]
     for _ in range(_ROUNDS):
         (s0, s1), (z0, z1), (p0, p1) = ends
         middle = z0 / 2 + z1 / 2
-        s = places.scores(middle)
-        open_ = (s > s0) & (s < s1)
-        s0, s1, z0, z1, p0, p1, s, middle = (c[open_] for c in (s0, s1, z0, z1, p0, p1, s, middle))
+        s = axis.scores(middle)
+        open_spans = (s > s0) & (s < s1)
+        s0, s1, z0, z1, p0, p1, s, middle = (c[open_spans] for c in (s0, s1, z0, z1, p0, p1, s, middle))
         p = level(middle)
         with np.errstate(over="ignore", invalid="ignore"):
             part = (s / 2 - s0 / 2) / (s1 / 2 - s0 / 2)
@@ -199,12 +199,12 @@ def _candidates(
         s0, s1, z0, z1, p0, p1, s, middle, p = (c[coarse] for c in (s0, s1, z0, z1, p0, p1, s, middle, p))
         if not s.size:
             break
-        done.append((s, p))
+        pieces.append((s, p))
         ends = [
             (np.concatenate(pair[:2]), np.concatenate(pair[2:]))
             for pair in ((s0, s, s, s1), (z0, middle, middle, z1), (p0, p, p, p1))
         ]
-    scores, levels = (np.concatenate(column) for column in zip(*done, strict=True))
+    scores, levels = (np.concatenate(column) for column in zip(*pieces, strict=True))
     order = np.argsort(scores, kind="stable")
     return scores[order], np.maximum.accumulate(levels[order])
 
@@ -215,24 +215,24 @@ def _needed(x: Array, y: Array, max_error: float) -> Array:
     Ramer (1972), Douglas and Peucker (1973): the knot farthest from a span's chord divides the span.
     """
     n = x.size
-    kept = np.zeros(n, bool)
-    kept[[0, -1]] = True
+    needed = np.zeros(n, bool)
+    needed[[0, -1]] = True
     allowed = _SHARE * largest_error(y, max_error)
-    open_ = np.arange(n)
-    while open_.size:
-        at = np.flatnonzero(kept)
-        span = np.searchsorted(at, open_, side="right") - 1
-        span = np.minimum(span, at.size - 2)
-        a, b = at[span], at[span + 1]
+    undecided = np.arange(n)
+    while undecided.size:
+        knots = np.flatnonzero(needed)
+        span = np.searchsorted(knots, undecided, side="right") - 1
+        span = np.minimum(span, knots.size - 2)
+        a, b = knots[span], knots[span + 1]
         with np.errstate(over="ignore", invalid="ignore"):
-            part = (x[open_] / 2 - x[a] / 2) / (x[b] / 2 - x[a] / 2)
-        miss = np.abs(y[a] + part * (y[b] - y[a]) - y[open_]) / allowed[open_]
+            part = (x[undecided] / 2 - x[a] / 2) / (x[b] / 2 - x[a] / 2)
+        error = np.abs(y[a] + part * (y[b] - y[a]) - y[undecided]) / allowed[undecided]
         starts = np.flatnonzero(np.diff(span, prepend=-1))
-        worst = np.maximum.reduceat(miss, starts)
-        wide = np.repeat(worst > 1, np.diff(np.append(starts, open_.size)))
-        farthest = np.flatnonzero(miss == np.repeat(worst, np.diff(np.append(starts, open_.size))))
+        worst = np.maximum.reduceat(error, starts)
+        wide = np.repeat(worst > 1, np.diff(np.append(starts, undecided.size)))
+        farthest = np.flatnonzero(error == np.repeat(worst, np.diff(np.append(starts, undecided.size))))
         farthest = farthest[wide[farthest]]
         farthest = farthest[np.append(True, np.diff(span[farthest]) > 0)[: farthest.size]]
-        kept[open_[farthest]] = True
-        open_ = open_[wide]
-    return kept
+        needed[undecided[farthest]] = True
+        undecided = undecided[wide]
+    return needed

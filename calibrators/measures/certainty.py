@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve, twelve_digits
-from calibrators.arithmetic.passes import Array, Pass, run_in_memory, side_by_side
+from calibrators.arithmetic.passes import Array, Pass, run_in_memory, share_sweeps
 from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
@@ -336,7 +336,7 @@ def certainty_passes(
     # Measures describe all rows, tests use the sampled rows.
     all_rows = measured_passes(MeasureOptions(predict, rate=rate), bins, histogram_bins, rows)
     sampled = column_passes(MeasureOptions(predict, odds=rate, cells=True))
-    (assessed, column), sampled_column = yield from side_by_side(all_rows, sampled)
+    (assessed, column), sampled_column = yield from share_sweeps(all_rows, sampled)
     return (
         assessed,
         error_bars_of(column.sums, sampled_column.sums, tests=tests),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve_digits
 from calibrators.arithmetic.ordering import ascending
-from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, side_by_side
+from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, share_sweeps
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,
@@ -68,7 +68,7 @@ __all__ = [
     "error_bars",
     "measure",
     "run_passes",
-    "side_by_side",
+    "share_sweeps",
     "wilson_interval",
 ]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, part_totals
-from calibrators.arithmetic.curve import cells_on, log_odds, places_of
-from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass, gathered_bytes
-from calibrators.arithmetic.local_choice import Choice, Steps, chosen
+from calibrators.arithmetic.curve import cells_on, log_odds, score_axis
+from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes, split_cells
+from calibrators.arithmetic.local_choice import Choice, Steps, choose
 from calibrators.arithmetic.passes import (
     Array,
     Blocks,
@@ -22,13 +22,13 @@ from calibrators.arithmetic.passes import (
     Passes,
     Points,
     check_number,
-    side_by_side,
-    together,
+    merge_passes,
+    share_sweeps,
 )
 from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.pooling import check_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
-from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
+from calibrators.arithmetic.tabulate import check_max_error, tabulate_curve
 from calibrators.methods.base import Calibrator, MapBlockRanges
 from calibrators.methods.cross_validation import loss_passes
 from calibrators.methods.folded import FoldedPoints
@@ -228,18 +228,18 @@ class Auto(Calibrator):
         return self._local() if self.candidates is None else self._best()
 
     def _local(self) -> Passes:
-        gathered, blocks = yield together([fine_cells_pass(), pooling_pass()])
-        fine: FineCells = cut(gathered, blocks)
+        gathered, blocks = yield merge_passes([fine_cells_pass(), pooling_pass()])
+        fine: FineCells = split_cells(gathered, blocks)
         self._fine, self._blocks = fine, blocks
-        grid, shift = places_of(fine, self.sampling_rate), math.log(self.sampling_rate)
-        cells, halves = cells_on(grid, fine), _halves(fine, int(self.seed), self.heaviest)
+        axis, shift = score_axis(fine, self.sampling_rate), math.log(self.sampling_rate)
+        cells, halves = cells_on(axis, fine), _halves(fine, int(self.seed), self.heaviest)
         begin = np.searchsorted(fine.first, blocks.first[1:])
         begin = begin[fine.first[begin] == blocks.first[1:]]
-        below, above = grid.of(fine.last[begin - 1]), grid.of(fine.first[begin])
+        below, above = axis.positions(fine.last[begin - 1]), axis.positions(fine.first[begin])
         steps = Steps(begin, 0.75 * below + 0.25 * above, above)
-        self.choice_ = chosen(cells, halves, steps)
+        self.choice_ = choose(cells, halves, steps)
         self.posterior_ = Pointwise(
-            grid, self.choice_.curve, cells, self.choice_.share, shift + self.choice_.shift
+            axis, self.choice_.curve, cells, self.choice_.share, shift + self.choice_.shift
         )
         share = self.isotonic_share_ = self.choice_.isotonic_share
         self.chosen_ = "smooth" if share <= _MIN_SHARE else "isotonic" if share >= 1 - _MIN_SHARE else "both"
@@ -249,7 +249,7 @@ class Auto(Calibrator):
             for name, loss in zip(("smooth", "isotonic"), losses, strict=True)
             if math.isfinite(loss)
         }
-        return tabulated_curve(fine, grid, self.choice_.knots(), shift, float(self.max_error))
+        return tabulate_curve(fine, axis, self.choice_.knots(), shift, float(self.max_error))
 
     def _best(self) -> Passes:
         layout: Layout = yield layout_pass()
@@ -283,10 +283,10 @@ class Auto(Calibrator):
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
         # All candidates share the division of a part into folds.
         fits = [
-            folded.over(side_by_side(*(self._make(name)._passes() for name in names)), fold)
+            folded.over(share_sweeps(*(self._make(name)._passes() for name in names)), fold)
             for fold in range(folded.folds)
         ]
-        by_fold: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
+        by_fold: list[tuple[CalibrationMap, ...]] = list((yield from share_sweeps(*fits)))
         floors = [self._floor(name, folded.layout.weight) for name in names]
         predictions = [
             [partial(_shrunk_at, fitted, floor) for fitted, floor in zip(maps, floors, strict=True)]

@@ -16,7 +16,7 @@ from calibrators._kernels import likelihood as kernel
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, blocks_of
-from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulated
+from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulate
 from calibrators.methods.base import Calibrator
 from calibrators.methods.sigmoid import FEWEST_POINTS, Scale, binned_pass, expit, solved, whole_totals
 
@@ -114,7 +114,7 @@ class Beta(Calibrator):
         if fitted.a == 0.0 and fitted.b == 0.0:
             totals = np.array([layout.weight]), np.array([layout.positives])
             return CalibrationMap.from_bins(np.empty(0), expit(np.array([fitted.c])), *totals)
-        return (yield from tabulated(layout, fitted, float(self.max_error)))
+        return (yield from tabulate(layout, fitted, float(self.max_error)))
 
 
 @dataclass(frozen=True)

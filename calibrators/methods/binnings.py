@@ -17,9 +17,9 @@ from calibrators.arithmetic.cumulative import (
     Counts,
     Layout,
     bin_counts,
+    cut_positions,
+    cut_positions_in_part,
     cuts_after,
-    places,
-    places_in_part,
     running_sums,
 )
 from calibrators.arithmetic.passes import Pass, Points
@@ -138,7 +138,7 @@ def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | 
 
 
 def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, points: Points) -> Edges:
-    start, reached = places_in_part(layout, points, balanced=family.balanced)
+    start, reached = cut_positions_in_part(layout, points, balanced=family.balanced)
     if family.balanced:
         start, reached = start * layout.weight, reached * layout.weight
     marked = np.zeros(reached.size, np.bool_)
@@ -172,7 +172,7 @@ def _indexed(reached: Array, low: float, high: float) -> Index:
 
 def _index(layout: Layout, family: Family, edges: Edges) -> Index:
     """Index the cumulative weight at each edge, or the total weight times the balanced share there."""
-    reached = places(layout, edges.cuts[:, 1], edges.cuts[:, 3], balanced=family.balanced)
+    reached = cut_positions(layout, edges.cuts[:, 1], edges.cuts[:, 3], balanced=family.balanced)
     if family.balanced:
         reached = np.maximum.accumulate(reached) * layout.weight
     return _indexed(reached, 0.0, layout.weight)

@@ -14,7 +14,7 @@ from calibrators._kernels import sums
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, join_points, layout_pass
-from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, side_by_side
+from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, share_sweeps
 from calibrators.measures.assessment import Measures
 from calibrators.measures.predictions import Assessment, Predict, assessment_passes
 from calibrators.methods.base import Calibrator
@@ -142,19 +142,19 @@ def cross_validation_passes(
     folded = FoldedPoints(layout, folds, seed, heaviest)
     names = list(calibrators)
     fits = [
-        folded.over(side_by_side(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
+        folded.over(share_sweeps(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
         for fold in range(folds)
     ]
-    fitted: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
+    fitted: list[tuple[CalibrationMap, ...]] = list((yield from share_sweeps(*fits)))
     raw = [None] if layout.probabilities else []
     maps: list[list[CalibrationMap | None]] = [[*raw, *fold_maps] for fold_maps in fitted]
     names = [*([RAW] if raw else []), *names]
     evaluations = [
-        folded.over(side_by_side(*(_measure_passes(m, rate) for m in fold_maps)), fold, inside=True)
+        folded.over(share_sweeps(*(_measure_passes(m, rate) for m in fold_maps)), fold, inside=True)
         for fold, fold_maps in enumerate(maps)
     ]
     predictions = [[None if m is None else m.predict_ascending for m in fold_maps] for fold_maps in maps]
-    *assessments, (losses, infinite) = yield from side_by_side(
+    *assessments, (losses, infinite) = yield from share_sweeps(
         *evaluations, loss_passes(folded, predictions, rate=rate)
     )
     results = _results(names, assessments, losses, infinite)

@@ -21,7 +21,7 @@ from calibrators.arithmetic.cumulative import (
     point_moments,
     running_sums,
 )
-from calibrators.arithmetic.passes import Array, Pass, Passes, Points, check_number, together
+from calibrators.arithmetic.passes import Array, Pass, Passes, Points, check_number, merge_passes
 from calibrators.arithmetic.pooling import check_ends
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
@@ -162,7 +162,7 @@ def groups_passes(group_size: int) -> Generator[Pass, Any, tuple[Layout, Points]
     The first pass takes counts of each part and its sum of weight times score, the second the ends of groups, 56 bytes
     each.
     """
-    layout, moments = yield together([layout_pass(), Pass(_moment_sum, running_sums)])
+    layout, moments = yield merge_passes([layout_pass(), Pass(_moment_sum, running_sums)])
     ends = Pass(
         partial(_ends_in_part, layout, moments, float(group_size)), partial(_join_groups, layout, moments)
     )

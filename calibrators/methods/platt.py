@@ -15,7 +15,7 @@ import numpy.typing as npt
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Pass, Passes, check_choice
-from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulated
+from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulate
 from calibrators.methods.base import Calibrator, Line
 from calibrators.methods.sigmoid import (
     FEWEST_POINTS,
@@ -138,7 +138,7 @@ class Platt(Calibrator):
             totals = np.array([layout.weight]), np.array([layout.positives])
             level = fitted.sigmoid.probability(np.array([layout.last]))
             return CalibrationMap.from_bins(np.empty(0), level, *totals)
-        return (yield from tabulated(layout, fitted.sigmoid, float(self.max_error)))
+        return (yield from tabulate(layout, fitted.sigmoid, float(self.max_error)))
 
     def in_lines(self, *, falling: bool) -> Calibrator:
         """See `Calibrator.in_lines`: a line is two numbers instead of some 30,000 rows."""

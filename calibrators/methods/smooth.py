@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from calibrators.arithmetic.curve import Curve, cells_on, fitted, held_log_odds, places_of
+from calibrators.arithmetic.curve import Curve, cells_on, clipped_log_odds, fit_curve, score_axis
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.passes import Passes
 from calibrators.arithmetic.pointwise import Pointwise
-from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
+from calibrators.arithmetic.tabulate import check_max_error, tabulate_curve
 from calibrators.methods.base import Calibrator
 
 
@@ -80,9 +80,9 @@ class Smooth(Calibrator):
 
     def _passes(self) -> Passes:
         fine: FineCells = yield fine_cells_pass()
-        grid = places_of(fine, self.sampling_rate)
-        cells, shift = cells_on(grid, fine), math.log(self.sampling_rate)
-        self.curve_ = fitted(cells)
-        self.posterior_ = Pointwise(grid, self.curve_, cells, None, shift)
+        axis = score_axis(fine, self.sampling_rate)
+        cells, shift = cells_on(axis, fine), math.log(self.sampling_rate)
+        self.curve_ = fit_curve(cells)
+        self.posterior_ = Pointwise(axis, self.curve_, cells, None, shift)
         knots, log_odds = self.curve_.knots
-        return tabulated_curve(fine, grid, (knots, held_log_odds(log_odds)), shift, float(self.max_error))
+        return tabulate_curve(fine, axis, (knots, clipped_log_odds(log_odds)), shift, float(self.max_error))

@@ -16,7 +16,7 @@ from calibrators.measures.decomposition import chance_error
 from calibrators.measures.predictions import (
     Assessment,
     Predict,
-    side_by_side,
+    share_sweeps,
 )
 from pipeline.evaluate.significance import HIGHER_IS_BETTER, UNSURE, points, significance_facts
 from pipeline.sort.score_table import ScoreTable
@@ -112,7 +112,7 @@ def both_sides(sizes: Sizes, predict: Predict, table: ScoreTable) -> Generator[P
 
     predict : of a map that does not decrease, else ValueError
     """
-    return side_by_side(side_passes(sizes, table, tests=False), side_passes(sizes, table, predict))
+    return share_sweeps(side_passes(sizes, table, tests=False), side_passes(sizes, table, predict))
 
 
 def side_passes(

@@ -24,7 +24,7 @@ from calibrators.measures.engine import (
     groups_of,
     pooled_columns,
 )
-from calibrators.measures.predictions import bin_edges, bins_as_table, measures_of_columns, side_by_side
+from calibrators.measures.predictions import bin_edges, bins_as_table, measures_of_columns, share_sweeps
 from calibrators.measures.spread import Spread, lines, mean_distances
 from pipeline import schema
 from pipeline.evaluate.evaluation import Sizes
@@ -96,7 +96,7 @@ def _blocks_and_cells(points: Points, starts: Integers, some: Any) -> tuple[Bloc
 def _passes(wanted: list[MeasureOptions], bins: int, tests: bool) -> Any:
     """Passes over a segment in several parts."""
     last = replace(wanted[-1], blocks=tests and wanted[-1].odds == 1.0, cells=tests)
-    return side_by_side(*(column_passes(one, bins) for one in (*wanted[:-1], last)))
+    return share_sweeps(*(column_passes(one, bins) for one in (*wanted[:-1], last)))
 
 
 def _measure_large(

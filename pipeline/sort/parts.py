@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels.sums import expansion_of
-from calibrators.arithmetic.passes import Array, Classes, Pass, Points, of_classes
+from calibrators.arithmetic.passes import Array, Classes, Pass, Points, state_of_classes
 from calibrators.arithmetic.pooling import pool_classes
 from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
@@ -72,7 +72,7 @@ def _pooled(bucket: Bucket, classes: Classes) -> tuple[Part, Any]:
     """Make a part of rows without weights from their scores alone, without their points."""
     negatives, positives = bucket.negatives, bucket.positives
     states: dict[Classes, Any] = {} if bucket.pooled is None else {pool_classes: bucket.pooled}
-    state, points = of_classes(classes, negatives, positives, states)
+    state, points = state_of_classes(classes, negatives, positives, states)
     first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
     hits = np.array([float(positives.size)])[: min(1, positives.size)]
     return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
