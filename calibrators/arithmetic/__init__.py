@@ -1,1 +1,1 @@
-"""Points, passes, maps, orders and sums that methods and measures share."""
+"""Points, passes, calibration maps, sorting and exact sums, which methods and measures share."""

@@ -1,4 +1,4 @@
-"""The calibration map: the frozen piecewise-linear function that every fitted calibrator is."""
+"""Calibration map: the immutable piecewise-linear function that every calibrator fits."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _INDEX_BUCKETS_PER_ROW = 8
 _FEWEST_BUCKETS = 1 << 14
 _FEW, _MANY = 1 << 6, 1 << 20
 _BLOCK = 1 << 15
-"""Scores whose temporary arrays stay in the processor's cache."""
+"""Number of scores per block: temporary arrays stay in the processor's cache."""
 _COMPILED = "calibrators._kernels.lookup"
 
 
 def compiled(scores: int) -> bool:
-    """Tell whether so many scores are worth compiled code: its import takes as long as a few million without it."""
+    """Tell whether to use compiled code for so many scores; its import takes as long as a few million scores."""
     return scores >= _MANY or (scores >= _FEW and _COMPILED in sys.modules)
 
 
 class Interval(NamedTuple):
-    """Lowest and highest probability of each row of a map; float64 arrays, shape (rows,), lower <= upper."""
+    """Interval of the probability in each row of a map; float64 arrays, shape (rows,), lower <= upper."""
 
     lower: Array
     upper: Array
 
     def at(self, score_hi: Array, scores: Array) -> tuple[Array, Array]:
-        """Return for each score the interval of its row; NaN for NaN. score_hi : of the rows."""
+        """Return for each score the interval of its row; NaN for NaN. score_hi : upper edges of the rows."""
         row = np.searchsorted(score_hi[:-1], scores, side="right")
         missing = np.isnan(scores)
         lower, upper = (np.where(missing, np.nan, column[row]) for column in self)
@@ -44,9 +44,9 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CalibrationMap:
-    """A map from score to probability, row by row: p = prob_lo + slope * (score - anchor).
+    """Piecewise-linear map from score to probability. In each row, p = prob_lo + slope * (score - anchor).
 
-    Row i holds for score_lo[i] <= score < score_hi[i]; the rows cover the line from -inf to +inf, no gaps.
+    Row i applies for score_lo[i] <= score < score_hi[i]; the rows cover all scores from -inf to +inf without gaps.
     Values lie in [0, 1] for every score, also after rounding, so that no reader of the table has to clip.
 
     Parameters
@@ -54,9 +54,9 @@ class CalibrationMap:
     score_lo, score_hi : float64 arrays, shape (rows,)
         Ascending; score_hi[i] == score_lo[i + 1], first -inf, last +inf.
     prob_lo, slope, anchor : float64 arrays, shape (rows,), finite
-        Constant rows have slope 0 (and an anchor of no consequence).
+        Constant rows have slope 0; their anchor has no effect.
     weight, positives : float64 arrays, shape (rows,)
-        Of the calibration data whose scores lie in the row: they add up to the totals of the data.
+        Weight and positives of the calibration data in each row; they add up to the totals of the data.
     """
 
     score_lo: Array
@@ -78,7 +78,7 @@ class CalibrationMap:
             raise ValueError(f"not a calibration map: {self.problem()}")
 
     def problem(self) -> str | None:
-        """Describe the fault of the rows, or return None. O(rows)."""
+        """Describe what is wrong with the rows; return None if they are valid. O(rows)."""
         rows = self.score_lo.size
         columns = [getattr(self, name) for name in self.__dataclass_fields__]
         if rows == 0 or any(c.shape != (rows,) for c in columns):
@@ -97,7 +97,7 @@ class CalibrationMap:
         return None
 
     def ends(self) -> tuple[Array, Array]:
-        """The values at the first and the last score of each row, as `predict` computes them."""
+        """Return the values at the first and the last score of each row, as `predict` computes them."""
         return self._ends
 
     @cached_property
@@ -118,9 +118,7 @@ class CalibrationMap:
 
     @cached_property
     def _index(self) -> tuple[Any, ...]:
-        """The rows as the compiled look-up takes them, and an index on the bits of the score: constant time a score,
-        whatever the number of rows.
-        """
+        """Rows in the layout of the compiled look-up, and an index on ordinals of scores for constant-time search."""
         rows = np.column_stack([self.score_hi, self.prob_lo, self.slope, self.anchor])
         rows[-1, 0] = np.nan
         bits = ordinals(self.score_hi[:-1])
@@ -141,17 +139,17 @@ class CalibrationMap:
     def predict(self, scores: npt.ArrayLike) -> Any: ...
 
     def predict(self, scores: Any) -> Any:
-        """Probabilities in [0, 1] of scores of any shape. O(1) a score.
+        """Return the probabilities of scores of any shape. O(1) per score.
 
         Parameters
         ----------
         scores : a number, or an array-like of numbers of any shape
-            Infinite ones have probabilities as others have; NaN has the probability NaN.
+            May be infinite. NaN has the probability NaN.
 
         Returns
         -------
         float64, or float64 array
-            A number for a number; otherwise an array of the scores' shape.
+            Probabilities in [0, 1]. A number for a number; otherwise an array of the scores' shape.
         """
         if isinstance(scores, float):
             return self._predict_one(float(scores))
@@ -169,12 +167,12 @@ class CalibrationMap:
 
     @cached_property
     def _views(self) -> tuple[memoryview, ...]:
-        """Edges and rows, whose items are Python's own floats."""
+        """Edges and rows as memory views, whose items are Python floats."""
         columns: tuple[Any, ...] = (self.score_hi[:-1], self.prob_lo, self.slope, self.anchor)
         return tuple(memoryview(column) for column in columns)
 
     def _predict_one(self, score: float) -> float:
-        """The same of one score, without arrays."""
+        """Do `predict` for one score, without arrays."""
         if score != score:
             return score
         edges, prob_lo, slope, anchor = self._views
@@ -185,12 +183,12 @@ class CalibrationMap:
         return np.float64(p)
 
     def _predict_without_kernels(self, scores: Array) -> Array:
-        """The same without compiled code. O(log rows) a score."""
+        """Do `predict` without compiled code. O(log rows) per score."""
         j = np.searchsorted(self.score_hi[:-1], scores, side="right")
         return line(scores, self.prob_lo[j], self.slope[j], self.anchor[j])
 
     def predict_ascending(self, scores: Array) -> Array:
-        """The same of ascending scores. O(n + rows), some times as fast.
+        """Do `predict` for ascending scores, several times as fast. O(n + rows).
 
         Parameters
         ----------
@@ -221,7 +219,7 @@ class CalibrationMap:
     def from_blocks(
         cls, first: Array, last: Array, level: Array, weight: Array, positives: Array
     ) -> CalibrationMap:
-        """Constant on each block's [first, last] and linear in the gap to the next block.
+        """Make a map that is constant on each block's [first, last] and linear in the gap to the next block.
 
         Parameters
         ----------
@@ -235,8 +233,8 @@ class CalibrationMap:
 
         Notes
         -----
-        The slope of a gap is rounded towards zero until the value at the last score of the gap does not pass
-        the next level: so the map is monotone where the levels are, in floating point too. A gap too narrow
+        The slope of a gap is rounded towards zero until the value at the last score of the gap does not exceed
+        the next level. So the map is monotone if the levels are, also in floating point. A gap too narrow
         (or too wide) for a finite slope becomes a step at the next block.
         """
         blocks = np.stack([first, last, weight, positives])
@@ -244,7 +242,7 @@ class CalibrationMap:
 
     @classmethod
     def from_bins(cls, edges: Array, level: Array, weight: Array, positives: Array) -> CalibrationMap:
-        """Steps: bin i holds for edges[i - 1] <= score < edges[i]; the outer bins reach to infinity.
+        """Make a step function: bin i is edges[i - 1] <= score < edges[i]; the outer bins are unbounded.
 
         Parameters
         ----------
@@ -263,14 +261,14 @@ class CalibrationMap:
 
     @classmethod
     def from_knots(cls, scores: Array, levels: Array, weight: Array, positives: Array) -> CalibrationMap:
-        """Linear between knots and constant outside.
+        """Make a map that is linear between knots and constant outside.
 
         Parameters
         ----------
         scores : float64 array, shape (knots,), strictly ascending
         levels : float64 array, shape (knots,), probabilities in [0, 1]
         weight, positives : float64 arrays, shape (knots + 1,)
-            Of the rows (-inf, scores[0]), the intervals between knots, and [scores[-1], inf).
+            Sums of the rows (-inf, scores[0]), of the intervals between knots, and of [scores[-1], inf).
 
         Returns
         -------
@@ -292,10 +290,11 @@ class CalibrationMap:
 def maps_of_blocks(
     blocks: Array, level: Array, sizes: npt.NDArray[np.int64]
 ) -> tuple[list[Array], npt.NDArray[np.int64]]:
-    """The columns of `CalibrationMap.from_blocks` of many groups, and the rows of each group.
+    """Return the columns of `CalibrationMap.from_blocks` for many groups, and the number of rows of each group.
 
     blocks : float64 array, shape (4, blocks): first, last, weight, positives, group after group
-    level : float64 array, shape (blocks,). sizes : int64 array, shape (groups,), >= 1: blocks of each
+    level : float64 array, shape (blocks,)
+    sizes : int64 array, shape (groups,), >= 1: number of blocks of each group
     """
     first, last, weight, positives = blocks
     ends = np.cumsum(sizes) - 1
@@ -305,7 +304,7 @@ def maps_of_blocks(
     above = below + 1
     with np.errstate(over="ignore"):
         edge = np.nextafter(last[below], np.inf)
-    # Each block has a row, and a second one for the gap behind it.
+    # Each block has a row, and another one for the gap above it.
     keep = np.zeros((first.size, 2), bool)
     keep[:, 0] = True
     keep[below, 1] = edge < first[above]
@@ -332,9 +331,9 @@ def line(scores: Array, prob_lo: Array, slope: Array, anchor: Array) -> Array:
 
 
 def midpoints(below: Array, above: Array) -> Array:
-    """Bin edges between neighbouring scores below < above: the midpoint, never equal to `below`.
+    """Return bin edges between neighbouring scores below < above: the midpoint, or `above` if it equals `below`.
 
-    Midpoints of neighbouring doubles may round down to `below`, which would put it into the upper bin.
+    The midpoint of neighbouring doubles may round down to `below`, which would then be in the upper bin.
     """
     with np.errstate(over="ignore"):
         middle = below + (above - below) / 2
@@ -343,7 +342,7 @@ def midpoints(below: Array, above: Array) -> Array:
 
 
 def gap_slopes(first: Array, last: Array, first_level: Array, last_level: Array) -> Array:
-    """Slopes of the lines (left, level_left) to (right, level_right) that never pass level_right."""
+    """Return slopes of the lines from (first, first_level) to (last, last_level) that do not pass last_level."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         slope = (last_level - first_level) / (last - first)
         slope = np.where(np.isfinite(slope), slope, 0.0)

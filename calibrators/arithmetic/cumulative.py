@@ -1,7 +1,7 @@
-"""Cumulative counts over points in parts: where equal-frequency edges fall, and what lies between edges.
+"""Cumulative counts over points in parts: edges of equal-frequency bins, and the counts of bins.
 
-A first pass (`layout_pass`) tells what precedes each part, exactly; later passes start from that and see their
-part alone. Sums are exact until they are rounded once, so no cut between parts can move an edge or a count.
+A first pass (`layout_pass`) computes the exact sums before each part; later passes start from these and read only
+their part. Sums are exact until they are rounded once, so edges and counts do not depend on the division into parts.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _SUMMABLE = 1e290
 
 
 def summable(values: Array) -> Array:
-    """Values that are too large to be added up become NaN, so that no sum overflows in some grouping only."""
+    """Replace values that are too large to add up by NaN, so that overflow does not depend on the grouping."""
     large = np.abs(values) > _SUMMABLE
     return np.where(large, np.nan, values) if large.any() else values
 
 
 def point_moments(points: Points) -> Array:
-    """Weight times score; NaN where too large to be added up."""
+    """Return weight times score; NaN if it is too large to add up."""
     with np.errstate(over="ignore"):
         return summable(points.weight * points.score)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The parts of the points, in ascending order, and what precedes each.
+    """Parts of the points in ascending order, with the sums before each part.
 
     Attributes
     ----------
     first : float64 array, shape (parts,): the first score of each part
-    last : float: the last score of all
-    n_points : int: distinct scores in all parts
-    weight, weight_low, positives, positives_low : float: totals as double-doubles, correctly rounded + rest
-    weight_before, positives_before : tuples of float64 arrays, one a part: exact sums as expansions
+    last : float: the highest score
+    n_points : int: number of distinct scores
+    weight, weight_low, positives, positives_low : float: totals as double-doubles with a correctly rounded high part
+    weight_before, positives_before : tuples of float64 arrays, one per part: exact sums before the part as expansions
     """
 
     first: Array
@@ -61,7 +61,7 @@ class Layout:
     positives_before: tuple[Array, ...]
 
     def part_of(self, points: Points) -> int:
-        """The index of the part that these points are."""
+        """Return the index of the part with these points."""
         return int(np.searchsorted(self.first, points.score[0]))
 
     @property
@@ -70,14 +70,14 @@ class Layout:
         return bool(self.first[0] >= 0 and self.last <= 1)
 
     def check_probabilities(self, method: str, advice: str = "put margins through the sigmoid first") -> None:
-        """Raise ValueError unless all scores lie in [0, 1], as somebody expects."""
+        """Raise ValueError unless all scores lie in [0, 1], as `method` expects."""
         if not self.probabilities:
             raise ValueError(
                 f"scores: {method} expected numbers in [0, 1], found them from {self.first[0]} to {self.last}: {advice}"
             )
 
     def score_after(self, part: int) -> float:
-        """The first score after the part; infinite after the last."""
+        """Return the first score after the part; infinity after the last part."""
         return float(self.first[part + 1]) if part + 1 < self.first.size else np.inf
 
 
@@ -91,11 +91,11 @@ class Counts(NamedTuple):
 
 
 class Cuts(NamedTuple):
-    """Places between neighbouring points, ascending, with the cumulative counts up to there.
+    """Cuts between neighbouring points, ascending, with cumulative counts.
 
     Attributes
     ----------
-    below, above : float64 arrays, shape (cuts,): the scores on both sides
+    below, above : float64 arrays, shape (cuts,): the scores on both sides of each cut
     counts : Counts of all points up to and including `below`
     """
 
@@ -105,12 +105,12 @@ class Cuts(NamedTuple):
 
     @property
     def edges(self) -> Array:
-        """Bin edges: midpoints of the gaps, upper bin closed below."""
+        """Bin edges: midpoints of the gaps; a score at an edge is in the upper bin."""
         return midpoints(self.below, self.above)
 
 
 def layout_pass() -> Pass:
-    """The pass that yields the `Layout`. State: four short arrays a part."""
+    """Return the pass that yields the `Layout`. The state of a part is a few short arrays."""
     return Pass(chunk=part_totals, combine=layout_of)
 
 
@@ -118,7 +118,7 @@ PartTotals = tuple[float, float, int, Array, Array]
 
 
 def part_totals(points: Points) -> PartTotals:
-    """First and last score, number of points, and the exact sums of weight and positives as expansions."""
+    """Return first and last score, number of points, and the exact sums of weight and positives as expansions."""
     return (
         float(points.score[0]),
         float(points.score[-1]),
@@ -129,7 +129,7 @@ def part_totals(points: Points) -> PartTotals:
 
 
 def layout_of(parts: list[PartTotals]) -> Layout:
-    """The layout of parts in ascending order."""
+    """Return the layout of parts in ascending order."""
     weight_before = running_sums([part[3] for part in parts])
     positives_before = running_sums([part[4] for part in parts])
     weight, weight_low = _double_double(weight_before[-1])
@@ -148,7 +148,7 @@ def layout_of(parts: list[PartTotals]) -> Layout:
 
 
 def running_sums(parts: list[Array]) -> list[Array]:
-    """The exact sums before each part, and of all, as expansions. parts : of each its sum."""
+    """Return the exact sums before each part and the total, as expansions. parts : the sum of each part."""
     running = [np.empty(0)]
     for part in parts:
         running.append(expansion_of(np.concatenate([running[-1], part])))
@@ -161,22 +161,23 @@ def _double_double(expansion: Array) -> tuple[float, float]:
 
 
 def equal_frequency_targets(total: float, bins: int) -> Array:
-    """The cumulative weights at which equal-frequency bins end, but the last: total j / bins, ascending."""
+    """Return the cumulative weights at the ends of equal-frequency bins except the last: total j / bins, ascending."""
     return total * np.arange(1, bins) / bins
 
 
 def cuts_pass(layout: Layout, targets: Array, *, balanced: bool = False) -> Pass:
-    """The pass that yields the `Cuts` after the first points whose place reaches each target.
+    """Return the pass that yields the `Cuts` after the first point whose position reaches each target.
 
-    A cut that would fall into a tie thus moves past it. Cuts that coincide are one, and a cut that leaves no
-    weight above it is none, so every bin between cuts has a weight > 0.
+    So a cut never divides a tie. Equal cuts are merged and cuts without weight above them are dropped, so every bin
+    between cuts has a weight > 0. O(points + targets).
 
-    targets : float64 array, ascending: cumulative weights, or shares. balanced : see `places`. O(points + targets).
+    targets : float64 array, ascending: cumulative weights; shares if `balanced`
+    balanced : see `cut_positions`
     """
     before = [_rounded_sums(expansions) for expansions in (layout.weight_before, layout.positives_before)]
     starts = np.maximum.accumulate(cut_positions(layout, *before, balanced=balanced))
     targets = targets[targets < (1.0 if balanced else layout.weight)]
-    # A target lies in the last part that starts below it.
+    # A target is in the last part that starts below it.
     parts = np.unique(np.searchsorted(starts, targets, side="left") - 1)
     return Pass(
         chunk=partial(_cuts_in_part, layout, targets, balanced),
@@ -200,10 +201,11 @@ def _cuts_in_part(layout: Layout, targets: Array, balanced: bool, points: Points
 
 
 def cut_positions(layout: Layout, weight: Array, positives: Array, *, balanced: bool) -> Array:
-    """Places that targets of cuts are compared with, of correctly rounded cumulative sums: the weight, as a rule.
+    """Return the positions that are compared with the targets of cuts: by default, the cumulative weight.
 
-    balanced : the mean of the shares of weight and of the rarer label instead, so that half of the cuts follow the
-        rows, and half the label that there is little of
+    weight, positives : correctly rounded cumulative sums
+    balanced : use the mean of the cumulative shares of the weight and of the rarer label instead, so that half of the
+        cuts follow the rows and half the rarer label
     """
     if not balanced:
         return weight
@@ -215,19 +217,19 @@ def cut_positions(layout: Layout, weight: Array, positives: Array, *, balanced: 
 
 
 def cut_positions_in_part(layout: Layout, points: Points, *, balanced: bool) -> tuple[float, Array]:
-    """`places` before a part, and at each of its points; ascending."""
+    """Return the `cut_positions` before a part and at each of its points; ascending."""
     part = layout.part_of(points)
     before = layout.weight_before[part], layout.positives_before[part]
     weight = sums.prefix_sums(points.weight, before[0])
     positives = sums.prefix_sums(points.positives, before[1]) if balanced else weight
     start = cut_positions(layout, *(_rounded_sums([expansion]) for expansion in before), balanced=balanced)[0]
     positions = cut_positions(layout, weight, positives, balanced=balanced)
-    # Sums of weights are rounded before they are taken from each other.
+    # Rounded sums of weights are subtracted, so the positions may not ascend without this.
     return float(start), np.maximum.accumulate(np.maximum(positions, start))
 
 
 def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
-    """The cuts after the given points of a part; none where nothing of weight follows. index : ascending."""
+    """Return the cuts after the given points of a part, except cuts without weight above. index : ascending."""
     part = layout.part_of(points)
     counts = counts_at(layout, part, points, index + 1)
     above = points.score[np.minimum(index + 1, points.score.size - 1)]
@@ -245,7 +247,7 @@ def _join_cuts(parts: list[Cuts]) -> Cuts:
 
 
 def counts_below_pass(layout: Layout, edges: Array) -> Pass:
-    """The pass that yields the cumulative `Counts` of the points with score < edge, for ascending edges."""
+    """Return the pass that yields the cumulative `Counts` of the points with score < edge, for ascending edges."""
     parts = np.unique(np.maximum(np.searchsorted(layout.first, edges, side="left") - 1, 0))
     return Pass(
         chunk=partial(_counts_below_in_part, layout, edges),
@@ -262,30 +264,30 @@ def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Count
 
 
 def counts_at(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
-    """The cumulative counts of a part's first points, so many each. stops : ascending."""
+    """Return the cumulative counts up to the first `stops` points of a part. stops : ascending."""
     weight = sums.sums_through(points.weight, layout.weight_before[part], stops)
     positives = sums.sums_through(points.positives, layout.positives_before[part], stops)
     return Counts(*weight, *positives)
 
 
 def gather_pass() -> Pass:
-    """The pass that yields the points themselves: for few of them."""
+    """Return the pass that yields the points themselves, for small numbers of points."""
     return Pass(chunk=Points._make, combine=join_points)
 
 
 def join_points(parts: list[Points]) -> Points:
-    """The points of parts one after another."""
+    """Concatenate the points of parts."""
     return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def join_counts(parts: list[Counts]) -> Counts:
-    """The counts of parts one after another."""
+    """Concatenate the counts of parts."""
     nothing = Counts(*(np.empty(0) for _ in Counts._fields))
     return Counts(*(np.concatenate(column) for column in zip(nothing, *parts, strict=True)))
 
 
 def bin_counts(layout: Layout, counts: Counts) -> tuple[Array, Array]:
-    """Weight and positives of the bins between cumulative counts: shape (edges + 1,), positives <= weight."""
+    """Return weight and positives of the bins between cumulative counts: shape (edges + 1,), positives <= weight."""
     weight = _differences(counts.weight, counts.weight_low, layout.weight, layout.weight_low)
     positives = _differences(counts.positives, counts.positives_low, layout.positives, layout.positives_low)
     return weight, np.minimum(positives, weight)

@@ -1,7 +1,7 @@
-"""A smooth curve of log-odds along the score: its posterior, given cells of the observations.
+"""Posterior of a smooth curve of log-odds as a function of the score, given cells of the observations.
 
-The curve's prior mean is the score itself. Its terms are a shift and a stretch of the score's log-odds, the term of
-beta calibration, and cosines of the rank; their prior variances are not chosen but averaged over by evidence.
+The curve's prior mean is the score itself. Its terms are the shift and slope of the score's log-odds, the term of
+beta calibration, and cosines of the rank. The posterior is averaged over their prior variances, weighted by evidence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calibrators.arithmetic.log_odds import log_odds as log_odds_within
 from calibrators.arithmetic.passes import Array
 
 COARSE = 800
-"""Cells at most that the curve is fitted to."""
+"""Largest number of cells to which the curve is fitted."""
 
 TERMS = 64
 TAUS = (3.0, 1.0, 0.3, 0.1, 0.03)
@@ -28,18 +28,18 @@ ORDERS = (1, 2)
 SIGMAS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _LINE = 3
 _LINE_SPREADS = np.array([0.5, 0.5, 1.0])
-"""Spreads of span, certainty and shift, in units of tau."""
+"""Prior standard deviations of slope, certainty and shift, in units of tau."""
 
 LOW, HIGH = 1e-300, 1.0 - 2.0**-53
 LEAST = 1e-12
-"""Least distance of a probability from 0 and from 1."""
+"""Smallest distance of a probability from 0 and from 1."""
 
 _CERTAIN = 1e-3
 _LIGHT = 1e-9
 _STEP = 0.25
 _ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-4
 _FARTHEST = 1e15
-_QUARTILES = 1.3489795003921634  # of a normal distribution, from the lower to the upper one
+_QUARTILES = 1.3489795003921634  # interquartile range of the standard normal distribution
 _LARGEST = 1.7e308
 
 
@@ -47,27 +47,27 @@ expit = logistic
 
 
 def log_odds(probability: Array) -> Array:
-    """Log p - log(1 - p) of probabilities held in [1e-300, 1 - 2**-53]."""
+    """Return log p - log(1 - p) of probabilities clipped to [1e-300, 1 - 2**-53]."""
     return log_odds_within(np.clip(probability, LOW, HIGH))
 
 
 def clipped_log_odds(f: Array) -> Array:
-    """Log-odds held to those of probabilities in [1e-12, 1 - 1e-12]."""
+    """Clip log-odds to those of probabilities in [1e-12, 1 - 1e-12]."""
     low = float(log_odds(np.array([LEAST]))[0])
     return np.asarray(np.clip(f, low, -low))
 
 
-# Scores as places on a line
+# Score axis and cells
 
 
 @dataclass(frozen=True)
 class ScoreAxis:
-    """Scores on the axis on which the curve is a line: their log-odds; standardised margins.
+    """Axis of the curve: log-odds of scores that are probabilities, or standardised margins.
 
     Attributes
     ----------
-    margins : whether scores are margins
-    centre, spread : of margins; of probabilities the shift of the log-odds, and 1
+    margins : whether the scores are margins
+    centre, spread : centre and scale of margins; for probabilities, the shift of the log-odds and 1
     """
 
     margins: bool
@@ -75,7 +75,7 @@ class ScoreAxis:
     spread: float
 
     def positions(self, scores: Array) -> Array:
-        """Scores to places, ascending where they are."""
+        """Convert scores to positions; monotone."""
         if not self.margins:
             return log_odds(scores) - self.centre
         # Halves, because differences may overflow.
@@ -84,7 +84,7 @@ class ScoreAxis:
         return np.clip(positions, -_FARTHEST, _FARTHEST)
 
     def scores(self, positions: Array) -> Array:
-        """Places to scores."""
+        """Convert positions to scores."""
         if not self.margins:
             return expit(positions + self.centre)
         with np.errstate(over="ignore"):
@@ -92,9 +92,9 @@ class ScoreAxis:
 
 
 def score_axis(cells: FineCells, rate: float) -> ScoreAxis:
-    """The line for these cells; rate : see `Calibrator.sampling_rate`.
+    """Return the axis for these cells. rate : see `Calibrator.sampling_rate`.
 
-    Probabilities are those of all rows: among the rows that there are, the odds are 1 / rate times as high.
+    Scores that are probabilities refer to all rows; the odds among the existing rows are 1 / rate times as high.
     """
     if cells.first[0] >= 0 and cells.last[-1] <= 1:
         return ScoreAxis(False, math.log(rate), 1.0)
@@ -114,11 +114,11 @@ def score_axis(cells: FineCells, rate: float) -> ScoreAxis:
 
 
 class Cells(NamedTuple):
-    """Cells on the line; float64 arrays, shape (cells,), ascending.
+    """Cells on the score axis; float64 arrays, shape (cells,), ascending.
 
-    place, held : the mean places of the observations, as they are and held within what so many can verify
+    position, clipped : mean position of the observations, and the position clipped by `_most`
     weight, positives : sums
-    step, rank : how much of either label lies in the cell, and below its middle: the means of the two shares
+    step, rank : share of the labels in the cell and below its middle: the mean of the shares of both labels
     """
 
     position: Array
@@ -130,7 +130,7 @@ class Cells(NamedTuple):
 
 
 def cells_on(axis: ScoreAxis, fine: FineCells) -> Cells:
-    """Fine cells on the line: each at the middle of the places of its first and last score."""
+    """Convert fine cells to cells, each at the middle of the positions of its first and last score."""
     position = axis.positions(fine.first)
     wide = fine.last > fine.first
     position[wide] = position[wide] / 2 + axis.positions(fine.last[wide]) / 2
@@ -140,13 +140,13 @@ def cells_on(axis: ScoreAxis, fine: FineCells) -> Cells:
 
 
 def with_counts(cells: Cells, weight: Array, positives: Array) -> Cells:
-    """The cells that hold some of other cells' observations, where they hold any."""
+    """Return the nonempty cells with the counts of a part of the observations. weight, positives : of each cell."""
     nonempty = weight > 0
     return _ranked(cells.position[nonempty], cells.clipped[nonempty], weight[nonempty], positives[nonempty])
 
 
 def _most(weight: Array) -> float:
-    """Log-odds beyond which so many observations cannot verify any."""
+    """Return the largest log-odds, in absolute value, that so many observations can verify."""
     return max(1.0, math.log(max(float(weight.sum()), 1.0)))
 
 
@@ -163,13 +163,13 @@ def _ranked(position: Array, clipped: Array, weight: Array, positives: Array) ->
 
 
 def merge_cells(cells: Cells, most: int) -> Cells:
-    """Pool into at most so many cells, of nearly equal steps in rank."""
+    """Merge cells to at most `most` cells with nearly equal steps in rank."""
     if cells.position.size <= most:
         return cells
     at = np.minimum((cells.rank * most).astype(np.int64), most - 1)
     at = np.cumsum(np.diff(at, prepend=at[0]) > 0)
     mass, step = (np.bincount(at, c).astype(np.float64) for c in (cells.weight, cells.step))
-    # Where ranks are rounded away, their plain mean.
+    # If the steps are rounded to 0, use the unweighted mean of the ranks.
     count = np.bincount(at)
     rank = np.where(step > 0, np.bincount(at, cells.step * cells.rank), np.bincount(at, cells.rank))
     return Cells(
@@ -186,7 +186,7 @@ def merge_cells(cells: Cells, most: int) -> Cells:
 
 
 class _Prior(NamedTuple):
-    """A prior: tau, order, sigma, and the variances of the terms that it has."""
+    """Prior: its setting (tau, order, sigma), and the variances of its terms."""
 
     setting: tuple[float, float, float]
     variance: Array
@@ -213,7 +213,10 @@ _SUM, _DIFFERENCE = _ORDER[:, np.newaxis] + _ORDER, np.abs(_ORDER[:, np.newaxis]
 
 
 def _table(z: Array, certainty: Array, rank: Array) -> Array:
-    """Columns z, certainty, and cos(pi j rank) for j = 0, ..., 128: twice the terms, for products of any two."""
+    """Return the columns z, certainty, and cos(pi j rank) for j = 0, ..., 128.
+
+    There are twice as many cosines as terms, because a product of two cosines is a sum of two others.
+    """
     out = np.empty((z.size, _LINE + 2 * TERMS))
     out[:, 0], out[:, 1] = z, certainty
     out[:, _LINE - 1 :] = cosines(rank, 2 * TERMS + 1)
@@ -221,7 +224,7 @@ def _table(z: Array, certainty: Array, rank: Array) -> Array:
 
 
 def cosines(u: Array, count: int) -> Array:
-    """Columns cos(pi j u), 0 <= u <= 1, for j = 0, 1, ...; count : > 1."""
+    """Return the columns cos(pi j u), 0 <= u <= 1, for j = 0, ..., count - 1; count > 1."""
     out = np.empty((u.size, count))
     out[:, 0] = 1.0
     out[:, 1] = first = _cosine(u)
@@ -232,7 +235,7 @@ def cosines(u: Array, count: int) -> Array:
 
 
 def _cosine(u: Array) -> Array:
-    """cos(pi u) of 0 <= u <= 1, as the sine of what is left to a right angle."""
+    """Return cos(pi u), 0 <= u <= 1, as sin(pi (1/2 - u)) by its Taylor series."""
     x = math.pi * (0.5 - u)
     square = x * x
     total = np.ones(u.size)
@@ -242,10 +245,10 @@ def _cosine(u: Array) -> Array:
 
 
 class Posterior:
-    """Posterior of the curve's terms, given cells: modes and evidence by Newton's method.
+    """Posterior of the curve's terms, given cells; its modes and evidence are computed by Newton's method.
 
-    offset, weight, positives : float64 arrays, shape (cells,): the prior's mean, and the observations
     table : see `_table`
+    offset, weight, positives : float64 arrays, shape (cells,): prior mean, and the observations
     """
 
     def __init__(self, table: Array, offset: Array, weight: Array, positives: Array) -> None:
@@ -259,9 +262,9 @@ class Posterior:
     def _likelihood(self, theta: Array, into: Array) -> float:
         return float(kernel.likelihood(self.table, theta, *self._cells, into[0], into[1]))
 
-    @np.errstate(over="ignore")  # steps are shortened until there is none
+    @np.errstate(over="ignore")  # steps are halved until nothing overflows
     def mode(self, variance: Array, start: Array) -> tuple[Array, float]:
-        """The mode, and Laplace's log evidence, less a constant; steps are halved until they do no harm."""
+        """Return the mode, and Laplace's log evidence up to a constant; steps that reduce the posterior are halved."""
         theta = start
         value = self._likelihood(theta, self._state) - 0.5 * float((theta * theta / variance).sum())
         if self._zero_value > value:
@@ -286,12 +289,12 @@ class Posterior:
         return theta, value - 0.5 * float(log_of(variance).sum()) - determinant
 
     def factor(self, variance: Array, theta: Array) -> Array:
-        """Cholesky's factor of the inverse of the posterior's covariance at a mode, by Laplace's approximation."""
+        """Return the Cholesky factor of the posterior's inverse covariance at a mode, by Laplace's approximation."""
         self._likelihood(theta, self._state)
         return self._step(variance, theta)[3]
 
     def _step(self, variance: Array, theta: Array) -> tuple[Array, Array, float, Array]:
-        """Gradient, Newton's step, half the logarithm of the second derivatives' determinant, and their factor."""
+        """Return gradient, Newton step, and half the log determinant and the Cholesky factor of the Hessian."""
         size = variance.size
         columns = _LINE if size == _LINE else self.table.shape[1]
         info, miss = self._state
@@ -314,13 +317,14 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of log-odds by place, non-decreasing: linear between knots, constant outside.
+    """Non-decreasing curve of log-odds by position, linear between knots and constant outside.
 
     Attributes
     ----------
-    cells : that it was fitted to
-    thetas : float64 array, shape (priors, terms): the modes; 0 of what a prior does not have
-    share : float64 array, shape (priors,): of each prior, by evidence
+    cells : cells to which it was fitted
+    most : largest absolute log-odds, see `_most`
+    thetas : float64 array, shape (priors, terms): the modes; 0 for terms that a prior does not have
+    share : float64 array, shape (priors,): posterior probability of each prior, by evidence
     """
 
     cells: Cells
@@ -338,13 +342,13 @@ class Curve:
         ) / total
 
     def table(self, clipped: Array, rank: Array) -> Array:
-        """The terms at places, and cosines beyond them: see `_table`."""
+        """Return the columns of `_table` at positions."""
         m, k = self._centres
         return _table(clipped - m, _certainties(clipped) - k, rank)
 
     @cached_property
     def _knots(self) -> tuple[Array, Array, Array, slice]:
-        """Places of the knots, those held, their basis, and which of them are cells."""
+        """Positions of the knots, clipped positions, the terms there, and the slice of knots at cells."""
         cells = self.cells
         low = _tail(-self.most, cells.position[0])
         high = -_tail(-self.most, -cells.position[-1])[::-1]
@@ -359,7 +363,7 @@ class Curve:
 
     @cached_property
     def knots(self) -> tuple[Array, Array]:
-        """Places, strictly ascending, and the curve's log-odds there."""
+        """Strictly ascending positions, and the curve's log-odds there."""
         position, clipped, basis, _ = self._knots
         odds = clipped + _times(basis, _averaged(self.share, self.thetas))
         distinct = np.append(True, np.diff(position) > 0)
@@ -367,7 +371,7 @@ class Curve:
 
     @cached_property
     def _weights(self) -> Array:
-        """Weights of the knots, where they are made to rise: information."""
+        """Weights of the knots in isotonic regression: the cells' information."""
         position, clipped, basis, inner = self._knots
         p = expit((clipped + _times(basis, _averaged(self.share, self.thetas)))[inner])
         weight = np.full(position.size, _LIGHT)
@@ -375,19 +379,23 @@ class Curve:
         return weight
 
     def at(self, position: Array) -> Array:
-        """The curve's log-odds at places."""
+        """Return the curve's log-odds at positions."""
         return np.interp(position, *self.knots)
 
     def averages(self) -> dict[str, float]:
-        """Means of the priors' settings, by evidence: scales of line and bends, and the bends' order."""
+        """Return posterior means of the priors' settings: scales of line and cosines, and order of the cosines."""
         settings = np.array([prior.setting for prior in _PRIORS])
         tau, order, sigma = (float(x) for x in (self.share[:, np.newaxis] * settings).sum(axis=0))
         return {"tau": tau, "order": order, "sigma": sigma}
 
     def draws(self, normal: Array) -> tuple[Array, Array]:
-        """Draws from the posterior: places of the knots, and log-odds there, shape (draws, knots), non-decreasing.
+        """Draw from the posterior.
 
-        normal : float64 array, shape (draws, terms): numbers drawn from the standard normal distribution
+        normal : float64 array, shape (draws, terms): draws from the standard normal distribution
+
+        Returns
+        -------
+        positions of the knots, and non-decreasing log-odds there, shape (draws, knots)
         """
         position, clipped, basis, _ = self._knots
         posterior, count = _posterior(self), len(normal)
@@ -415,7 +423,7 @@ def _posterior(curve: Curve) -> Posterior:
 
 
 def fit_curve(cells: Cells, start_curve: Curve | None = None) -> Curve:
-    """The curve of cells. like : a curve at whose modes the search for these begins."""
+    """Fit the curve to cells. start_curve : curve whose modes are the initial values."""
     most = _most(cells.weight) if start_curve is None else start_curve.most
     thetas = np.zeros((len(_PRIORS), _LINE + TERMS))
     curve = Curve(merge_cells(cells, COARSE), most, thetas, np.empty(0))
@@ -435,7 +443,7 @@ def fit_curve(cells: Cells, start_curve: Curve | None = None) -> Curve:
 
 
 def _tail(farthest: float, end: float) -> Array:
-    """Places from the farthest one that the curve knows of to the end of the cells; none where these reach it."""
+    """Return evenly spaced positions from `farthest` to `end`, the end of the cells; none if end <= farthest."""
     if end <= farthest:
         return np.empty(0)
     count = math.ceil((end - farthest) / _STEP)
@@ -443,7 +451,7 @@ def _tail(farthest: float, end: float) -> Array:
 
 
 def _certainties(clipped: Array) -> Array:
-    """Log sigma(z) + log sigma(-z)."""
+    """Return log sigma(z) + log sigma(-z)."""
     return -(np.abs(clipped) + 2.0 * log_of(1.0 + exp_of_negative(-np.abs(clipped))))
 
 

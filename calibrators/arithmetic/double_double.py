@@ -1,4 +1,4 @@
-"""Double-doubles as arrays: each number is the unevaluated sum of two doubles, with about 106 bits."""
+"""Arrays of double-doubles: each number is the unevaluated sum of two doubles, with about 106 bits."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from calibrators._kernels import sums
 
 Array = npt.NDArray[np.float64]
 
-# The bodies of the compiled functions, which numpy's arrays suit as well.
+# The uncompiled functions, which also take numpy arrays.
 two_sum, two_product = (getattr(f, "py_func", f) for f in (sums.two_sum, sums.two_product))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Numbers `high + low`, arrays of one shape; high is the nearest double."""
+    """Double-doubles `high + low`, arrays of one shape; high is the nearest double."""
 
     high: Any
     low: Any
 
     @classmethod
     def of(cls, value: Any) -> Pair:
-        """A double as a pair."""
+        """Convert doubles to double-doubles."""
         return cls(value, value * 0.0)
 
     @classmethod
     def sum(cls, high: Any, low: Any) -> Pair:
-        """The sum of two doubles."""
+        """Return the exact sum of two doubles."""
         return cls(*two_sum(high, low))
 
     def __add__(self, other: Pair) -> Pair:
@@ -46,7 +46,7 @@ class Pair:
         return self + -other
 
     def __mul__(self, other: Pair | Any) -> Pair:
-        """The product with pairs, or with doubles."""
+        """Multiply by double-doubles or by doubles."""
         if not isinstance(other, Pair):
             p, e = two_product(self.high, other)
             return Pair(*two_sum(p, e + self.low * other))
@@ -57,22 +57,23 @@ class Pair:
         return Pair(self.high[index], self.low[index])
 
     def running(self) -> Pair:
-        """Sums along the first axis: of all before each, and of all; so one more."""
+        """Return cumulative sums along the first axis, starting with 0: one more than there are numbers."""
         partial = [self[0] * 0.0]
         for i in range(len(self.high)):
             partial.append(partial[-1] + self[i])
         return Pair(np.stack([f.high for f in partial]), np.stack([f.low for f in partial]))
 
     def total(self) -> Pair:
-        """The sum along the first axis."""
+        """Return the sum along the first axis."""
         return self.running()[-1]
 
 
 def sums_of_runs(values: Array, starts: npt.NDArray[np.int64]) -> Array:
-    """The sums of runs of values, to the last bit or nearly: leading parts of a run's values add up exactly.
+    """Return the sums of runs of values, exact to about the last bit.
 
-    starts : where each run begins, and the end; none is empty. Rump, Ogita and Oishi (2008), "Accurate floating-point
-    summation".
+    The leading bits of a run's values add up exactly (Rump, Ogita and Oishi 2008, "Accurate floating-point summation").
+
+    starts : start of each run, and the end; no run is empty
     """
     if starts.size < 2:
         return np.empty(0)
@@ -85,9 +86,9 @@ def sums_of_runs(values: Array, starts: npt.NDArray[np.int64]) -> Array:
 
 
 def twelve_digits(values: npt.ArrayLike) -> Array:
-    """Numbers rounded to 12 significant digits, but whole ones: what measures are rounded to, once.
+    """Round numbers except integers to 12 significant digits, as all measures are rounded.
 
-    Sums of double-doubles have some digits more whatever their order, and so measures become the same for all of them.
+    Sums of double-doubles are accurate to more digits in any order, so rounded measures do not depend on the order.
     """
     x = np.asarray(values, dtype=np.float64)
     with np.errstate(all="ignore"):
@@ -99,5 +100,5 @@ def twelve_digits(values: npt.ArrayLike) -> Array:
 
 
 def twelve(value: float) -> float:
-    """One number of `twelve_digits`."""
+    """Round one number to 12 significant digits, see `twelve_digits`."""
     return float(twelve_digits(value))

@@ -1,9 +1,9 @@
-"""Fine cells: a summary of very many points for a curve along the score, made in one pass.
+"""Fine cells: a summary of the points in one pass, to which a curve of the score is fitted.
 
-Points are drawn by their hashes, half by the weight of their positives and half by that of their negatives
-(`calibrators._kernels.drawn_cells`), and the points at both ends are added. A drawn point is a cell; the points between
-two neighbouring ones are another cell. So cells have nearly equal shares of either label, and they are a function of
-the points alone, for any division into parts.
+Points are sampled by their hashes, half of them by the weight of their negatives and half by that of their positives
+(`calibrators._kernels.drawn_cells`), and the points at both ends are added. Each sampled point is a cell, and so are
+the points between two of them. So cells have nearly equal shares of either label and do not depend on the division of
+the points into parts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from calibrators._kernels import sums
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
 
 DRAWN = 8192
-"""Points at most, for either label."""
+"""Largest number of sampled points for each label."""
 
 ENDS = 256
-"""Points that are cells at either end: beyond the last drawn one scores may be far apart."""
+"""Number of points at either end that are cells, because scores may be far apart beyond the last sampled one."""
 
 _TOLD = 1e-12
-"""Share of all weight that differences of sums can tell."""
+"""Smallest share of the total weight that differences of sums can resolve."""
 
 MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
 _COLUMNS = 6
@@ -39,8 +39,8 @@ Indices = npt.NDArray[np.int64]
 class FineCells(NamedTuple):
     """Neighbouring cells, ascending; float64 arrays, shape (cells,).
 
-    first, last : the scores at which each begins and ends; equal where it is a single point
-    weight, positives : sums, correctly rounded
+    first, last : first and last score of each cell; equal if it is a single point
+    weight, positives : correctly rounded sums
     """
 
     first: Array
@@ -50,23 +50,27 @@ class FineCells(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The cells of a part. Sums: expansions one after another, of these lengths."""
+    """Cells of a part.
+
+    weight, positives : concatenated expansions
+    lengths : numbers of components of the expansions
+    """
 
     first: Array
     last: Array
-    priority: Array  # (2, cells): by negatives and by positives; 0 of what was not drawn
+    priority: Array  # (2, cells): by negatives and by positives; 0 if not sampled
     weight: Array
     positives: Array
     lengths: tuple[Indices, Indices]
 
 
 def fine_cells_pass() -> Pass:
-    """The pass that yields the `FineCells`."""
+    """Return the pass that yields the `FineCells`."""
     return Pass(chunk=_cells_of_points, combine=_join, classes=_cells_of_classes)
 
 
 def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
-    """Cut cells where isotonic blocks of the same observations begin: where the truth jumps a cell would blur it."""
+    """Split cells at the starts of isotonic blocks of the same observations, so that no cell blurs a jump."""
     cell = np.searchsorted(fine.first, blocks.first[1:], side="right") - 1
     inside = np.flatnonzero(blocks.first[1:] > fine.first[cell])
     first = np.concatenate([fine.first, blocks.first[inside + 1]])
@@ -76,14 +80,14 @@ def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
         below = np.concatenate([np.append(0.0, np.cumsum(of_cell)[:-1]), np.cumsum(of_block)[inside]])
         differences.append(np.diff(np.append(below[order], of_cell.sum())))
     cells = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *differences)
-    # Where weights differ by many orders of magnitude the differences are rounding.
+    # If weights differ by many orders of magnitude, the differences are rounding errors.
     if not sums.adds_exactly(fine.weight) and cells.weight.min() < _TOLD * fine.weight.sum():
         return fine
     return cells._replace(positives=np.clip(cells.positives, 0.0, cells.weight))
 
 
 def gathered_bytes(points: int, parts: int) -> float:
-    """Bytes of all parts' states."""
+    """Return the size in bytes of the states of all parts."""
     return 8.0 * (_COLUMNS + 2) * min(2 * points, MOST_CELLS * parts)
 
 
@@ -116,7 +120,7 @@ def _cells_of_classes(negatives: Array, positives: Array) -> tuple[_Part, int]:
     lowest = np.unique(np.concatenate([_first_distinct(column, ENDS) for column in classes]))[:ENDS]
     highest = np.unique(np.concatenate([_first_distinct(column[::-1], ENDS) for column in classes]))[-ENDS:]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), lowest, highest]))
-    # Rows below each mark, and up to it: a gap, a point, a gap, ...
+    # The ends of gaps and points in turn: number of rows below each mark, and up to it.
     bounds = [
         np.column_stack([np.searchsorted(column, marks), np.searchsorted(column, marks, "right")])
         for column in classes
@@ -137,12 +141,17 @@ def _cells_of_classes(negatives: Array, positives: Array) -> tuple[_Part, int]:
 
 
 def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
-    """The points with the highest priorities, `DRAWN` at most: priorities and scores; of equal ones the lower scores.
+    """Sample up to `DRAWN` points with the highest priorities, of ties those with lower scores.
 
-    likely : see `likely_points`. count, weight : of the points or rows that it draws from
+    sample : `candidate_points` or `class_candidates` without the last three arguments
+    count, weight : number and total weight of the points or rows
+
+    Returns
+    -------
+    float64 array, shape (points, 2): priorities and scores
     """
     if count > 4 * DRAWN and weight > 0:
-        # Of weight W, W / t points have a priority above t, unless many share a score: a few more than needed.
+        # Of total weight W, about W / t points have a priority above t, or fewer if many rows share a score.
         least = weight / (1.25 * DRAWN)
         for _ in range(_TRIES):
             candidates, size = sample(least, 2 * DRAWN, salt)
@@ -154,7 +163,7 @@ def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, s
 
 
 def _first_distinct(values: Array, most: int) -> Array:
-    """The first different ones of ascending or descending values, so many at most."""
+    """Return the first distinct values, at most `most`, of ascending or descending values."""
     size = most
     while True:
         prefix = values[:size]
@@ -179,10 +188,10 @@ def _join(parts: list[_Part]) -> FineCells:
     for row in priority:
         sampled = np.flatnonzero(row)
         if sampled.size > DRAWN:
-            # As the heaps of the parts have it: of equal priorities the lower score.
+            # Ties by the lower score, as in `_draw`.
             sampled = sampled[np.lexsort((first[sampled], -row[sampled]))[:DRAWN]]
         marked[sampled] = True
-    # The points at the ends of all are cells of their parts.
+    # The points at both ends of all points are cells of their parts.
     marked[:ENDS] = True
     marked[-ENDS:] = True
     starts = np.flatnonzero(marked | np.append(True, marked[:-1]))

@@ -1,4 +1,4 @@
-"""Hashes of numbers, for draws that depend on nothing else."""
+"""Hashes of integers, for random draws that depend only on the hashed values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Scramble 64-bit numbers: the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
+    """Hash 64-bit integers by the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
     with np.errstate(over="ignore"):
         x = values ^ (values >> np.uint64(30))
         x = x * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""Runs of equal labels: what a path algorithm gathers from the parts of a score table instead of the points."""
+"""Label runs: neighbouring points with equal frequency of positives, which path algorithms gather instead of points."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Array = npt.NDArray[np.float64]
 
 
 class Runs(NamedTuple):
-    """Maximal stretches of neighbouring points with equal frequency of positives.
+    """Label runs: maximal ranges of neighbouring points with equal frequency of positives.
 
-    Frequencies are compared exactly, as quotients of the doubles that the points hold. Labels 0 and 1 with
-    frequency p, in random order, leave about 2 p (1 - p) runs a point.
+    Frequencies are compared exactly, as quotients of the points' doubles. Labels 0 and 1 with
+    frequency p, in random order, form about 2 p (1 - p) runs per point.
 
     Attributes
     ----------
-    first, last : float64 arrays, shape (r,), first[i] <= last[i] < first[i + 1]
-    weight : float64 array, shape (r,), > 0: the sum of the weights, exact before it is rounded once
+    first, last : float64 arrays, shape (r,), first[i] <= last[i] < first[i + 1]: first and last score of each run
+    weight : float64 array, shape (r,), > 0: the exact sum of the weights, rounded once
     positives : float64 array, shape (r,), in [0, weight]: the same for the positive labels
-    moment : float64 array, shape (r,) or, if not asked for, (0,): the same for weight times score
+    moment : float64 array, shape (r,): the same for weight times score; shape (0,) without moments
     """
 
     first: Array
@@ -39,7 +39,11 @@ class Runs(NamedTuple):
 
 
 class Border(NamedTuple):
-    """A run that may go on in the next part: one of its points, and its sums as expansions."""
+    """First or last run of a part, which may continue in the next part.
+
+    weight, positives : of one of its points
+    weight_sum, positives_sum, moment_sum : its sums as expansions
+    """
 
     weight: float
     positives: float
@@ -49,7 +53,7 @@ class Border(NamedTuple):
 
 
 class PartRuns(NamedTuple):
-    """The runs of one part, and the borders its first and last run (perhaps the same) have."""
+    """Runs of one part, and the borders of its first and its last run, which may be the same run."""
 
     runs: Runs
     head: Border
@@ -57,12 +61,12 @@ class PartRuns(NamedTuple):
 
 
 def runs_pass(moments: bool = False) -> Pass:
-    """The pass that gathers `Runs`: 32 bytes a run (40 with moments), plus two borders a part."""
+    """Return the pass that gathers `Runs`: 32 bytes per run (40 with moments), plus two borders per part."""
     return Pass(chunk=partial(part_runs, moments=moments), combine=join_runs)
 
 
 def part_runs(points: Points, moments: bool = False) -> PartRuns:
-    """The runs of a part. O(m) time, O(runs) memory."""
+    """Find the runs of a part. O(m) time, O(runs) memory."""
     score, weight, positives = points
     start = kernel.run_starts(weight, positives)
     end = np.append(start[1:], score.size)
@@ -83,7 +87,7 @@ def part_runs(points: Points, moments: bool = False) -> PartRuns:
 
 
 def class_runs(negatives: Array, positives: Array) -> tuple[PartRuns, int]:
-    """The runs of a part of rows without weights, and the number of distinct scores; see `Pass.classes`."""
+    """Find the runs of a part of rows without weights, and count its distinct scores; see `Pass.classes`."""
     first, last, weight, hits, both = kernel.class_runs(negatives, positives)
     empty = np.empty(0)
 
@@ -96,7 +100,7 @@ def class_runs(negatives: Array, positives: Array) -> tuple[PartRuns, int]:
 
 
 def join_runs(parts: list[PartRuns]) -> Runs:
-    """The runs of the whole: equal to those of all points at once, wherever the parts were cut."""
+    """Join the runs of parts; the result equals the runs of all points at once, for any division into parts."""
     if len(parts) == 1:
         return parts[0].runs
     moments = parts[0].runs.moment.size > 0

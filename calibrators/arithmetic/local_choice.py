@@ -1,9 +1,9 @@
-"""Choice of a curve, or of isotonic regression with it as prior, for each range of scores, by halves of the rows.
+"""Choice between a curve and isotonic regression with the curve as prior, for each range of scores.
 
-Where the truth is smooth the curve is many times better, and where it jumps isotonic regression is; a truth may do
-either in different ranges. The curve, and isotonic regression for which it counts more and less, are fitted to all
-observations and to two halves of them. Each half tests the fits to the other half, in bins along the score, and a
-hidden Markov chain along the bins gives the probability of each in each bin.
+The curve is much better where the truth is smooth, and isotonic regression where it jumps; both can occur in one log.
+The curve, and isotonic regression with the curve as a strong and as a weak prior, are fitted to all observations and to
+two halves of them. The fits to each half are tested on the other half, in bins along the score. A hidden Markov chain
+along the bins gives the probability of each of these states in each bin.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from calibrators.arithmetic.curve import (
 from calibrators.arithmetic.passes import Array
 
 STRENGTHS = (300.0, 30.0)
-"""Information that the curve counts for as the prior of isotonic regression."""
+"""Strengths of the curve as the prior of isotonic regression, as information."""
 
 ENDS = 1.0
-"""Positives added below the lowest score, and negatives above the highest: there the map is neither 0 nor 1."""
+"""Positives added below the lowest score, and negatives above the highest, so that the map is neither 0 nor 1."""
 
 BINS = 1000
 PRIORS = tuple(
     (1 - steps, steps * (1 - hard), steps * hard) for steps in (0.02, 0.5, 0.98) for hard in (0.1, 0.9)
 )
 RATES = (0.0, 3.0, 10.0)
-"""The chain's rates, averaged by evidence: the odds of each state, and how often it is drawn anew along all bins."""
+"""Settings of the chain, averaged by evidence: prior probabilities of the states, and expected number of times that the
+state is drawn again along all bins."""
 
 POWER = 0.5
-"""Exponent of the halves' likelihoods: the two halves are not independent."""
+"""Exponent of the halves' likelihoods, because the two halves are not independent."""
 
 PRIOR_OF_TOTAL = 5.0
-"""Information that the total by the priors counts for, where expected positives are made as many as observed ones."""
+"""Strength, as information, of the expected number of positives in `shift_to_total`."""
 
 _FEWEST = 2.0
 _ROUNDS, _CLOSE = 50, 1e-12
@@ -55,9 +56,10 @@ _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
 
 
 class Steps(NamedTuple):
-    """Pairs of neighbouring cells between which isotonic regression may jump.
+    """Steps: pairs of neighbouring cells between which isotonic regression may jump.
 
-    cell : int64 array: the cell above. below, above : float64 arrays: places between the scores on either side
+    cell : int64 array: index of the cell above each step
+    below, above : float64 arrays: positions of the last score below and of the first score above each step
     """
 
     cell: npt.NDArray[np.int64]
@@ -67,18 +69,18 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Curve and isotonic maps of cells, and how much of each the observations call for.
+    """Curve and isotonic maps of cells, and the posterior share of each.
 
     Attributes
     ----------
-    cells : of all observations
-    curve : fitted to them
+    cells : cells of all observations
+    curve : curve fitted to them
     maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression with it as
         prior, with each of `STRENGTHS`
-    share : float64 array, shape (states, cells), in [0, 1]: of each
-    steps : where it may jump
-    held_out : float64 array, shape (states,): mean log losses on the half that each was not fitted to; NaN where
-        there were too few observations for halves, so that the curve was taken
+    share : float64 array, shape (states, cells), in [0, 1]: share of each map
+    steps : steps between cells
+    held_out : float64 array, shape (states,): mean held-out log loss of each map; NaN if there are too few
+        observations for two halves and the curve is used
     """
 
     cells: Cells
@@ -90,7 +92,7 @@ class Choice:
 
     @property
     def isotonic_share(self) -> float:
-        """The share of the observations' weight that is given to isotonic maps."""
+        """Mean share of the isotonic maps, weighted by the observations."""
         return float((self.share[1:].sum(axis=0) * self.cells.weight).sum() / self.cells.weight.sum())
 
     @cached_property
@@ -99,11 +101,11 @@ class Choice:
 
     @cached_property
     def shift(self) -> float:
-        """Shift of all log-odds with which as many positives are expected as were observed."""
+        """Shift of the log-odds of the mixture, see `shift_to_total`."""
         return shift_to_total(self.cells, self._mixed)
 
     def knots(self) -> tuple[Array, Array]:
-        """Places and log-odds of the mixture of all, non-decreasing; beyond the cells it goes on as the curve does."""
+        """Return positions and non-decreasing log-odds of the mixture; beyond the cells it is parallel to the curve."""
         mixed = self._mixed
         inner = log_odds(np.clip(mixed, LEAST, 1 - LEAST))
         knots, f = self.curve.knots
@@ -124,17 +126,17 @@ class Choice:
         return positions[distinct], clipped_log_odds(odds[distinct] + self.shift)
 
     def _step_log_odds(self, mixed: Array, positions: Array, cell: npt.NDArray[np.int64]) -> Array:
-        """Log-odds beside a step: isotonic maps have the level of their cell until there."""
+        """Return log-odds at a side of the steps. Isotonic maps are constant from the cell to there."""
         curve = self.share[0, cell] * (expit(self.curve.at(positions)) - self.maps[0, cell])
         low, high = mixed[self.steps.cell - 1], mixed[self.steps.cell]
         return log_odds(np.clip(np.clip(mixed[cell] + curve, low, high), LEAST, 1 - LEAST))
 
 
 def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) -> Choice:
-    """The choice for cells of observations.
+    """Fit curve and isotonic maps to cells and choose between them.
 
-    halves : of each half the weight and the positives in each cell
-    steps : where isotonic regression of all observations jumps
+    halves : weight and positives in each cell, of each half of the observations
+    steps : steps of the isotonic regression of all observations
     """
     curve = fit_curve(cells)
     maps = _maps(curve, cells, cells.position)
@@ -154,14 +156,14 @@ def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) ->
 
 
 def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
-    """Probabilities at places by a curve, and by isotonic regression of its cells with it as prior."""
+    """Return probabilities at positions by a curve, and by isotonic regression of cells with the curve as prior."""
     p = expit(curve.at(cells.position))
     isotonic = [np.interp(at, cells.position, isotonic_with_prior(cells, p, s)) for s in STRENGTHS]
     return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *isotonic])
 
 
 def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Array:
-    """Isotonic regression of cells, with probabilities as prior that count for so much information."""
+    """Fit isotonic regression to cells, with a prior of these probabilities and this strength as information."""
     p = np.clip(probability, LEAST, 1 - LEAST)
     information = float((cells.weight * p * (1 - p)).sum())
     c = strength / information if information > 0 else math.inf
@@ -176,10 +178,10 @@ def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Ar
 
 
 def shift_to_total(cells: Cells, probability: Array) -> float:
-    """Shift of log-odds that makes the expected positives as many as the observed ones, the more the cells tell.
+    """Return a shift of log-odds that makes the expected number of positives equal the observed one, shrunken to 0.
 
-    With information of `PRIOR_OF_TOTAL` half of the shift is made: curves, whose prior is the score, and ends of
-    isotonic regression expect some more positives than a few that there are, and few do not tell how many there are.
+    Curves, whose prior is the score, and the ends of isotonic regression expect more positives than a few observed
+    ones; and few observations do not determine the number. So with information of `PRIOR_OF_TOTAL` the shift is halved.
     """
     total, f = float(cells.positives.sum()), log_odds(np.clip(probability, LEAST, 1 - LEAST))
     information, shift = 0.0, 0.0
@@ -197,16 +199,17 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
 
 
 def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequence[float] = RATES) -> Array:
-    """Probability of each state in each bin, given log likelihoods.
+    """Return the probability of each state in each bin, by the forward-backward algorithm, averaged by evidence.
 
-    gains : float64 array, shape (bins, states). The state is drawn at the first bin with the probabilities of one of
-    `priors`, and anew between bins with a probability of 1 - exp(-rate / bins); by evidence over all settings.
+    gains : float64 array, shape (bins, states): log likelihoods
+    priors : probabilities of the states at the first bin, and when the state is drawn again
+    rates : the state is drawn again between neighbouring bins with probability 1 - exp(-rate / bins)
     """
     bins = len(gains)
     grid = [(prior, rate) for prior in priors for rate in rates]
     prior = np.array([initial for initial, _ in grid])
     redraw = 1 - np.exp(-np.array([rate for _, rate in grid]) / bins)[:, np.newaxis]
-    # No state is ever out of the question: what underflows could not come back.
+    # A lower bound, because a probability that underflows would remain 0.
     likelihood = np.exp(np.maximum(gains - gains.max(axis=1, keepdims=True), _LEAST_GAIN))
     forward, evidence, state = np.empty((bins, *prior.shape)), np.zeros(len(grid)), prior
     for i in range(bins):

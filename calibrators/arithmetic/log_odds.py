@@ -1,6 +1,6 @@
-"""Log-odds and back without compiled code, the same to the last bit as with it (`calibrators._kernels.log_odds`).
+"""Logit and logistic function without compiled code, with the same bits as `calibrators._kernels.log_odds`.
 
-Built from additions, multiplications and divisions, which IEEE 754 rounds correctly, in one order.
+They use only additions, multiplications and divisions, which IEEE 754 rounds correctly, in a fixed order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _P = (
 
 
 def log_of(x: Array) -> Array:
-    """The logarithm of normal doubles > 0, to some units in the last place."""
+    """Return the logarithm of normal doubles > 0, to some units in the last place."""
     mantissa, exponent = np.frexp(x)
     small = mantissa < ROOT_HALF
     mantissa = np.where(small, mantissa * 2.0, mantissa)
@@ -43,7 +43,7 @@ def log_of(x: Array) -> Array:
 
 
 def exp_of_negative(x: Array) -> Array:
-    """exp(x) for x <= 0, with an error below one unit in the last place."""
+    """Return exp(x) for x <= 0, with an error below one unit in the last place."""
     x = np.maximum(x, UNDERFLOW)
     k = np.rint(x * LOG2_E)
     mantissa = exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW)
@@ -54,7 +54,7 @@ def exp_of_negative(x: Array) -> Array:
 
 
 def exp_mantissa(high: Any, low: Any) -> Any:
-    """exp(high - low), |high - low| <= log(2) / 2."""
+    """Return exp(high - low), |high - low| <= log(2) / 2."""
     p1, p2, p3, p4, p5 = _P
     r = high - low
     t = r * r
@@ -63,12 +63,12 @@ def exp_mantissa(high: Any, low: Any) -> Any:
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + exp(-x)) of finite numbers."""
+    """Return 1 / (1 + exp(-x)) of finite numbers."""
     e = exp_of_negative(-np.abs(x))
     result: Array = np.where(x >= 0.0, 1.0, e) / (1.0 + e)
     return result
 
 
 def log_odds(p: Array) -> Array:
-    """Log p - log(1 - p) of probabilities in [1e-300, 1 - 2**-53]."""
+    """Return log p - log(1 - p) of probabilities in [1e-300, 1 - 2**-53]."""
     return log_of(p) - log_of(1.0 - p)

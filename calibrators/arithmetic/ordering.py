@@ -1,6 +1,6 @@
-"""Order: scores, and points with other columns, sorted by this processor's fastest sort; ties added up exactly.
+"""Sorting of scores and entries by the faster of two algorithms on this processor; exact sums of ties.
 
-Compiled code is imported where it is called: applications sort little, and load without it.
+Compiled code is imported on its first use, because applications sort little and should load quickly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 _FEW = 1 << 18
-"""Below it numpy sorts: it takes a hundredth of a second at most, and nothing need be compiled or measured."""
+"""Number of values below which numpy sorts: it takes at most 0.01 s and needs no compilation or measurement."""
 
 _NO_CODES = np.empty(0, np.int64)
 _SAMPLE = 1 << 16
@@ -29,16 +29,17 @@ _TOP = np.uint64(1) << np.uint64(63)
 
 
 def radix_for(rows: int) -> bool:
-    """Tell whether so many numbers are sorted by radix rather than by numpy; the result is the same.
+    """Tell whether to sort so many numbers by radix sort instead of numpy's sort; the result is the same.
 
-    Processors differ. A radix sort takes 8 to 9 ns a score on AMD's Zen 4 and 37 to 47 on an Intel Emerald Rapids;
-    numpy's, with AVX-512, 52 to 60 and 11.6. So a process that sorts many measures both, once.
+    The faster one depends on the processor. Radix sort takes 8 to 9 ns per score on AMD Zen 4 and 37 to 47 ns on Intel
+    Emerald Rapids; numpy's sort, with AVX-512, takes 52 to 60 ns and 11.6 ns. So a process that sorts many numbers
+    measures both once.
     """
     return rows >= _FEW and _radix_is_faster()
 
 
 def _radix_is_faster() -> bool:
-    # Threads that come at the same time wait: sorts side by side would disturb each other's times.
+    # One thread measures while others wait: simultaneous sorts would distort the times.
     with _measuring:
         return _measured()
 
@@ -56,12 +57,12 @@ def _measured() -> bool:
     def by_radix() -> None:
         sorting.sort_numbers(sample.copy().view(np.uint64), spare, True)
 
-    by_radix()  # compiled, or its code loaded
+    by_radix()  # compiles the code or loads it
     return _seconds(by_radix) < _seconds(lambda: sample.copy().sort())
 
 
 def _seconds(sort: Callable[[], None]) -> float:
-    """The least processor time of this thread that a few trials take."""
+    """Return the lowest processor time of this thread in a few trials."""
     times = []
     for _ in range(_TRIALS):
         start = time.thread_time()
@@ -71,7 +72,7 @@ def _seconds(sort: Callable[[], None]) -> float:
 
 
 def ordinals(values: Array) -> Words:
-    """Whole numbers in the order of doubles, from their bits; zeros of either sign have the same."""
+    """Return uint64 integers in the same order as the doubles, from their bits; -0.0 and 0.0 are equal."""
     bits = (values + 0.0).view(np.uint64)
     # The bits of negative numbers ascend as the numbers descend.
     return np.where(bits & _TOP, ~bits, bits | _TOP)
@@ -88,7 +89,11 @@ def sort_scores(values: Array) -> None:
 
 
 def sort_pieces(numbers: Words, ends: Integers, bits: int) -> Words:
-    """Whole numbers of so many bits, each piece sorted; `numbers` is used up. ends : int64 array, of the pieces."""
+    """Sort each piece of uint64 numbers and return them; `numbers` is overwritten.
+
+    ends : int64 array: the end of each piece
+    bits : number of bits of the largest number
+    """
     if radix_for(numbers.size):
         from calibrators._kernels import sorting
 
@@ -103,7 +108,7 @@ def sort_pieces(numbers: Words, ends: Integers, bits: int) -> Words:
 
 
 def ascending(values: Array | Integers) -> Integers:
-    """The stable order of numbers: `np.argsort(values, kind="stable")`, some times faster.
+    """Return the stable order of numbers: `np.argsort(values, kind="stable")`, several times as fast.
 
     Parameters
     ----------
@@ -120,7 +125,7 @@ def ascending(values: Array | Integers) -> Integers:
     new = in_order[1:] != in_order[:-1]
     if new.all():
         return order
-    # That sort is not stable: put the places of each tie in order.
+    # That sort is not stable, so sort the indices within each tie.
     keys = np.zeros(order.size, np.int64)
     np.cumsum(new, out=keys[1:])
     keys = (keys << 32) | order
@@ -139,18 +144,18 @@ def _by_radix(values: Array | Integers) -> Integers:
         rows[:, 0] = values
     rows[:, 1] = np.arange(values.size)
     sorting.sort_numbers(rows, np.empty_like(rows), doubles)
-    # A copy: a view would keep both columns alive.
+    # A copy, because a view would keep both columns in memory.
     order: Integers = rows.reshape(2, -1)[1].astype(np.int64)
     return order
 
 
 def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
-    """Entries in ascending order of their scores, equal ones as they came.
+    """Sort entries by score; the sort is stable.
 
     Parameters
     ----------
     score : float64 array, shape (n,), finite
-    pairs : float64 array, shape (n, 2): weight and positives of each
+    pairs : float64 array, shape (n, 2): weight and positives of each entry
 
     Returns
     -------
@@ -162,11 +167,11 @@ def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
 
 
 def sort_pairs(pairs: Array) -> tuple[Array, Array]:
-    """Pairs in ascending order of the first number, equal ones as they came; a first number of zero becomes positive.
+    """Sort pairs by their first number; the sort is stable. -0.0 in the first column becomes 0.0.
 
     Parameters
     ----------
-    pairs : float64 array, shape (n, 2), contiguous, the first column finite; is used up
+    pairs : float64 array, shape (n, 2), contiguous, the first column finite; overwritten
 
     Returns
     -------
@@ -176,7 +181,7 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
     if radix_for(pairs.shape[0]):
         from calibrators._kernels import sorting
 
-        # In place: pairs are the most that a task holds.
+        # In place, because the pairs are most of a task's memory.
         sorting.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
         first, second = pairs.reshape(2, -1)
     else:
@@ -185,7 +190,7 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
 
 
 class Coded(NamedTuple):
-    """Entries with codes, sorted by score and code. Arrays, shape (n,): float64, int64, float64, float64."""
+    """Entries with codes, sorted by score and code. Arrays, shape (n,), float64, int64, float64 and float64."""
 
     score: Array
     code: Integers
@@ -194,12 +199,12 @@ class Coded(NamedTuple):
 
 
 def without_codes(score: Array, weight: Array, positives: Array) -> Coded:
-    """Entries that a score alone tells apart."""
+    """Return entries without codes; their ties are equal scores."""
     return Coded(score, _NO_CODES, weight, positives)
 
 
 def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Array]:
-    """Scores, weights and positives of the distinct scores of two sorted arrays, one a class, of rows of weight 1."""
+    """Merge the sorted scores of both classes, of rows of weight 1, to score, weight and positives of points."""
     from calibrators._kernels import sorting
 
     columns = [np.empty(negatives.size + positives.size) for _ in range(3)]
@@ -209,26 +214,26 @@ def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Arr
 
 
 def _filled(columns: list[Array], n: int) -> list[Array]:
-    """The first n of each column."""
-    # Where most is filled, copying would cost more than the unused end.
+    """Return the first n values of each column."""
+    # A copy of more than half of an array would cost more than its unused end.
     return [column[:n] if 2 * n > column.size else column[:n].copy() for column in columns]
 
 
 def sum_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
-    """Points of entries sorted by score: weight and positives of equal scores summed exactly, then rounded.
+    """Sum weight and positives of entries with equal scores exactly, then round; the result is points.
 
-    An entry is any (score, weight, positives); entries of a score may be components of an expansion.
+    Entries are sorted by score. An entry is any (score, weight, positives); several entries of one score may be
+    components of an expansion.
     """
     entries = _add_ties(without_codes(score, weight, positives), rounding=True)
     return entries.score, entries.weight, entries.positives
 
 
 def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
-    """Shrink entries sorted by score without rounding: each tie becomes its exact sums' components.
+    """Sum ties of entries sorted by score without rounding: each tie becomes the components of its exact sums.
 
-    A tie of any length leaves as many entries as the longer of its two expansions (one for whole numbers),
-    padded with zeros. Adding the result of several parts with `sum_ties` gives what all the entries together
-    would have given.
+    A tie of any length becomes as many entries as the longer of its two expansions (one for integers),
+    padded with zeros. `sum_ties` of the results of several parts equals `sum_ties` of all their entries.
     """
     entries = _add_ties(without_codes(score, weight, positives), rounding=False)
     return entries.score, entries.weight, entries.positives
@@ -262,7 +267,7 @@ def _add_ties(entries: Coded, *, rounding: bool) -> Coded:
 
 
 def tie_starts(score: Array, code: Integers = _NO_CODES) -> Integers:
-    """Return the starts of equal scores, and of equal codes if there are any."""
+    """Return the first index of each tie: entries with equal scores, and with equal codes if there are codes."""
     new = np.empty(score.size, np.bool_)
     new[:1] = True
     np.not_equal(score[1:], score[:-1], out=new[1:])

@@ -1,6 +1,6 @@
-"""Observations as points, and passes over the parts of a score table: what calibrators and measures share.
+"""Points, passes over the parts of a score table, and checks of observations, for calibrators and measures.
 
-Without scikit-learn: worker processes import this and little else.
+This module does not import scikit-learn, because every worker process imports it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Array = npt.NDArray[np.float64]
 
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100
-"""Range of an observation's weight: products of two sums of such weights neither overflow nor lose their last bits."""
+"""Range of weights of observations: products of two sums of such weights neither overflow nor underflow."""
 
 
 class Points(NamedTuple):
-    """Observations with ties added up.
+    """Distinct scores with weight and positives: observations with ties added up.
 
     Attributes
     ----------
     score : float64 array, shape (m,), strictly ascending, finite
-    weight : float64 array, shape (m,), > 0: the sum of the weights at the score, correctly rounded
+    weight : float64 array, shape (m,), > 0: the correctly rounded sum of the weights at the score
     positives : float64 array, shape (m,), in [0, weight]: the same for the positive labels
     """
 
@@ -45,9 +45,9 @@ _BLOCK = 1 << 15
 
 
 def blocks_of(points: Points) -> Iterator[Points]:
-    """Points a block after the other: what is computed of each stays in the processor's cache.
+    """Yield the points in blocks whose temporary arrays stay in the processor's cache.
 
-    Arrays as long as a part are memory that nobody has used: its first use costs more than most sums.
+    Arrays as long as a part would be new memory, whose first use costs more than most sums.
     """
     for start in range(0, points.score.size, _BLOCK):
         yield Points(*(column[start : start + _BLOCK] for column in points))
@@ -64,17 +64,17 @@ class Pass:
     Parameters
     ----------
     chunk : callable
-        Points of a part (never empty) to a small state. Picklable, pure.
+        Takes the points of a part (never empty) and returns a small state. Picklable and pure.
     combine : callable
-        The list of the parts' states, in ascending order of their scores, to what the pass yields. Must not
-        depend on where the parts were cut.
+        Takes the list of the parts' states, in ascending order of their scores, and returns the result of the pass.
+        The result must not depend on the division into parts.
     only : frozenset of float, optional
-        The first scores of the parts that the pass needs; None for all. The executor may leave the other parts
-        unread: `combine` then sees fewer states.
+        The first scores of the parts that the pass needs; None for all. An executor may skip the other parts;
+        `combine` then gets fewer states.
     classes : callable, optional
-        The scores of the rows with label 0 and those with label 1, ascending float64 arrays, of a part of rows without
-        weights, fewer than 2**26, to the state that `chunk` makes of their points, and the number of these. An
-        executor that needs no points may use it, which saves making them.
+        Takes the ascending scores of the negatives and those of the positives, float64 arrays, of a part of fewer than
+        2**26 rows without weights. Returns the state that `chunk` returns for their points, and the number of points.
+        An executor that needs no points may call it instead of `chunk`, which saves making them.
     """
 
     chunk: Callable[[Points], Any]
@@ -84,7 +84,7 @@ class Pass:
 
 
 def merge_passes(requests: Sequence[Pass]) -> Pass:
-    """A pass that does what several do, and yields what each does, in order."""
+    """Merge passes into one that yields the list of their results, in order."""
     classes = [request.classes for request in requests if request.classes is not None]
     needed = [request.only for request in requests if request.only is not None]
     return Pass(
@@ -100,7 +100,7 @@ def _apply_chunks(chunks: list[Callable[[Points], Any]], points: Points) -> list
 
 
 States = Mapping[Classes, tuple[Any, int]]
-"""States that some `Pass.classes` have made of a part already."""
+"""States of a part, and its numbers of points, by the `Pass.classes` that returned them."""
 
 
 def _apply_classes(
@@ -111,7 +111,7 @@ def _apply_classes(
 
 
 def state_of_classes(classes: Classes, negatives: Array, positives: Array, states: States) -> tuple[Any, int]:
-    """Do `Pass.classes`, given what is known."""
+    """Return the state of `Pass.classes`, from `states` if it is there; see `Pass`."""
     if isinstance(classes, partial) and classes.func is _apply_classes:
         return _apply_classes(classes.args[0], negatives, positives, states)
     return states[classes] if classes in states else classes(negatives, positives)
@@ -122,7 +122,7 @@ def _combine_each(combines: list[Callable[[list[Any]], Any]], states: list[list[
 
 
 def share_sweeps(*generators: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tuple[Any, ...]]:
-    """Carry out several passes in the same sweeps over the same parts; return what each returns, in order."""
+    """Run several generators of passes with shared sweeps over the parts; return their results in order."""
     results: list[Any] = [None] * len(generators)
     answers: dict[int, Any] = dict.fromkeys(range(len(generators)))
     while True:
@@ -143,7 +143,7 @@ T = TypeVar("T")
 
 
 def run_passes(passes: Generator[Pass, Any, T], run: Callable[[Pass], Any]) -> T:
-    """Carry out passes one after the other with `run`; return what they return."""
+    """Carry out each pass of a generator with `run`; return the generator's result."""
     try:
         request = next(passes)
         while True:
@@ -154,12 +154,12 @@ def run_passes(passes: Generator[Pass, Any, T], run: Callable[[Pass], Any]) -> T
 
 
 def run_in_memory(passes: Generator[Pass, Any, T], points: Points) -> T:
-    """Carry out passes over points in memory, as one part."""
+    """Carry out a generator's passes over points in memory, as one part."""
     return run_passes(passes, in_memory(points))
 
 
 def in_memory(points: Points) -> Callable[[Pass], Any]:
-    """Runner of passes over points in memory, as one part."""
+    """Return a function that carries out a pass over points in memory, as one part."""
     return lambda request: request.combine([request.chunk(points)])
 
 
@@ -184,7 +184,7 @@ def collapse(
     Raises
     ------
     ValueError
-        Naming what was expected and what was found.
+        If the observations are invalid; the message says what was expected and what was found.
     """
     s = check_scores(scores)
     z = check_labels(labels, s.size)
@@ -203,7 +203,7 @@ def collapse(
 def check_number(
     name: str, value: Any, expected: str, low: float, high: float = sys.float_info.max, *, whole: bool = False
 ) -> None:
-    """Raise ValueError unless a parameter is a number from low to high. expected : in words."""
+    """Raise ValueError unless a parameter is a number from low to high. expected : description for the message."""
     kind = Integral if whole else Real
     if not isinstance(value, kind) or isinstance(value, bool) or not low <= float(value) <= high:
         raise ValueError(f"{name}: expected {expected}, found {value!r}")
@@ -217,7 +217,7 @@ def check_choice(name: str, value: Any, *choices: Any) -> None:
 
 
 def check_scores(scores: npt.ArrayLike) -> Array:
-    """Scores as a float64 array of shape (n,), n >= 1, finite, without -0.0."""
+    """Check scores; return them as a float64 array of shape (n,), n >= 1, finite, without -0.0."""
     s = np.asarray(scores)
     if s.ndim != 1 or s.size == 0:
         raise ValueError(f"scores: expected shape (n,) with n >= 1, found shape {s.shape}")
@@ -234,7 +234,7 @@ def check_scores(scores: npt.ArrayLike) -> Array:
 
 
 def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
-    """Labels as a boolean array of shape (n,)."""
+    """Check labels; return them as a boolean array of shape (n,)."""
     z = np.asarray(labels)
     if z.shape != (n,):
         raise ValueError(f"labels: expected shape ({n},) as the scores have, found {z.shape}")
@@ -252,7 +252,7 @@ def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
 
 
 def check_weights(sample_weight: npt.ArrayLike, n: int) -> Array:
-    """Weights as a float64 array of shape (n,), in the range of weights."""
+    """Check weights; return them as a float64 array of shape (n,)."""
     w = np.asarray(sample_weight)
     if w.shape != (n,):
         raise ValueError(f"sample_weight: expected shape ({n},) as the scores have, found {w.shape}")
@@ -269,7 +269,7 @@ def check_weights(sample_weight: npt.ArrayLike, n: int) -> Array:
 
 
 class Blocks(NamedTuple):
-    """Pooled neighbours: float64 arrays, shape (blocks,), ascending; sums as double-doubles (high + low)."""
+    """Isotonic blocks; float64 arrays, shape (blocks,), ascending. Sums are double-doubles (high + low)."""
 
     first: Array
     last: Array

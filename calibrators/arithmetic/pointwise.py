@@ -1,9 +1,9 @@
 """Pointwise intervals of a curve's probabilities: quantiles of draws from the posterior.
 
-A draw of the curve is a draw of its terms under one prior, which is drawn by the priors' evidence. A draw of isotonic
+A draw of the curve is a draw of its terms under one prior, which is drawn by evidence. A draw of isotonic
 regression is fitted to positives drawn around the observed ones, with a draw of the curve as prior: the posterior of
 the cells, projected on non-decreasing functions (Chakraborty & Ghosal 2021, "Coverage of credible intervals in
-nonparametric monotone regression", Annals of Statistics 49). Draws of both are mixed as the map is.
+nonparametric monotone regression", Annals of Statistics 49). Draws of both are mixed with the shares of the map.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from calibrators.arithmetic.passes import Array
 
 DRAWS = 399
 _TAIL = 10
-"""Rank of the draws at either end: a fortieth of them lies beyond the 10th."""
+"""Rank, from either end, of the draw at the end of the interval: a fortieth of the draws are beyond it."""
 
 CELLS = 2000
-"""Most cells of the draws."""
+"""Largest number of cells of the draws."""
 
 _DOUBT, _TELLING, _HARDLY = 0.5, 300.0, 30.0
-"""Few observations cannot tell a curve from steps: so half of the draws, and fewer with more than 300 of information,
-give the curve a weight of only 30."""
+"""Few observations cannot distinguish a curve from steps. So in a share `_DOUBT` of the draws, less if the information
+exceeds `_TELLING`, the curve is a prior of strength `_HARDLY`."""
 
 _FIRST_TURN, _SECOND_TURN = 0.6180339887498949, 0.7548776662466927
 
 
 @dataclass(frozen=True)
 class Pointwise:
-    """The posterior of a curve, and of isotonic regression with the curve as prior.
+    """Posterior of a curve, and of isotonic regression with the curve as prior.
 
     Attributes
     ----------
-    places : where scores lie
+    axis : score axis
     curve : the curve
-    cells : of the observations
+    cells : cells of the observations
     share : float64 array, shape (states, cells): see `Choice`; None for the curve alone
     shift : added to log-odds
     """
@@ -53,9 +53,9 @@ class Pointwise:
     shift: float
 
     def interval(self, fitted_map: CalibrationMap) -> Interval:
-        """Compute the interval of each row: lower end at its first score, upper end at its last; 95 % at each score.
+        """Compute 95 % intervals of each row: the lower end at its first score, the upper end at its last score.
 
-        Time does not depend on the observations: 399 draws at 2,000 cells at most.
+        Time does not depend on the number of observations: there are 399 draws at up to 2,000 cells.
         """
         positions, low, high = self._ends()
         edges = self.axis.positions(fitted_map.score_lo[1:])
@@ -69,14 +69,14 @@ class Pointwise:
         )
 
     def _ends(self) -> tuple[Array, Array, Array]:
-        """Places, and both ends of the interval of log-odds there."""
+        """Return positions, and both ends of the interval of log-odds there."""
         cells = merge_cells(self.cells, CELLS)
         knots, draws = self.curve.draws(_normal(0, (DRAWS, self.curve.thetas.shape[1])))
         low, high = knots[knots < cells.position[0]], knots[knots > cells.position[-1]]
         positions = np.concatenate([low, cells.position, high])
         inner = slice(low.size, low.size + cells.position.size)
         curve = np.stack([np.interp(positions, knots, draw) for draw in draws])
-        # Draws have no order: these are of the one, the others of the other.
+        # A quasi-random sequence decides which draws are of the curve and which of isotonic regression.
         turn = np.arange(DRAWS)[:, np.newaxis]
         drawn = curve
         start = np.zeros(positions.size)
@@ -97,10 +97,10 @@ class Pointwise:
 
 
 def _isotonic_draws(cells: Cells, curve: Curve, draws: Array, inner: slice, strength: float) -> Array:
-    """Log-odds of draws of isotonic regression with draws of the curve as prior. inner : those at the curve's cells."""
+    """Return log-odds of draws of isotonic regression with draws of the curve as prior. inner : slice at the cells."""
     p = isotonic_with_prior(cells, expit(curve.at(cells.position)), strength)
     normal = _normal(1, (len(draws), cells.position.size))
-    # Numbers of rare positives are skewed.
+    # The second term corrects for skewness, which is large for rare positives.
     noise = np.sqrt(cells.weight * p * (1 - p)) * normal + (1 - 2 * p) / 6 * (normal * normal - 1)
     drawn = draws.copy()
     for k, draw in enumerate(draws):
@@ -108,14 +108,14 @@ def _isotonic_draws(cells: Cells, curve: Curve, draws: Array, inner: slice, stre
             cells._replace(positives=cells.positives + noise[k]), expit(draw[inner]), strength
         )
         drawn[k, inner] = log_odds(np.clip(fitted, LEAST, 1 - LEAST))
-    # Beyond the cells it goes on as the curve does.
+    # Beyond the cells, continue parallel to the curve.
     for beyond, end in ((slice(None, inner.start), inner.start), (slice(inner.stop, None), inner.stop - 1)):
         drawn[:, beyond] += (drawn[:, end] - draws[:, end])[:, np.newaxis]
     return drawn
 
 
 def _normal(salt: int, shape: tuple[int, int]) -> Array:
-    """Numbers as good as normal, the same on every machine: how many of 64 hashed bits are set, and a part of one."""
+    """Return nearly normal numbers, the same on every machine, from the number of set bits of 64-bit hashes."""
     key = np.arange(shape[0] * shape[1], dtype=np.uint64) + np.uint64(salt << 48)
     bits, fraction = mixed(key), mixed(~key)
     total = np.bitwise_count(bits) + (fraction >> np.uint64(11)) * 2.0**-53

@@ -1,4 +1,4 @@
-"""Pooling adjacent violators: isotonic blocks of points, and of blocks."""
+"""Pool adjacent violators: isotonic blocks of points, of rows without weights, and of blocks of parts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from calibrators._kernels import pava
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points, check_number
 
 _PIECE = 1 << 18
-"""Points that are pooled at once: what each may need beside them is 12 MB."""
+"""Number of points that are pooled at a time; this needs up to 12 MB of memory."""
 
 
 def pooling_pass() -> Pass:
-    """The pass that yields the isotonic `Blocks`."""
+    """Return the pass that yields the isotonic `Blocks`."""
     return Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
 
 
 def pool_points(points: Points) -> Blocks:
-    """Isotonic blocks of points. O(m)."""
+    """Pool points to isotonic blocks. O(m)."""
     pieces = [
         _pool_piece(Points(*(column[i : i + _PIECE] for column in points)))
         for i in range(0, points.score.size, _PIECE)
@@ -28,9 +28,11 @@ def pool_points(points: Points) -> Blocks:
 
 
 def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
-    """Isotonic blocks of rows without weights, and the number of distinct scores; equal to pooling their points.
+    """Return the isotonic blocks of rows without weights, and the number of distinct scores. O(rows).
 
-    negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
+    The blocks equal those of the rows' points.
+
+    negatives, positives : float64 arrays: the ascending scores of each class, fewer than 2**26 rows together
     """
     blocks, both = pava.pool_classes(negatives, positives)
     first, last, weight, hits = np.ascontiguousarray(blocks.T)
@@ -39,7 +41,7 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
 
 
 def count_distinct(negatives: Array, positives: Array, both: int) -> int:
-    """Count the different values of two ascending arrays that have `both` in common."""
+    """Count the distinct values of two ascending arrays that have `both` distinct values in common."""
     counts = (min(1, x.size) + int(np.count_nonzero(x[1:] != x[:-1])) for x in (negatives, positives))
     return sum(counts) - int(both)
 
@@ -50,9 +52,9 @@ def _pool_piece(points: Points) -> Blocks:
 
 
 def pool_blocks(parts: list[Blocks]) -> Blocks:
-    """Isotonic blocks of parts pooled one by one, in score order: equal to pooling everything at once.
+    """Pool the isotonic blocks of parts in score order; the result equals pooling all points at once.
 
-    Pooling is associative: a block that violates within its part would violate within the whole.
+    Pooling is associative: neighbours that violate the order within a part also violate it among all points.
     """
     if len(parts) == 1:
         return parts[0]
@@ -61,10 +63,15 @@ def pool_blocks(parts: list[Blocks]) -> Blocks:
 
 
 def pool_ends(blocks: Blocks, ends: float) -> tuple[Blocks, Array]:
-    """Isotonic blocks and their levels, with `ends` positives added below the lowest score, as many negatives above.
+    """Pool blocks with `ends` positives added below the lowest score and as many negatives above the highest.
 
-    Equal to isotonic regression with these two observations more, but the blocks hold the others only. O(blocks).
-    ends : float >= 0; 0 leaves the blocks as they are.
+    The levels are those of isotonic regression with these two observations; the blocks' sums exclude them. O(blocks).
+
+    ends : float >= 0; with 0 the blocks are unchanged
+
+    Returns
+    -------
+    blocks, and their levels, a float64 array
     """
     if ends == 0:
         return blocks, blocks.level

@@ -1,4 +1,4 @@
-"""Number of processors of this process, which in a container are fewer than the machine has."""
+"""Number of processors of this process, which a container may limit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
-    """Return the number of processors of this process, at least 1, by its affinity and its quota of time.
+    """Return the number of processors of this process, at least 1, by its affinity and its CPU quota.
 
-    A quota of part of a processor counts as one. The affinity is as it is now, the quota as it was first found.
+    Fractions of a quota are rounded up. The affinity is read at each call, the quota only once.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(_GROUPS)
@@ -23,11 +23,11 @@ def processors() -> int:
 
 @functools.cache
 def _quota(groups: Path) -> float:
-    """Processors' worth of time that the control group of this process is given; infinite where nothing limits it.
+    """Return the CPU quota of this process's control group in processors; infinite without a limit.
 
-    groups : where Linux shows control groups. A container sees its own there, in either version's files.
+    groups : the folder of Linux's control groups, version 1 or 2; a container sees its own group there
     """
-    # What cannot be read, or is no number ('max'), is no limit; the first version writes -1 for none.
+    # A file that cannot be read or has no number ('max') means no limit; version 1 writes -1 for none.
     with contextlib.suppress(OSError, ValueError):
         quota, period = (groups / "cpu.max").read_text("ascii").split()
         return int(quota) / int(period)

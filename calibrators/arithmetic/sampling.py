@@ -1,6 +1,6 @@
-"""Correction for sampled logs, where rows of one label were kept by chance: from the log's odds to those of all rows.
+"""Correction of maps for logs in which rows of one label were sampled; sampling weights.
 
-Where a negative was kept with probability r, the odds in the log are 1 / r times those among all rows. So a map is
+If a negative was kept with probability r, the odds in the log are 1 / r times those among all rows. So a map is
 fitted to the existing rows, as counts, and then T(p) = p / (p + (1 - p) / r) is applied to it. A likelihood with
 weights 1 / r would count one kept negative as many observations.
 """
@@ -20,13 +20,13 @@ from calibrators.arithmetic.cumulative import bin_counts, counts_below_pass, lay
 from calibrators.arithmetic.passes import Array, Pass, Points, check_weights
 
 MAX_ERROR = 1e-9
-"""Largest distance of a line that was cut from the curve that it became."""
+"""Largest distance of the corrected lines from the corrected curve."""
 
 
 def odds_divided(probability: npt.ArrayLike, rate: float) -> Array:
-    """T(p) = rate p / (1 - (1 - rate) p): probabilities with odds times `rate`.
+    """Multiply the odds of probabilities by `rate`: T(p) = rate p / (1 - (1 - rate) p).
 
-    rate : float > 0: the share of negatives that was kept over the share of positives. Its inverse undoes it.
+    rate : float > 0: the kept share of the negatives over that of the positives. The inverse rate reverses T.
 
     Examples
     --------
@@ -38,12 +38,11 @@ def odds_divided(probability: npt.ArrayLike, rate: float) -> Array:
 
 
 def sampling_weights(sample_weight: npt.ArrayLike) -> Array:
-    """Weights that say how many others a row stands for, as weights that count observations.
+    """Scale sampling weights (inverse sampling probabilities) so that they add up to the effective sample size.
 
-    Rows drawn with unequal probabilities are worth fewer than as many drawn alike: n_eff = (sum w)^2 / sum w^2
-    (Kish 1965, Survey Sampling). What counts observations, such as a likelihood, a prior or a standard error, takes a
-    weight of 2 for two; so weights are multiplied by sum w / sum w^2, and then add up to n_eff. It does not matter by
-    what they were multiplied before.
+    A sample with unequal weights has an effective sample size of n_eff = (sum w)^2 / sum w^2 (Kish 1965, Survey
+    Sampling). Likelihoods, priors and standard errors take a weight of 2 for two observations. So the weights are
+    multiplied by sum w / sum w^2 and then add up to n_eff. A common factor of the weights has no effect.
 
     Parameters
     ----------
@@ -52,12 +51,12 @@ def sampling_weights(sample_weight: npt.ArrayLike) -> Array:
     Returns
     -------
     float64 array, shape (n,)
-        For `sample_weight` of `fit`.
+        Weights for `sample_weight` of `fit`.
 
     Raises
     ------
     ValueError
-        For weights out of that range.
+        If a weight is out of that range.
 
     Examples
     --------
@@ -74,12 +73,12 @@ def sampling_weights(sample_weight: npt.ArrayLike) -> Array:
 
 
 def effective_scale(weight: float, squares: float) -> float:
-    """The factor of `sampling_weights`: the sum of the weights over that of their squares."""
+    """Return the factor of `sampling_weights`: the sum of the weights over the sum of their squares."""
     return weight / squares
 
 
 def resampling_passes(fitted: CalibrationMap, rate: float) -> Generator[Pass, Any, CalibrationMap]:
-    """Yield the passes that a map of all rows needs, none as a rule, receive their results, return the map.
+    """Apply T to the map of a log with sampled rows; a generator that yields passes and returns the map of all rows.
 
     Parameters
     ----------
@@ -89,14 +88,14 @@ def resampling_passes(fitted: CalibrationMap, rate: float) -> Generator[Pass, An
     Returns
     -------
     CalibrationMap
-        T of each constant row; a line between two constant rows without observations is drawn anew between their
-        levels, which for isotonic regression is the same as weighing each negative 1 / rate. Other lines are cut so
-        that they are within `MAX_ERROR` of T of the line. Non-decreasing where `fitted` is. weight and positives are
+        T of each constant row. A line without observations between two constant rows connects their new levels; for
+        isotonic regression this equals weights of 1 / rate for negatives. Other lines are divided into lines that are
+        within `MAX_ERROR` of T of the line. The map is non-decreasing if `fitted` is. weight and positives are
         those of the log's rows.
 
     Notes
     -----
-    No pass, unless lines with observations are cut: then two, which count what lies between the cuts.
+    Usually there is no pass. If lines with observations are divided, two passes count the observations of each piece.
     """
     if rate == 1.0:
         return fitted
@@ -110,7 +109,7 @@ def resampling_passes(fitted: CalibrationMap, rate: float) -> Generator[Pass, An
 
 
 def _row_starts(fitted: CalibrationMap, rate: float) -> Array:
-    """The first scores of the rows, with those of further rows that lines are cut into."""
+    """Return the first scores of the rows, and of the additional rows into which lines are divided."""
     q = 1.0 - rate
     low, high = fitted.ends()
     flat = fitted.slope == 0
@@ -134,10 +133,10 @@ def _row_starts(fitted: CalibrationMap, rate: float) -> Array:
 def _resampled_map(
     fitted: CalibrationMap, score_lo: Array, weight: Array, positives: Array, rate: float
 ) -> CalibrationMap:
-    """The map with rows from these scores, each constant, or a line to the next one's level."""
+    """Return the map with rows that begin at these scores, each constant or a line to the next row's level."""
     source = np.searchsorted(fitted.score_lo, score_lo, side="right") - 1
     slope, anchor = fitted.slope[source], fitted.anchor[source]
-    # A line is anchored where it begins to rise: at the end of the block before it, or where it was cut.
+    # A line's anchor is the end of the block before it, or the score at which it was divided.
     first = score_lo == fitted.score_lo[source]
     anchor = np.where((slope != 0) & ~first, score_lo, anchor)
     with np.errstate(invalid="ignore"):
@@ -154,9 +153,9 @@ def _resampled_map(
 
 
 class WeightSums(NamedTuple):
-    """The exact sums of rows' weights and of their squares (each rounded once), as expansions.
+    """Exact sums of rows' weights and of their squares (each rounded once), as expansions.
 
-    largest : float64 array, shape (1,): the largest weight; empty where it is not known any more
+    largest : float64 array, shape (1,): the largest weight; empty if it is unknown
     """
 
     weight: Array
@@ -165,12 +164,12 @@ class WeightSums(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Return the factor by which weights add up to the effective sample size."""
+        """Factor by which the weights add up to the effective sample size."""
         return effective_scale(float(exact_sum(self.weight)), float(exact_sum(self.squares)))
 
     @property
     def heaviest(self) -> float:
-        """The largest weight, once multiplied; not more than that where it is known."""
+        """Largest weight after scaling; an upper bound of it if `largest` is unknown."""
         largest = self.largest.max() if self.largest.size else np.sqrt(exact_sum(self.squares))
         return float(largest) * self.scale
 
@@ -183,7 +182,7 @@ def sums_of(weight: Array) -> WeightSums:
 
 
 def add_sums(parts: Sequence[WeightSums | None]) -> WeightSums | None:
-    """Add the sums of several; None if no weights are sampling weights. Exact, whatever the order."""
+    """Add the sums of several parts, exactly in any order; return None if no weights are sampling weights."""
     known_sums = [part for part in parts if part is not None]
     if not known_sums:
         return None
@@ -194,7 +193,7 @@ def add_sums(parts: Sequence[WeightSums | None]) -> WeightSums | None:
 
 
 def scaled(points: Points, scale: float) -> Points:
-    """Points with their weights multiplied, each rounded once: of a label that all had, all have it still."""
+    """Multiply the points' weight and positives by `scale`, each rounded once, so that equal ones stay equal."""
     if scale == 1.0:
         return points
     return Points(points.score, points.weight * scale, points.positives * scale)

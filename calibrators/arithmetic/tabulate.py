@@ -1,4 +1,4 @@
-"""A smooth map made piecewise linear, with knots only as dense as its curvature needs."""
+"""Piecewise-linear approximation of smooth maps, with knots as dense as the curvature requires."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ from calibrators.arithmetic.fine_cells import FineCells
 from calibrators.arithmetic.passes import Array, Pass, check_number
 
 _GRID = 20_001
-_STEEP = 55.0  # beyond this argument the sigmoid is 0 or 1 to well under 3e-24
-_LOWEST, _HIGHEST = -700.0, 37.0  # arguments between which doubles can tell the sigmoid from 0 and from 1
+_STEEP = 55.0  # beyond this argument the sigmoid is within 3e-24 of 0 or 1
+_LOWEST, _HIGHEST = -700.0, 37.0  # between these arguments the sigmoid, as a double, is neither 0 nor 1
 _SAMPLES = (0.25, 0.5, 0.75)
-_RELATIVE = 1e5  # times the largest error: the largest one relative to p and to 1 - p
+_RELATIVE = 1e5  # factor from `max_error` to the largest error relative to p and to 1 - p
 _SMALLEST = 3e-24
 
 
 class SigmoidOfScore(Protocol):
-    """A sigmoid of a monotone argument of the score."""
+    """Sigmoid of a monotone function of the score, its argument."""
 
     def argument(self, scores: Array) -> Array:
-        """The sigmoid's argument at scores."""
+        """Return the sigmoid's argument at scores."""
 
     def probability(self, scores: Array) -> Array:
-        """The sigmoid at scores."""
+        """Return the sigmoid at scores."""
 
     def score(self, argument: Array) -> Array:
-        """The scores, within the domain, at arguments."""
+        """Return the scores, within the domain, at arguments."""
 
     def relative_curvature(self, argument: Array) -> Array:
-        """Second derivative by the score over p (1 - p) (d argument / d score)**2."""
+        """Return the second derivative by the score over p (1 - p) (d argument / d score)**2."""
 
     def domain(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
+        """Return the lowest and the highest score."""
 
 
 def check_max_error(max_error: float) -> None:
-    """Raise ValueError if the largest error is no number in [1e-12, 0.1]."""
+    """Raise ValueError unless the largest error is a number in [1e-12, 0.1]."""
     check_number("max_error", max_error, "a number in [1e-12, 0.1]", 1e-12, 0.1)
 
 
 def tabulate(
     layout: Layout, sigmoid: SigmoidOfScore, max_error: float
 ) -> Generator[Pass, Any, CalibrationMap]:
-    """The sigmoid's map, see `tabulate_sigmoid`, with the counts of points in each row: one pass."""
+    """Yield the pass that counts the points in each row; return the sigmoid's map, see `tabulate_sigmoid`."""
     knots, levels = tabulate_sigmoid(sigmoid, max_error)
     counts = yield counts_below_pass(layout, knots)
     return CalibrationMap.from_knots(knots, levels, *bin_counts(layout, counts))
 
 
 def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, Array]:
-    """Knots such that the sigmoid, linear between them and constant outside, is off by at most max_error.
+    """Choose knots for linear interpolation of the sigmoid, constant outside, with an error of at most max_error.
 
-    Where probabilities are small, or nearly 1, an error of that size may be all there is: relative to p and to 1 - p it
-    is at most `_RELATIVE` times as much, down to p of 3e-20.
+    Such an error could be as large as a small p or 1 - p. So the error relative to p and to 1 - p is at most
+    `_RELATIVE` * max_error, down to p of 3e-20.
 
-    Linear interpolation over a length h errs by h**2 |f''| / 8, so the density of knots is the square root of the
-    curvature; where that is not enough, or not smooth enough, segments are halved until samples in each agree.
+    Linear interpolation over a length h has an error of h**2 |f''| / 8, so the density of knots is proportional to the
+    square root of the curvature. Segments with larger errors at samples are halved until the errors are small enough.
 
     Returns
     -------
     scores, probabilities : float64 arrays, shape (knots,), scores strictly ascending, probabilities monotone
     """
     scores = sigmoid.score(_arguments(sigmoid, max_error))
-    # The score at an end's argument may be a double next to the end, where log-odds already differ by log 2.
+    # The score computed from an end's argument may be a neighbouring double, where log-odds differ by up to log 2.
     ends = np.array(sigmoid.domain())
     scores = np.union1d(scores, ends[np.abs(sigmoid.argument(ends)) <= _STEEP])
     halve = _too_coarse(sigmoid, scores, max_error)
@@ -87,12 +87,12 @@ def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, 
 
 
 def most_knots(max_error: float) -> int:
-    """More knots than `tabulate_sigmoid` has; it has some 1 / sqrt(max_error)."""
+    """Return an upper bound of the knots of `tabulate_sigmoid`, which has about 1 / sqrt(max_error)."""
     return int(16 / max_error**0.5) + 1000
 
 
 def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
-    """Arguments of the knots, by the density that the curvature asks for."""
+    """Return the arguments of the knots, with the density that the curvature requires."""
     ends = np.sort(np.clip(sigmoid.argument(np.array(sigmoid.domain())), _LOWEST, _HIGHEST))
     inner = np.clip(ends, -_STEEP, _STEEP)
     grid = np.linspace(inner[0], inner[1], _GRID)
@@ -103,12 +103,12 @@ def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
     passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
     count = max(int(np.ceil(passed[-1])), 8)
     knots = np.interp(np.linspace(0.0, passed[-1], count + 1), passed, grid)
-    even = np.linspace(inner[0], inner[1], 9)  # so that no segment is longer than a double can measure
+    even = np.linspace(inner[0], inner[1], 9)  # so that the length of no segment overflows
     return np.concatenate([ends, knots, even])
 
 
 def largest_error(probability: Array, max_error: float) -> Array:
-    """The largest error at probabilities: see `tabulate_sigmoid`."""
+    """Return the largest allowed error at probabilities, see `tabulate_sigmoid`."""
     rarer = np.minimum(probability, 1.0 - probability)
     # Near 1 doubles are some 1e-16 apart.
     least = np.where(probability > 0.5, 1e-15, _SMALLEST)
@@ -116,13 +116,13 @@ def largest_error(probability: Array, max_error: float) -> Array:
 
 
 def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt.NDArray[np.bool_]:
-    """Tell which segments between neighbouring knots err by too much at a sample."""
+    """Tell which segments between neighbouring knots have too large an error at a sample."""
     low, high = scores[:-1], scores[1:]
     levels = sigmoid.probability(scores)
     worst = np.zeros(low.size)
     for share in _SAMPLES:
         at = np.clip(low * (1 - share) + high * share, low, high)
-        # The share that rounding has left of the segment; halves, because its length may overflow.
+        # The share of the segment after rounding of `at`; halves, because the length may overflow.
         with np.errstate(invalid="ignore", divide="ignore"):
             part = (at / 2 - low / 2) / (high / 2 - low / 2)
         line = levels[:-1] + part * (levels[1:] - levels[:-1])
@@ -132,7 +132,7 @@ def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt
     return worst > 0.95
 
 
-# A rising curve of log-odds made a calibration map: piecewise linear, with knots as its curvature needs them.
+# Calibration map of a non-decreasing curve of log-odds
 
 _ROUNDS = 64
 _FINER, _SHARE = 0.2, 0.75
@@ -141,15 +141,15 @@ _FINER, _SHARE = 0.2, 0.75
 def tabulate_curve(
     fine: FineCells, axis: ScoreAxis, knots: tuple[Array, Array], shift: float, max_error: float
 ) -> CalibrationMap:
-    """The map of a curve, off by at most max_error where knots may lie.
+    """Return the map of a curve, with an error of at most max_error outside fine cells of several scores.
 
     Parameters
     ----------
-    fine : the observations
-    places : where their scores lie
-    knots : places, ascending, and the curve's log-odds there, non-decreasing; linear between, constant outside
+    fine : fine cells of the observations
+    axis : score axis of the curve
+    knots : ascending positions and non-decreasing log-odds; the curve is linear between knots and constant outside
     shift : added to the log-odds
-    max_error : as `tabulate_sigmoid` has it
+    max_error : see `tabulate_sigmoid`
     """
     positions, log_odds = knots
 
@@ -171,11 +171,15 @@ def tabulate_curve(
 def _candidates(
     fine: FineCells, axis: ScoreAxis, knots: Array, level: Callable[[Array], Array], max_error: float
 ) -> tuple[Array, Array]:
-    """Scores at which knots may lie, so close that nearly nothing is lost of the curve where they may be close."""
+    """Return candidate scores for knots, and their levels.
+
+    Interpolation between candidates uses at most a share `_FINER` of the largest error. There are no candidates inside
+    a fine cell of several scores, except its first score.
+    """
     single = fine.first == fine.last
     free = np.append(axis.scores(knots), [fine.first[0], fine.last[-1]])
     inside = np.searchsorted(fine.first, free, side="right") - 1
-    # Between a cell and the next one, below all and above all.
+    # Scores below all cells, above all cells, or between two cells, and cells of a single score.
     fixed_score = (inside < 0) | (free > fine.last[inside]) | single[inside]
     scores = np.union1d(fine.first, free[fixed_score])
     at = axis.positions(scores)
@@ -210,7 +214,7 @@ def _candidates(
 
 
 def _needed(x: Array, y: Array, max_error: float) -> Array:
-    """Choose the knots of a polyline to keep, so that the others lie within the largest error.
+    """Tell which knots of a polyline to keep, so that it changes by less than the largest error.
 
     Ramer (1972), Douglas and Peucker (1973): the knot farthest from a span's chord divides the span.
     """
