@@ -11,7 +11,7 @@ from calibrators._kernels.log_odds import BLOCK, fill, log_of, probability_of
 
 _ROUNDS = 100
 _HALVINGS = 40
-_ROOM = 2.0**1000  # limit of a product of determinants
+_LARGEST_PRODUCT = 2.0**1000  # limit of a product of determinants
 _SMALL = 1e-7  # length of the last step: the next one, about its square, would not change the optimum
 _FEW = 16  # sizes below which vectorised loops are slower
 
@@ -259,7 +259,7 @@ def evidence(theta, derivatives, variances, out):
     product = np.ones((n, n))
     quadratics = np.zeros((n, n))
     out[:] = 0.0
-    room = _ROOM
+    room = _LARGEST_PRODUCT
     for g in range(theta.shape[0]):
         g_a, g_d, h_aa, h_ad, h_dd = derivatives[g]
         b_a = g_a + h_aa * theta[g, 0] + h_ad * theta[g, 1]
@@ -273,7 +273,7 @@ def evidence(theta, derivatives, variances, out):
                 for j in range(n):
                     out[i, j] -= log_of(product[i, j])
                     product[i, j] = 1.0
-            room = _ROOM
+            room = _LARGEST_PRODUCT
         room /= largest_determinant
         for i in range(n):
             s = variances[i]

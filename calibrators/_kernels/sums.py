@@ -194,7 +194,7 @@ def expansion_of(values: Array) -> Array:
     for first in range(0, values.size, _STRIP):
         remainder = values[first : first + _STRIP]
         while remainder.size > _FEW and 0.0 < (largest := float(np.abs(remainder).max())) <= 2.0**1000:
-            sigma = math.ldexp(1.0, math.frexp(largest)[1] + _ROOM)
+            sigma = math.ldexp(1.0, math.frexp(largest)[1] + _CARRY_BITS)
             leading = (sigma + remainder) - sigma
             terms.append(float(leading.sum()))
             remainder = remainder - leading
@@ -208,7 +208,7 @@ def expansion_of(values: Array) -> Array:
 
 _FEW = 16
 _STRIP = 1 << 14
-_ROOM = 15
+_CARRY_BITS = 15
 """Largest number of bits by which a sum of `_STRIP` numbers is longer than the largest of them."""
 
 

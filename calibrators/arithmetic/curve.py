@@ -35,9 +35,9 @@ LEAST = 1e-12
 """Smallest distance of a probability from 0 and from 1."""
 
 _CERTAIN = 1e-3
-_LIGHT = 1e-9
+_TAIL_WEIGHT = 1e-9
 _STEP = 0.25
-_ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-4
+_MOST_STEPS, _SMALLEST_SCALE, _SMALLEST_GAIN = 50, 1e-6, 1e-4
 _FARTHEST = 1e15
 _QUARTILES = 1.3489795003921634  # interquartile range of the standard normal distribution
 _LARGEST = 1.7e308
@@ -271,20 +271,20 @@ class Posterior:
             theta, value = np.zeros(variance.size), self._zero_value
             self._state[:] = self._zero
         determinant = 0.0
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_STEPS):
             gradient, step, determinant, _ = self._step(variance, theta)
             promised = float((gradient * step).sum())
             scale = 1.0
             while True:
                 tried = theta + scale * step
                 new = self._likelihood(tried, self._trial) - 0.5 * float((tried * tried / variance).sum())
-                if new >= value or scale < _SHORTEST:
+                if new >= value or scale < _SMALLEST_SCALE:
                     break
                 scale *= 0.5
             if new > value:
                 theta, value = tried, new
                 self._state, self._trial = self._trial, self._state
-            if not promised >= _CLOSE:
+            if not promised >= _SMALLEST_GAIN:
                 break
         return theta, value - 0.5 * float(log_of(variance).sum()) - determinant
 
@@ -374,7 +374,7 @@ class Curve:
         """Weights of the knots in isotonic regression: the cells' information."""
         position, clipped, basis, inner = self._knots
         p = expit((clipped + _times(basis, _averaged(self.share, self.thetas)))[inner])
-        weight = np.full(position.size, _LIGHT)
+        weight = np.full(position.size, _TAIL_WEIGHT)
         weight[inner] += self.cells.weight * p * (1 - p)
         return weight
 

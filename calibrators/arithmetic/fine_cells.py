@@ -25,7 +25,7 @@ DRAWN = 8192
 ENDS = 256
 """Number of points at either end that are cells, because scores may be far apart beyond the last sampled one."""
 
-_TOLD = 1e-12
+_RESOLUTION = 1e-12
 """Smallest share of the total weight that differences of sums can resolve."""
 
 MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
@@ -81,7 +81,7 @@ def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
         differences.append(np.diff(np.append(below[order], of_cell.sum())))
     cells = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *differences)
     # If weights differ by many orders of magnitude, the differences are rounding errors.
-    if not sums.adds_exactly(fine.weight) and cells.weight.min() < _TOLD * fine.weight.sum():
+    if not sums.adds_exactly(fine.weight) and cells.weight.min() < _RESOLUTION * fine.weight.sum():
         return fine
     return cells._replace(positives=np.clip(cells.positives, 0.0, cells.weight))
 

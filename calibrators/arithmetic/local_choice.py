@@ -51,7 +51,7 @@ PRIOR_OF_TOTAL = 5.0
 """Strength, as information, of the expected number of positives in `shift_to_total`."""
 
 _FEWEST = 2.0
-_ROUNDS, _CLOSE = 50, 1e-12
+_MOST_STEPS, _SMALLEST_STEP = 50, 1e-12
 _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
 
 
@@ -185,7 +185,7 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
     """
     total, f = float(cells.positives.sum()), log_odds(np.clip(probability, LEAST, 1 - LEAST))
     information, shift = 0.0, 0.0
-    for iteration in range(_ROUNDS if 0 < total < cells.weight.sum() else 0):
+    for iteration in range(_MOST_STEPS if 0 < total < cells.weight.sum() else 0):
         p = expit(f + shift)
         slope = float((cells.weight * p * (1 - p)).sum())
         if not slope > 0:
@@ -193,7 +193,7 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
         information = information if iteration else slope
         step = max(-1.0, min(1.0, (total - float((cells.weight * p).sum())) / slope))
         shift += step
-        if abs(step) < _CLOSE:
+        if abs(step) < _SMALLEST_STEP:
             break
     return shift * information / (information + PRIOR_OF_TOTAL)
 

@@ -26,11 +26,11 @@ _TAIL = 10
 CELLS = 2000
 """Largest number of cells of the draws."""
 
-_DOUBT, _TELLING, _HARDLY = 0.5, 300.0, 30.0
-"""Few observations cannot distinguish a curve from steps. So in a share `_DOUBT` of the draws, less if the information
-exceeds `_TELLING`, the curve is a prior of strength `_HARDLY`."""
+_WEAK_SHARE, _WEAK_INFORMATION, _WEAK_STRENGTH = 0.5, 300.0, 30.0
+"""Few observations cannot distinguish a curve from steps. So in `_WEAK_SHARE` of the draws, less if the information
+exceeds `_WEAK_INFORMATION`, the curve is a prior of strength `_WEAK_STRENGTH`."""
 
-_FIRST_TURN, _SECOND_TURN = 0.6180339887498949, 0.7548776662466927
+_FIRST_STEP, _SECOND_STEP = 0.6180339887498949, 0.7548776662466927
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,20 @@ class Pointwise:
         inner = slice(low.size, low.size + cells.position.size)
         curve = np.stack([np.interp(positions, knots, draw) for draw in draws])
         # A quasi-random sequence decides which draws are of the curve and which of isotonic regression.
-        turn = np.arange(DRAWS)[:, np.newaxis]
+        index = np.arange(DRAWS)[:, np.newaxis]
         drawn = curve
         start = np.zeros(positions.size)
         for share, strength in zip([] if self.share is None else self.share[1:], STRENGTHS, strict=False):
             if share.max() > 0:
                 stop = start + np.interp(positions, self.cells.position, share)
-                selected = (turn * _FIRST_TURN % 1.0 >= start) & (turn * _FIRST_TURN % 1.0 < stop)
+                selected = (index * _FIRST_STEP % 1.0 >= start) & (index * _FIRST_STEP % 1.0 < stop)
                 drawn = np.where(selected, _isotonic_draws(cells, self.curve, curve, inner, strength), drawn)
                 start = stop
         p = np.clip(expit(self.curve.at(cells.position)), LEAST, 1 - LEAST)
         information = float((cells.weight * p * (1 - p)).sum())
-        doubt = _DOUBT / math.sqrt(max(1.0, information / _TELLING))
-        isotonic = _isotonic_draws(cells, self.curve, curve, inner, _HARDLY)
-        drawn = np.where(turn * _SECOND_TURN % 1.0 < doubt, isotonic, drawn)
+        weak_share = _WEAK_SHARE / math.sqrt(max(1.0, information / _WEAK_INFORMATION))
+        isotonic = _isotonic_draws(cells, self.curve, curve, inner, _WEAK_STRENGTH)
+        drawn = np.where(index * _SECOND_STEP % 1.0 < weak_share, isotonic, drawn)
         drawn.sort(axis=0)
         lower, upper = drawn[_TAIL - 1], drawn[-_TAIL]
         return positions, np.minimum.accumulate(lower[::-1])[::-1], np.maximum.accumulate(upper)
