@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.ordering import (
     Coded,
-    ascending,
     sort_entries,
     sort_pairs,
     sort_pieces,
     sort_scores,
+    stable_order,
 )
 from calibrators.arithmetic.passes import Points
 from pipeline.log.logs import Rows
@@ -300,7 +300,7 @@ def test_the_order_is_numpys_stable_one(kind, n, seed):
     random = np.random.default_rng(seed)
     values = VALUES[kind](random, n)
     order = np.argsort(values, kind="stable")
-    np.testing.assert_array_equal(ascending(values), order)
+    np.testing.assert_array_equal(stable_order(values), order)
     scores = values + 0.0
     sort_scores(scores)
     np.testing.assert_array_equal(scores.view(np.uint64), np.sort(values + 0.0).view(np.uint64))

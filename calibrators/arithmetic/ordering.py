@@ -107,7 +107,7 @@ def sort_pieces(numbers: Words, ends: Integers, bits: int) -> Words:
     return numbers
 
 
-def ascending(values: Array | Integers) -> Integers:
+def stable_order(values: Array | Integers) -> Integers:
     """Return the stable order of numbers: `np.argsort(values, kind="stable")`, several times as fast.
 
     Parameters
@@ -161,7 +161,7 @@ def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
     -------
     score, weight, positives : float64 arrays, shape (n,)
     """
-    order = ascending(score)
+    order = stable_order(score)
     weight, positives = np.ascontiguousarray(np.take(pairs, order, axis=0).T)
     return score[order], weight, positives
 
@@ -185,7 +185,7 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
         sorting.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
         first, second = pairs.reshape(2, -1)
     else:
-        first, second = np.ascontiguousarray(np.take(pairs, ascending(pairs[:, 0]), axis=0).T)
+        first, second = np.ascontiguousarray(np.take(pairs, stable_order(pairs[:, 0]), axis=0).T)
     return first, second
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.ordering import ascending, sort_scores
+from calibrators.arithmetic.ordering import sort_scores, stable_order
 
 Array = npt.NDArray[np.float64]
 
@@ -194,7 +194,7 @@ def collapse(
         sort_scores(positives)
         return Points(*ordering.merge_classes(negatives, positives))
     w = check_weights(sample_weight, s.size)
-    order = ascending(s)
+    order = stable_order(s)
     s, w, z = s[order], w[order], z[order]
     # Correct rounding is monotone, so positives <= weight survives it.
     return Points(*ordering.sum_ties(s, w, np.where(z, w, 0.0)))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve_digits
-from calibrators.arithmetic.ordering import ascending
+from calibrators.arithmetic.ordering import stable_order
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, share_sweeps
 from calibrators.measures.assessment import (
     MEASURES,
@@ -181,7 +181,7 @@ def check_predictions(
             )
     if np.all(p[:-1] <= p[1:]):
         return Points(*(np.ascontiguousarray(column) for column in (p, w, k))), np.arange(p.size)
-    order = ascending(p)
+    order = stable_order(p)
     return Points(p[order], w[order], k[order]), order
 
 

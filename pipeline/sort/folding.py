@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.ordering import (
     Coded,
-    ascending,
     expand_coded,
     ordinals,
     sort_pairs,
     sort_pieces,
+    stable_order,
     sum_coded,
     tie_starts,
     without_codes,
@@ -83,10 +83,10 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
 
 def order_tagged(score: Array, tag: npt.NDArray[np.signedinteger]) -> Integers:
     """Return the stable order of rows by score and tag. tag : integers below 2 ** 32."""
-    order = ascending(np.ascontiguousarray(score))
+    order = stable_order(np.ascontiguousarray(score))
     tied, number = _tied(score[order])
     rows = order[tied]
-    order[tied] = rows[ascending(number << 32 | tag[rows])]
+    order[tied] = rows[stable_order(number << 32 | tag[rows])]
     return order
 
 
@@ -121,7 +121,7 @@ _EMPTY = np.empty(0)
 def merge_entries(*parts: Coded) -> Coded:
     """Merge sets of entries, sorted by score and code."""
     score, code, weight, positives = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = order_tagged(score, code) if code.size else ascending(score)
+    order = order_tagged(score, code) if code.size else stable_order(score)
     return Coded(score[order], code[order] if code.size else code, weight[order], positives[order])
 
 
