@@ -91,7 +91,7 @@ class Texts:
         self._shift = np.uint64(65 - size.bit_length())
         # Offsets of 32 bits, in words of 8 bytes, reach 32 GiB of texts.
         self._slots = np.zeros(size, np.uint64)
-        kernels.hash_again(self._words, self._places[: len(self)], -1, self._slots, self._shift)
+        kernels.rehash(self._words, self._places[: len(self)], -1, self._slots, self._shift)
 
     def encode(self, texts: pa.Array) -> Codes:
         """The codes of texts without nulls; new ones get the next codes in the order of their appearance."""

@@ -312,13 +312,13 @@ def test_the_order_is_numpys_stable_one(kind, n, seed):
 
 def test_many_numbers_are_sorted_by_what_was_measured_to_be_faster(monkeypatch):
     monkeypatch.undo()
-    ordering._measured.cache_clear()
+    ordering._measure.cache_clear()
     for seconds, expected in (([1.0, 2.0], True), ([2.0, 1.0], False)):
         monkeypatch.setattr(ordering, "_seconds", lambda sort, left=list(seconds): left.pop(0))
         assert ordering.radix_for(1 << 20) is expected
         assert ordering.radix_for(1 << 20) is expected
         assert not ordering.radix_for(1000)
-        ordering._measured.cache_clear()
+        ordering._measure.cache_clear()
 
 
 @settings(suppress_health_check=FIXTURES_STAY)

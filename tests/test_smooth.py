@@ -166,7 +166,7 @@ def test_rising_is_isotonic_regression():
     for n in (1, 2, 50):
         values, weights = rng.normal(size=n) + np.linspace(0, 2, n), rng.exponential(size=n) + 1e-9
         expected = IsotonicRegression().fit(np.arange(n), values, weights).predict(np.arange(n))
-        assert kernel.rising(values, weights) == pytest.approx(expected, abs=1e-9)
+        assert kernel.isotonic_fit(values, weights) == pytest.approx(expected, abs=1e-9)
 
 
 # The map

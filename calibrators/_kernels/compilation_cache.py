@@ -102,10 +102,10 @@ class CompilationCache(FunctionCache):
             code = _read(root.path / self._folder / name)
             if code is not None:
                 _mark_as_used(root.path / self._folder)
-                return _rebuilt(target_context, code)
+                return _rebuild(target_context, code)
         name = self._file_name(sig, _AnyProcessor(codegen))
         code = _read(PRECOMPILED / self._folder / name)
-        return None if code is None else _rebuilt(target_context, code)
+        return None if code is None else _rebuild(target_context, code)
 
     def _save_overload(self, sig: Any, data: Any) -> None:
         root = cache_folders(self._package)[1]
@@ -136,7 +136,7 @@ class _AnyProcessor:
         return self._system, _ANY_PROCESSOR, ""
 
 
-def _rebuilt(target_context: Any, code: bytes) -> Any:
+def _rebuild(target_context: Any, code: bytes) -> Any:
     return CompileResult._rebuild(target_context, *_Loader(io.BytesIO(code)).load())
 
 

@@ -117,7 +117,7 @@ def solve(h, gradient, step):
 
 
 @kernel
-def rising(values, weights):
+def isotonic_fit(values, weights):
     """Return the non-decreasing array nearest to values by weighted least squares (pool adjacent violators)."""
     n = values.size
     level, mass, count = np.empty(n), np.empty(n), np.empty(n, np.int64)

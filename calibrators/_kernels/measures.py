@@ -85,7 +85,7 @@ def accumulate(points, losses, columns, state, borders, rate):
     p, weight, positives, chance, squares = points
     starts, scale, exact = columns
     edges, limits = borders
-    of_hits, of_misses = losses
+    hit_losses, miss_losses = losses
     high, low, x = np.empty(SUMS), np.empty(SUMS), np.zeros(SUMS)
     for c in range(starts.size - 1):
         for q in range(SUMS):
@@ -114,7 +114,7 @@ def accumulate(points, losses, columns, state, borders, rate):
             if proper:
                 a = chance[i]
                 b = 1.0 - a
-                hit, miss = of_hits[i], of_misses[i]
+                hit, miss = hit_losses[i], miss_losses[i]
                 inner = 0.0 < a < 1.0
                 v = w * a * b
                 residual = k * b - n * a

@@ -240,7 +240,7 @@ def _is_text(words, at, data, start, size):
 
 
 @kernel
-def hash_again(words, offsets, nothing, slots, shift):
+def rehash(words, offsets, nothing, slots, shift):
     """Enter all texts into new slots, except the code `nothing`, which has no text. See `number_text`."""
     mask = np.uint64(slots.size - 1)
     for code in range(offsets.size):

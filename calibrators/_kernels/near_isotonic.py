@@ -25,7 +25,7 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.pava import level_difference
 from calibrators._kernels.sums import add_pairs, divide_pairs, two_product
-from calibrators._kernels.taut_string import settled
+from calibrators._kernels.taut_string import settled_ends
 
 _EXACT = 2.0**53  # all integers below it are doubles
 _SCANNED = 8  # number of blocks up to which a linear search finds the next merge
@@ -293,7 +293,7 @@ def _merge_settled(m, lam, path, queue):
     sums = (block[0][:m], none, block[1][:m], none)
     if not path.exact:
         sums = (block[0][:m], block[2][:m], block[1][:m], block[3][:m])
-    ends = settled(sums, falls, lam, _EXACT if path.exact and lam == np.floor(lam) else 0.0)
+    ends = settled_ends(sums, falls, lam, _EXACT if path.exact and lam == np.floor(lam) else 0.0)
     target = e = first = 0
     while first < m:
         if e < ends.size and ends[e] < first:
@@ -310,7 +310,7 @@ def _merge_settled(m, lam, path, queue):
 
 
 @kernel
-def falling(weight, positives):
+def falling_gaps(weight, positives):
     """Tell for each run whether the gap after it falls, shape (r,); the last entry is False. O(r)."""
     r = weight.size
     falls = np.zeros(r, np.bool_)

@@ -6,7 +6,7 @@ from calibrators._kernels.compiled import kernel
 
 
 @kernel
-def pool_close(ascending, tolerance):
+def merge_close(ascending, tolerance):
     """Return the lowest value of each group of values within a relative tolerance above it. O(n), in place."""
     n = 0
     for i in range(ascending.size):

@@ -277,10 +277,10 @@ def evidence(theta, derivatives, variances, out):
         room /= largest_determinant
         for i in range(n):
             s = variances[i]
-            s_aa, s_ad, s_ha, s_whole = s * aa, s * ad, 1.0 + s * h_aa, h_dd + s * determinant_h
+            s_aa, s_ad, s_ha, s_determinant = s * aa, s * ad, 1.0 + s * h_aa, h_dd + s * determinant_h
             for j in range(n):
                 t = variances[j]
-                determinant = s_ha + t * s_whole
+                determinant = s_ha + t * s_determinant
                 # b' (H + T^-1)^-1 b, multiplied by T so that a variance of 0 needs no special case.
                 quadratic = s_aa * (1.0 + t * h_dd) + t * (dd * s_ha - s_ad)
                 product[i, j] *= determinant

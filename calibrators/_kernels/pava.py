@@ -181,7 +181,7 @@ def first_not_below(values, i, stop, bound):
 
 
 @kernel(inline=True)
-def _joined(stack, top, a, w, k):
+def _join(stack, top, a, w, k):
     """Join blocks from the top of stack[:top] to the last block until the level below is lower.
 
     Return the new top and the first score, weight and positives of the last block.
@@ -221,7 +221,7 @@ def pool_classes(negatives, positives):
             a = negatives[start] if w == 0.0 else a
             b = negatives[i - 1]
             w += i - start
-            top, a, w, k = _joined(stack, top, a, w, k)
+            top, a, w, k = _join(stack, top, a, w, k)
         s = negatives[i] if i < n else np.inf
         start = j
         j = first_not_below(positives, j, p, s)
@@ -250,6 +250,6 @@ def pool_classes(negatives, positives):
         b = last
         w += weight
         k += hits
-        top, a, w, k = _joined(stack, top, a, w, k)
+        top, a, w, k = _join(stack, top, a, w, k)
     stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
     return stack[: top + 1].copy(), both

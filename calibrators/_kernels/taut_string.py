@@ -56,7 +56,7 @@ def _without(total, first, exact):
 def _bends(sums, falls, tube, start, other_bends):
     """Find the bends of the string, up to the first that is also in `other_bends`; a bend is the block that it ends.
 
-    tube : lambda, and the `exact` of `settled`
+    tube : lambda, and the `exact` of `settled_ends`
     start : distance of the string's start from the top of the tube
     """
     weight, weight_low, positives, positives_low = sums
@@ -136,7 +136,7 @@ def _bends(sums, falls, tube, start, other_bends):
 
 
 @kernel
-def settled(sums, falls, lam, exact):
+def settled_ends(sums, falls, lam, exact):
     """Find the block ends of the solution at lambda that do not depend on points beyond both ends. O(m).
 
     Parameters

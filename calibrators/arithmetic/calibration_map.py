@@ -305,9 +305,9 @@ def maps_of_blocks(
     with np.errstate(over="ignore"):
         edge = np.nextafter(last[below], np.inf)
     # Each block has a row, and another one for the gap above it.
-    keep = np.zeros((first.size, 2), bool)
-    keep[:, 0] = True
-    keep[below, 1] = edge < first[above]
+    used = np.zeros((first.size, 2), bool)
+    used[:, 0] = True
+    used[below, 1] = edge < first[above]
     score_lo, prob_lo, slope, anchor, row_weight, row_positives = np.zeros((6, first.size, 2))
     score_lo[:, 0], score_lo[below, 1] = first, edge
     score_lo[ends - sizes + 1, 0] = -np.inf
@@ -315,12 +315,12 @@ def maps_of_blocks(
     slope[below, 1] = gap_slopes(last[below], first[above], level[below], level[above])
     anchor[:, 0], anchor[:, 1] = first, last
     row_weight[:, 0], row_positives[:, 0] = weight, positives
-    rows = np.add.reduceat(keep.sum(axis=1), ends - sizes + 1) if sizes.size else sizes
-    score_lo = score_lo[keep]
+    rows = np.add.reduceat(used.sum(axis=1), ends - sizes + 1) if sizes.size else sizes
+    score_lo = score_lo[used]
     score_hi = np.append(score_lo[1:], np.inf)[: score_lo.size]
     score_hi[np.cumsum(rows) - 1] = np.inf
     columns = (prob_lo, slope, anchor, row_weight, row_positives)
-    return [score_lo, score_hi, *(column[keep] for column in columns)], rows
+    return [score_lo, score_hi, *(column[used] for column in columns)], rows
 
 
 def line(scores: Array, prob_lo: Array, slope: Array, anchor: Array) -> Array:

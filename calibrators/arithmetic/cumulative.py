@@ -209,9 +209,9 @@ def cut_positions(layout: Layout, weight: Array, positives: Array, *, balanced: 
     """
     if not balanced:
         return weight
-    positives_rarer = 2 * layout.positives <= layout.weight
-    rarer = positives if positives_rarer else weight - positives
-    total = layout.positives if positives_rarer else layout.weight - layout.positives
+    few_positives = 2 * layout.positives <= layout.weight
+    rarer = positives if few_positives else weight - positives
+    total = layout.positives if few_positives else layout.weight - layout.positives
     share = weight / layout.weight
     return share if total <= 0 else (share + rarer / total) / 2
 

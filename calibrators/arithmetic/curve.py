@@ -116,7 +116,7 @@ def score_axis(cells: FineCells, rate: float) -> ScoreAxis:
 class Cells(NamedTuple):
     """Cells on the score axis; float64 arrays, shape (cells,), ascending.
 
-    position, clipped : mean position of the observations, and the position clipped by `_most`
+    position, clipped : mean position of the observations, and the position clipped by `_limit`
     weight, positives : sums
     step, rank : share of the labels in the cell and below its middle: the mean of the shares of both labels
     """
@@ -134,23 +134,24 @@ def cells_on(axis: ScoreAxis, fine: FineCells) -> Cells:
     position = axis.positions(fine.first)
     wide = fine.last > fine.first
     position[wide] = position[wide] / 2 + axis.positions(fine.last[wide]) / 2
-    return _ranked(
-        position, np.clip(position, -_most(fine.weight), _most(fine.weight)), fine.weight, fine.positives
+    return _cells(
+        position, np.clip(position, -_limit(fine.weight), _limit(fine.weight)), fine.weight, fine.positives
     )
 
 
 def with_counts(cells: Cells, weight: Array, positives: Array) -> Cells:
     """Return the nonempty cells with the counts of a part of the observations. weight, positives : of each cell."""
     nonempty = weight > 0
-    return _ranked(cells.position[nonempty], cells.clipped[nonempty], weight[nonempty], positives[nonempty])
+    return _cells(cells.position[nonempty], cells.clipped[nonempty], weight[nonempty], positives[nonempty])
 
 
-def _most(weight: Array) -> float:
+def _limit(weight: Array) -> float:
     """Return the largest log-odds, in absolute value, that so many observations can verify."""
     return max(1.0, math.log(max(float(weight.sum()), 1.0)))
 
 
-def _ranked(position: Array, clipped: Array, weight: Array, positives: Array) -> Cells:
+def _cells(position: Array, clipped: Array, weight: Array, positives: Array) -> Cells:
+    """Make cells; compute their steps and ranks."""
     step = np.zeros(weight.size)
     labels = 0
     for label_weight in (positives, weight - positives):
@@ -273,7 +274,7 @@ class Posterior:
         determinant = 0.0
         for _ in range(_MOST_STEPS):
             gradient, step, determinant, _ = self._step(variance, theta)
-            promised = float((gradient * step).sum())
+            expected_gain = float((gradient * step).sum())
             scale = 1.0
             while True:
                 tried = theta + scale * step
@@ -284,7 +285,7 @@ class Posterior:
             if new > value:
                 theta, value = tried, new
                 self._state, self._trial = self._trial, self._state
-            if not promised >= _SMALLEST_GAIN:
+            if not expected_gain >= _SMALLEST_GAIN:
                 break
         return theta, value - 0.5 * float(log_of(variance).sum()) - determinant
 
@@ -322,13 +323,13 @@ class Curve:
     Attributes
     ----------
     cells : cells to which it was fitted
-    most : largest absolute log-odds, see `_most`
+    limit : largest absolute log-odds, see `_limit`
     thetas : float64 array, shape (priors, terms): the modes; 0 for terms that a prior does not have
     share : float64 array, shape (priors,): posterior probability of each prior, by evidence
     """
 
     cells: Cells
-    most: float
+    limit: float
     thetas: Array
     share: Array
 
@@ -350,11 +351,11 @@ class Curve:
     def _knots(self) -> tuple[Array, Array, Array, slice]:
         """Positions of the knots, clipped positions, the terms there, and the slice of knots at cells."""
         cells = self.cells
-        low = _tail(-self.most, cells.position[0])
-        high = -_tail(-self.most, -cells.position[-1])[::-1]
+        low = _tail(-self.limit, cells.position[0])
+        high = -_tail(-self.limit, -cells.position[-1])[::-1]
         position = np.concatenate([low, cells.position, high])
         inner = slice(low.size, low.size + cells.position.size)
-        clipped = np.clip(position, -self.most, self.most)
+        clipped = np.clip(position, -self.limit, self.limit)
         clipped[inner] = cells.clipped
         rank = np.concatenate(
             [np.full(low.size, cells.rank[0]), cells.rank, np.full(high.size, cells.rank[-1])]
@@ -365,15 +366,15 @@ class Curve:
     def knots(self) -> tuple[Array, Array]:
         """Strictly ascending positions, and the curve's log-odds there."""
         position, clipped, basis, _ = self._knots
-        odds = clipped + _times(basis, _averaged(self.share, self.thetas))
+        odds = clipped + _dot(basis, _average(self.share, self.thetas))
         distinct = np.append(True, np.diff(position) > 0)
-        return position[distinct], kernel.rising(odds, self._weights)[distinct]
+        return position[distinct], kernel.isotonic_fit(odds, self._weights)[distinct]
 
     @cached_property
     def _weights(self) -> Array:
         """Weights of the knots in isotonic regression: the cells' information."""
         position, clipped, basis, inner = self._knots
-        p = expit((clipped + _times(basis, _averaged(self.share, self.thetas)))[inner])
+        p = expit((clipped + _dot(basis, _average(self.share, self.thetas)))[inner])
         weight = np.full(position.size, _TAIL_WEIGHT)
         weight[inner] += self.cells.weight * p * (1 - p)
         return weight
@@ -412,7 +413,7 @@ class Curve:
                 step[j] = remainder / factor[j, j]
             terms = self.thetas[g, :size, np.newaxis] + step
             for draw, theta in zip(drawn, terms.T, strict=True):
-                curves[draw] = kernel.rising(clipped + _times(basis[:, :size], theta), self._weights)
+                curves[draw] = kernel.isotonic_fit(clipped + _dot(basis[:, :size], theta), self._weights)
         distinct = np.append(True, np.diff(position) > 0)
         return position[distinct], curves[:, distinct]
 
@@ -424,9 +425,9 @@ def _posterior(curve: Curve) -> Posterior:
 
 def fit_curve(cells: Cells, start_curve: Curve | None = None) -> Curve:
     """Fit the curve to cells. start_curve : curve whose modes are the initial values."""
-    most = _most(cells.weight) if start_curve is None else start_curve.most
+    limit = _limit(cells.weight) if start_curve is None else start_curve.limit
     thetas = np.zeros((len(_PRIORS), _LINE + TERMS))
-    curve = Curve(merge_cells(cells, COARSE), most, thetas, np.empty(0))
+    curve = Curve(merge_cells(cells, COARSE), limit, thetas, np.empty(0))
     posterior = _posterior(curve)
     evidence = np.empty(len(_PRIORS))
     latest = np.zeros(_LINE + TERMS)
@@ -439,7 +440,7 @@ def fit_curve(cells: Cells, start_curve: Curve | None = None) -> Curve:
     for g, excess in enumerate((evidence - evidence.max()).tolist()):
         share[g] = math.exp(max(excess, -700.0)) if excess > -700.0 else 0.0
     share /= share.sum()
-    return Curve(curve.cells, most, thetas, share)
+    return Curve(curve.cells, limit, thetas, share)
 
 
 def _tail(farthest: float, end: float) -> Array:
@@ -455,9 +456,9 @@ def _certainties(clipped: Array) -> Array:
     return -(np.abs(clipped) + 2.0 * log_of(1.0 + exp_of_negative(-np.abs(clipped))))
 
 
-def _averaged(share: Array, thetas: Array) -> Array:
+def _average(share: Array, thetas: Array) -> Array:
     return np.asarray((share[:, np.newaxis] * thetas).sum(axis=0))
 
 
-def _times(basis: Array, theta: Array) -> Array:
+def _dot(basis: Array, theta: Array) -> Array:
     return np.asarray((basis * theta).sum(axis=1))

@@ -97,7 +97,7 @@ class Choice:
 
     @cached_property
     def _mixed(self) -> Array:
-        return np.asarray(kernel.rising((self.share * self.maps).sum(axis=0), self.cells.weight))
+        return np.asarray(kernel.isotonic_fit((self.share * self.maps).sum(axis=0), self.cells.weight))
 
     @cached_property
     def shift(self) -> float:
@@ -174,7 +174,7 @@ def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Ar
     level, weight = (
         np.concatenate([[low], x, [high]]) for low, x, high in ((1.0, level, 0.0), (ENDS, weight, ENDS))
     )
-    return np.asarray(kernel.rising(level, weight)[1:-1])
+    return np.asarray(kernel.isotonic_fit(level, weight)[1:-1])
 
 
 def shift_to_total(cells: Cells, probability: Array) -> float:

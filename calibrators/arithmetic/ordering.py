@@ -41,14 +41,14 @@ def radix_for(rows: int) -> bool:
 def _radix_is_faster() -> bool:
     # One thread measures while others wait: simultaneous sorts would distort the times.
     with _measuring:
-        return _measured()
+        return _measure()
 
 
 _measuring = threading.Lock()
 
 
 @functools.cache
-def _measured() -> bool:
+def _measure() -> bool:
     from calibrators._kernels import sorting
 
     sample = np.random.default_rng(0).random(_SAMPLE)
@@ -209,11 +209,11 @@ def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Arr
 
     columns = [np.empty(negatives.size + positives.size) for _ in range(3)]
     n = sorting.merge_classes(negatives, positives, *columns)
-    score, weight, hits = _filled(columns, n)
+    score, weight, hits = _first_rows(columns, n)
     return score, weight, hits
 
 
-def _filled(columns: list[Array], n: int) -> list[Array]:
+def _first_rows(columns: list[Array], n: int) -> list[Array]:
     """Return the first n values of each column."""
     # A copy of more than half of an array would cost more than its unused end.
     return [column[:n] if 2 * n > column.size else column[:n].copy() for column in columns]
@@ -262,7 +262,7 @@ def _add_ties(entries: Coded, *, rounding: bool) -> Coded:
         return Coded(score[starts], code[starts] if code.size else code, *sums)
     out, codes = np.empty((3, score.size)), np.empty(code.size, np.int64)
     n = sorting.add_ties((score, code, weight, positives), rounding, out, codes)
-    score, weight, positives = _filled(list(out), n)
+    score, weight, positives = _first_rows(list(out), n)
     return Coded(score, codes[:n], weight, positives)
 
 

@@ -15,7 +15,7 @@ from calibrators._kernels import label_runs as run_kernel
 from calibrators._kernels import near_isotonic as kernel
 from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import pava
-from calibrators._kernels.taut_string import settled
+from calibrators._kernels.taut_string import settled_ends
 from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, class_runs, join_runs, part_runs
 from calibrators.arithmetic.passes import Pass, Passes, Points
 from calibrators.methods.base import Calibrator
@@ -169,7 +169,7 @@ def class_blocks(
 def _blocks_of(part: PartRuns, limit: float, keep: int | None) -> PartBlocks:
     runs, head, tail = part
     weight, positives, unit = scaled(runs)
-    falls = kernel.falling(weight, positives)
+    falls = kernel.falling_gaps(weight, positives)
     saturated = tree.log_likelihood(positives / weight, weight, positives)
     blocks, low = runs, np.zeros((weight.size, 2))
     start, bounds = 0.0, list[Bound]()
@@ -208,7 +208,7 @@ def _merged(
     columns: Any, falls: npt.NDArray[np.bool_], lam: float, exact: float
 ) -> tuple[Array, npt.NDArray[np.bool_], slice]:
     """Merge the blocks that have certainly merged at lambda; return also the slice of blocks of the solution."""
-    ends = settled(tuple(columns[2:]), falls, lam, exact)
+    ends = settled_ends(tuple(columns[2:]), falls, lam, exact)
     head = np.arange(ends[0] + 1 if ends.size else falls.size)
     tail = np.arange(ends[-1] + 1 if ends.size else falls.size, falls.size + 1)
     starts = np.concatenate([head, ends[:-1] + 1, tail])
@@ -242,7 +242,7 @@ def join_blocks(parts: list[PartBlocks]) -> Blocks:
         if run_kernel.same_level(a.weight, a.positives, b.weight, b.positives):
             start = end - 1
         else:
-            falls[end - 1] = kernel.falling(
+            falls[end - 1] = kernel.falling_gaps(
                 np.array([a.weight, b.weight]), np.array([a.positives, b.positives])
             )[0]
             start = end

@@ -89,7 +89,7 @@ class NearIsotonicPath:
         few : number of blocks up to which merges are in strict order of lambda; affects only speed
         """
         weight, positives, _ = scaled(runs)
-        return cls.of_blocks(runs, np.empty((0, 2)), kernel.falling(weight, positives), 0.0, limit, few)
+        return cls.of_blocks(runs, np.empty((0, 2)), kernel.falling_gaps(weight, positives), 0.0, limit, few)
 
     @classmethod
     def of_blocks(
@@ -118,7 +118,7 @@ class NearIsotonicPath:
             total *= unit
         closed = np.sort(death[(death > start) & (death < np.inf)])
         if not integral:
-            anchors = tree.pool_close(closed.copy(), _SAME)
+            anchors = tree.merge_close(closed.copy(), _SAME)
             closed = anchors[np.searchsorted(anchors, closed, side="right") - 1]
             late = (death > start) & (death < np.inf)
             death[late] = anchors[np.searchsorted(anchors, death[late], side="right") - 1]
