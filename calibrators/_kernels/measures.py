@@ -22,14 +22,14 @@ from calibrators._kernels.sums import add_pairs, two_product, two_sum
     SIGNED,
     SIGNED_VARIANCE,
     INNER,
-    ALONG,
-    ACROSS,
-    SQUARE,
+    SLOPE,
+    CROSS,
+    SLOPE_INFORMATION,
     LEFT_OUT,
     INFORMATION,
-    HIT_RANKS,
+    HIT_PLACEMENTS,
     HIT_SQUARES,
-    MISS_RANKS,
+    MISS_PLACEMENTS,
     MISS_SQUARES,
 ) = range(21)
 """Sums over the points of a column. A point has prediction p, weight w, k positives and n = w - k negatives.
@@ -39,12 +39,13 @@ WEIGHT, POSITIVES, PREDICTED, SQUARES : w, k, w p, and the sum of w**2 over the 
 BRIER, LOG_LOSS, INFINITE : squared errors, finite log losses, and weight of the infinite log losses
 VARIANCE : w p (1 - p) (1 - p + p / rate), see `accumulate`
 RESIDUAL, SIGNED, SIGNED_VARIANCE : k - w p, (1 - 2 p) (k - w p), and the variance of the latter
-INNER, ALONG, ACROSS, SQUARE : k - w p, x (k - w p), x v and x**2 v, over predictions with 0 < p < 1, where x is their
-    log-odds and v = w p (1 - p)
-LEFT_OUT, INFORMATION : weight of the other predictions, and v
-HIT_RANKS, HIT_SQUARES : rank and rank**2, summed over positives; the rank is twice the number of negatives below plus
-    the number of tied negatives
-MISS_RANKS, MISS_SQUARES : the same with positives and negatives exchanged
+INNER, SLOPE : k - w p and x (k - w p), where x is the log-odds, over predictions with 0 < p < 1: the derivatives of the
+    log likelihood by intercept and slope of the log-odds
+CROSS, SLOPE_INFORMATION, INFORMATION : x v, x**2 v and v, where v = w p (1 - p): their information
+LEFT_OUT : weight of the predictions 0 and 1
+HIT_PLACEMENTS, HIT_SQUARES : placement and its square, summed over positives; a positive's placement is twice the
+    number of negatives below it plus the number of tied negatives
+MISS_PLACEMENTS, MISS_SQUARES : the same with positives and negatives exchanged
 """
 
 SUMS = 21
@@ -135,18 +136,18 @@ def accumulate(points, losses, columns, state, borders, rate):
                 x[15] = 0.0 if inner else w
                 x[16] = v
             if exact[c]:
-                rank = 2.0 * (high[0] - high[1]) + n
-                x[17] = k * rank
-                x[18] = k * rank * rank
-                rank = 2.0 * high[1] + k
-                x[19] = n * rank
-                x[20] = n * rank * rank
+                placement = 2.0 * (high[0] - high[1]) + n
+                x[17] = k * placement
+                x[18] = k * placement * placement
+                placement = 2.0 * high[1] + k
+                x[19] = n * placement
+                x[20] = n * placement * placement
             else:
                 hits = (factor * high[1], factor * low[1])
                 misses = add_pairs(factor * high[0], factor * low[0], -hits[0], -hits[1])
                 hit, tied = factor * k, two_sum(factor * w, -factor * k)
-                x[17], low[17], x[18], low[18] = _ranked(misses, tied, hit, 0.0, low[17], low[18])
-                x[19], low[19], x[20], low[20] = _ranked(hits, (hit, 0.0), tied[0], tied[1], low[19], low[20])
+                x[17], low[17], x[18], low[18] = _terms(misses, tied, hit, 0.0, low[17], low[18])
+                x[19], low[19], x[20], low[20] = _terms(hits, (hit, 0.0), tied[0], tied[1], low[19], low[20])
             for q in range(SUMS):
                 s = high[q] + x[q]
                 y = s - high[q]
@@ -163,16 +164,16 @@ def accumulate(points, losses, columns, state, borders, rate):
 
 
 @kernel(inline=True)
-def _ranked(below, tied, weight, weight_low, rank_low, square_low):
-    """Return weight * rank and weight * rank**2, and the low parts with the rounding errors of both added."""
-    rank, rank_error = add_pairs(2.0 * below[0], 2.0 * below[1], tied[0], tied[1])
-    total, error = two_product(weight, rank)
-    rank_low += error + weight * rank_error + weight_low * rank
-    square, square_error = two_product(rank, rank)
-    square_error += 2.0 * rank * rank_error
+def _terms(below, tied, weight, weight_low, first_low, second_low):
+    """Return weight * placement and weight * placement**2, and the low parts with the rounding errors of both added."""
+    placement, placement_error = add_pairs(2.0 * below[0], 2.0 * below[1], tied[0], tied[1])
+    total, error = two_product(weight, placement)
+    first_low += error + weight * placement_error + weight_low * placement
+    square, square_error = two_product(placement, placement)
+    square_error += 2.0 * placement * placement_error
     square_total, error = two_product(weight, square)
-    square_low += error + weight * square_error + weight_low * square
-    return total, rank_low, square_total, square_low
+    second_low += error + weight * square_error + weight_low * square
+    return total, first_low, square_total, second_low
 
 
 @kernel

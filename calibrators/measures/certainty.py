@@ -162,8 +162,8 @@ def _auc(sums: Sums) -> dict[str, Array]:
     auc = areas_under_roc(sums)
     variance: Any = 0.0
     for rows, other, linear, quadratic in (
-        (hits, misses, kernels.HIT_RANKS, kernels.HIT_SQUARES),
-        (misses, hits, kernels.MISS_RANKS, kernels.MISS_SQUARES),
+        (hits, misses, kernels.HIT_PLACEMENTS, kernels.HIT_SQUARES),
+        (misses, hits, kernels.MISS_PLACEMENTS, kernels.MISS_SQUARES),
     ):
         total = sums.of(linear)
         spread = (rows * sums.of(quadratic) - total * total).high / (2.0 * other.high * rows.high) ** 2
@@ -195,7 +195,7 @@ def _tests(sums: Sums, proper: Array) -> dict[str, Array]:
     spread = sums.of(kernels.SIGNED_VARIANCE).high * proper
     # In units of the total weight, whose third power may overflow.
     unit = np.ldexp(1.0, -np.frexp(sums.of(kernels.WEIGHT).high)[1])
-    terms = (kernels.INNER, kernels.ALONG, kernels.INFORMATION, kernels.ACROSS, kernels.SQUARE)
+    terms = (kernels.INNER, kernels.SLOPE, kernels.INFORMATION, kernels.CROSS, kernels.SLOPE_INFORMATION)
     u, along, a, b, c = (sums.of(term) * unit for term in terms)
     product = a * c
     determinant = (product - b * b).high

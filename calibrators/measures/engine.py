@@ -520,7 +520,7 @@ def stacked(pairs: list[Pair]) -> Pair:
     return Pair(np.stack([pair.high for pair in pairs]), np.stack([pair.low for pair in pairs]))
 
 
-_RANKING = (kernels.HIT_RANKS, kernels.HIT_SQUARES, kernels.MISS_RANKS, kernels.MISS_SQUARES)
+_RANKING = (kernels.HIT_PLACEMENTS, kernels.HIT_SQUARES, kernels.MISS_PLACEMENTS, kernels.MISS_SQUARES)
 
 
 def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
@@ -534,8 +534,8 @@ def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
     misses = (all_sums[:, kernels.WEIGHT] - all_sums[:, kernels.POSITIVES]) * scale
     terms = []
     for column, other, linear, quadratic in (
-        (hits, misses, kernels.HIT_RANKS, kernels.HIT_SQUARES),
-        (misses, hits, kernels.MISS_RANKS, kernels.MISS_SQUARES),
+        (hits, misses, kernels.HIT_PLACEMENTS, kernels.HIT_SQUARES),
+        (misses, hits, kernels.MISS_PLACEMENTS, kernels.MISS_SQUARES),
     ):
         before = other.running()[:-1] * 2.0
         placements, squared = all_sums[:, linear] * factor**2, all_sums[:, quadratic] * factor**3

@@ -308,7 +308,7 @@ def areas_under_roc(sums: Sums) -> Array:
     hits, misses = sums.ranked
     with np.errstate(all="ignore"):
         pairs = 2.0 * hits.high * misses.high
-        return np.where(pairs > 0, sums.of(kernels.HIT_RANKS).high / pairs, np.nan)
+        return np.where(pairs > 0, sums.of(kernels.HIT_PLACEMENTS).high / pairs, np.nan)
 
 
 def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, Array]:
