@@ -18,7 +18,7 @@ from pipeline.evaluate.measurement import Measured
 from pipeline.evaluate.significance import compared
 from pipeline.files.records import jsonable
 from pipeline.sort.score_table import ScoreTable
-from pipeline.sort.segment_predictions import in_words
+from pipeline.sort.segment_predictions import segments_text
 from pipeline.table.published import Version, software, strange_days
 
 FITTED = (
@@ -125,7 +125,7 @@ def comparison_lines(measured: Measured, name: str) -> list[str]:
     worse = [] if measured.compared is None else measured.compared.worse()
     if worse:
         lines.append(
-            f"Its log loss is higher beyond chance in {len(worse)} of the segments: {in_words(worse)}."
+            f"Its log loss is higher beyond chance in {len(worse)} of the segments: {segments_text(worse)}."
         )
     return lines
 

@@ -72,10 +72,10 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
     def weighed(combine):
         return lambda states: sizes.append(bytes_of(states)) or combine(states)
 
-    combined, run_parts = score_table._combined, score_table.run_parts
+    combined, run_parts = score_table._combine, score_table.run_parts
     monkeypatch.setattr(
         score_table,
-        "_combined",
+        "_combine",
         lambda total, merged, combine, grid: combined(total, merged, combine and weighed(combine), grid),
     )
     monkeypatch.setattr(

@@ -16,7 +16,7 @@ from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort.segment_predictions import in_words
+from pipeline.sort.segment_predictions import segments_text
 from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
 from pipeline.table.published import Version, segments_of
 
@@ -154,7 +154,7 @@ def judge_held_out(
         if holdout.worse:
             warnings.append(
                 f"in {counted(len(holdout.worse), 'segment')} the log loss on held-out rows is worse than the current "
-                f"version's beyond chance: {in_words(holdout.worse)}"
+                f"version's beyond chance: {segments_text(holdout.worse)}"
             )
     elif holdout.current and by_user:
         warnings.append(

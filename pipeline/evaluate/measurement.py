@@ -25,7 +25,7 @@ from pipeline.sort.score_table import (
     scratch_bytes,
 )
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
-from pipeline.sort.segment_rows import Known, SegmentRows
+from pipeline.sort.segment_rows import SegmentCounts, SegmentRows
 from pipeline.sort.source import Source
 from pipeline.table.lookup_table import Predictor
 
@@ -217,8 +217,8 @@ class Measurement:
         return found.whole, found
 
     @property
-    def _known(self) -> Known | None:
-        return None if self.kept is None else Known(self.kept.rows_of_segments(), self.kept.weighted)
+    def _known(self) -> SegmentCounts | None:
+        return None if self.kept is None else SegmentCounts(self.kept.rows_of_segments(), self.kept.weighted)
 
     def _add_sorted(self, graph: Graph, plan: SortPlan, columns: tuple[str, ...] = ()) -> SortedRows:
         """Add to a graph what makes runs of the log's rows, or those of the window; or of a kept table's points.

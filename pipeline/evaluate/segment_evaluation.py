@@ -26,7 +26,7 @@ from pipeline.log import segment_values
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
-from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
+from pipeline.sort.segment_rows import AddedRows, SegmentCounts, SegmentRows
 from pipeline.sort.segment_tasks import (
     ITEM_BYTES,
     MOST_SEGMENTS,
@@ -79,7 +79,7 @@ def add_sides(
     again: SortPlan,
     predictor: Predictor,
     sizes: Sizes,
-    known: Known | None = None,
+    known: SegmentCounts | None = None,
 ) -> list[Any]:
     """Add to a graph what measures each segment: of the scores, and, sorted again, of the probabilities.
 
@@ -185,7 +185,7 @@ class SegmentedEvaluation:
         return pa.Table.from_arrays(columns, schema=layout)
 
     def _differences(self, compared: SegmentedComparison) -> list[pa.Array]:
-        found = {one.place: one.log_loss for one in compared.segments}
+        found = {one.index: one.log_loss for one in compared.segments}
         losses = [found.get(i) for i in range(len(self.before.rows.level.keys))]
         return [
             column_of([None if loss is None else getattr(loss, name) for loss in losses], pa.float64())

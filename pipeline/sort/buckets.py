@@ -153,10 +153,9 @@ class Bucket(NamedTuple):
         weighted = self._weighted_rows()
         if self.entries is not None:
             entries = sort_entries(*self.entries)
-            positions = np.searchsorted(weighted[0], entries[0])
-            weighted = [
-                np.insert(column, positions, new) for column, new in zip(weighted, entries, strict=True)
-            ]
+            index = np.searchsorted(weighted[0], entries[0])
+            pairs = zip(weighted, entries, strict=True)
+            weighted = [np.insert(column, index, sums) for column, sums in pairs]
         folded = Points(*ordering.sum_ties(*weighted))
         # Without weights the sums are whole numbers, which add exactly.
         return folded if unweighted[0].size == 0 else _merge_points(unweighted, folded)

@@ -179,11 +179,10 @@ class CodedBuffer(Buffer):
         if present.size < counts.shape[0]:
             slot = 2 * new_codes[slot >> 1] + (slot & 1)
         counted = counted._replace(code=new_codes[counted.code].astype(np.int64))
-        by_label = counts[present]
+        counts = counts[present]
         # A small integer type: the segments of all runs stay in memory until they are numbered.
-        segments = RunSegments(
-            self.encoder.values_of(present), by_label.astype(np.min_scalar_type(by_label.max()))
-        )
+        small_counts = counts.astype(np.min_scalar_type(counts.max()))
+        segments = RunSegments(self.encoder.values_of(present), small_counts)
         if self.weighted:
             self._add_weights(self.weight[: self.size])
             signed = np.where(slot & 1, self.weight[: self.size], -self.weight[: self.size])
@@ -197,6 +196,5 @@ class CodedBuffer(Buffer):
                     tags = np.repeat(2 * short.code + label, rows.astype(np.int64))
                     slot = np.append(slot, tags.astype(np.int32))
             sections = folding.tagged_sections(score, slot, present.size)
-        self._write(
-            sections._replace(coded_entries=folding.merge_entries(sections.coded_entries, counted)), segments
-        )
+        entries = folding.merge_entries(sections.coded_entries, counted)
+        self._write(sections._replace(coded_entries=entries), segments)

@@ -28,6 +28,7 @@ _TRIAL = 1 << 17
 """Rows after which counting stops unless most of them had scores that were already in the table."""
 
 _NO_CODES = np.empty(0, np.int32)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 _COUNT_BITS = 22
 """Bits of the number of weights that are summed."""
@@ -107,8 +108,8 @@ class CountedWeights(Counted):
             exponent = int(np.frexp(_HEADROOM * rows.weight.max())[1])
             cutters = np.ldexp(1.5, [exponent + _COUNT_BITS - k * (52 - _COUNT_BITS) for k in range(3)])
             self._cutters = np.append(cutters, np.ldexp(1.0, exponent))
-        columns, keys = (rows.score, rows.label, rows.weight), self._table[:, 0]
-        remaining, hits = kernels.count_weights(columns, keys, self._sums, self._cutters, uncounted)
+        arrays = (rows.score, rows.label, rows.weight), self._table[:, 0], self._sums, self._cutters
+        remaining, hits = kernels.count_weights(*arrays, uncounted)
         self._positive += hits
         return int(remaining)
 
@@ -119,11 +120,10 @@ class CountedWeights(Counted):
             return super().take()
         score = (self._table[slots, 0] - np.uint64(1)).view(np.float64)
         parts = [without_codes(score, *self._sums[slots, k::3].T) for k in range(3)]
-        entries = Coded(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        nonzero = (entries.weight != 0) | (entries.positives != 0)
+        score, code, weight, positives = (np.concatenate(column) for column in zip(*parts, strict=True))
+        nonzero = (weight != 0) | (positives != 0)
         self._clear()
-        score, weight, positives = (entries[i][nonzero] for i in (0, 2, 3))
-        return Coded(score, entries.code, weight, positives), self._positive
+        return Coded(score[nonzero], code, weight[nonzero], positives[nonzero]), self._positive
 
 
 def _scores_repeat(rows: Rows) -> bool:
@@ -131,9 +131,7 @@ def _scores_repeat(rows: Rows) -> bool:
     step = max(1, rows.score.size // _SAMPLE)
     sample = rows.score[::step].view(np.uint64)
     if rows.code is not None:
-        sample = sample ^ (rows.code[::step].astype(np.uint64) << np.uint64(32)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
+        sample = sample ^ (rows.code[::step].astype(np.uint64) << np.uint64(32)) * _MULTIPLIER
     sample = np.sort(sample)
     same = sample[1:] == sample[:-1]
     repeated = np.count_nonzero(same[1:] < same[:-1]) + (same.size > 0 and bool(same[-1]))

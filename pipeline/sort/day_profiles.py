@@ -89,14 +89,11 @@ class Profile(NamedTuple):
     @classmethod
     def total(cls, profiles: Sequence[Profile]) -> Profile:
         """Add up profiles."""
-        cells = np.concatenate([np.empty(0, np.int64), *(profile.cell for profile in profiles)])
+        cells = np.concatenate([np.empty(0, np.int64), *(day.cell for day in profiles)])
         cell, index = np.unique(cells, return_inverse=True)
         sums = [
             np.bincount(index, np.concatenate([np.empty(0), *columns]), cell.size).astype(np.float64)
-            for columns in (
-                [profile.negatives for profile in profiles],
-                [profile.positives for profile in profiles],
-            )
+            for columns in ([day.negatives for day in profiles], [day.positives for day in profiles])
         ]
         return cls(cell, middle_of(cell), *sums)
 

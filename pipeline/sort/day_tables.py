@@ -44,6 +44,8 @@ from pipeline.sort.score_table import SortPlan
 from pipeline.sort.window_runs import add_days, add_up_day
 from pipeline.table.published import PublishedTable
 
+Settings = dict[str, Any]
+
 FORMAT = 8
 _GRID_BYTES = 48 << 20
 """Bytes of a merged run on a score grid, where rows are ties; a day then has few runs, however many its rows."""
@@ -97,7 +99,7 @@ class DayTables:
     settings : all settings that determine a row's day, score and validity; JSON values
     """
 
-    def __init__(self, store: PublishedTable, settings: dict[str, Any]) -> None:
+    def __init__(self, store: PublishedTable, settings: Settings) -> None:
         self.folder = store.folder / "days"
         self.settings = settings
 
@@ -110,14 +112,10 @@ class DayTables:
             if day is not None and day in wanted:
                 names.setdefault(day, []).append(name)
         tables = self._read([name for day_names in names.values() for name in day_names])
-        return {
-            day: self._cover(
-                {name: tables[name] for name in names.get(day, ())}, files, self._identity(window, day)
-            )
-            for day, files in wanted.items()
-        }
+        of_day = {day: {name: tables[name] for name in names.get(day, ())} for day in wanted}
+        return {day: self._cover(of_day[day], wanted[day], self._identity(window, day)) for day in wanted}
 
-    def _identity(self, window: Window, day: int) -> dict[str, Any]:
+    def _identity(self, window: Window, day: int) -> Settings:
         """Return the settings that a day's tables depend on, with the files of joined labels."""
         labels = window.log.columns.labels
         return self.settings if labels is None else {**self.settings, **labels.identity(day)}
@@ -126,17 +124,15 @@ class DayTables:
         folder = str(self.folder)
         return dict(zip(names, each(read_day, [f"{folder}/{name}" for name in names], folder), strict=True))
 
-    def _cover(
-        self, tables: dict[str, StoredDay | None], wanted: set[FileId], settings: dict[str, Any]
-    ) -> Cover:
+    def _cover(self, tables: dict[str, StoredDay | None], files: set[FileId], settings: Settings) -> Cover:
         """Choose valid tables of wanted files only, without overlap, larger ones first."""
         candidates = [
             (name, stored)
             for name, stored in tables.items()
-            if stored is not None and stored.files <= wanted and _digest(stored.files, settings) in name
+            if stored is not None and stored.files <= files and _digest(stored.files, settings) in name
         ]
         chosen: dict[str, StoredDay] = {}
-        missing = set(wanted)
+        missing = set(files)
         for name, stored in sorted(candidates, key=lambda item: (-len(item[1].files), item[0])):
             if stored.files <= missing:
                 chosen[name] = stored
@@ -153,11 +149,7 @@ class DayTables:
         covers = self.covers(window)
         if not covers or any(cover.missing for cover in covers.values()):
             return None
-        return [
-            DayTable(day, name, 0, stored)
-            for day, cover in covers.items()
-            for name, stored in sorted(cover.tables.items())
-        ]
+        return [table for day, cover in covers.items() for table in _reused(day, cover)]
 
     def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
         """Return the files that a fit would sort, by day, as of now."""
@@ -179,10 +171,7 @@ class DayTables:
         tasks = [(folders[day], day, parts[day], sorted(files[day]), run_bytes) for day in files]
         receipts = receipts_in(plan.scratch)
         new = dict(zip(files, graph.layer("days", _finish_day, tasks, receipts=receipts), strict=True))
-        tables_by_day = {
-            day: [DayTable(day, name, 0, stored) for name, stored in sorted(cover.tables.items())]
-            for day, cover in covers.items()
-        }
+        tables_by_day = {day: _reused(day, cover) for day, cover in covers.items()}
         closing = []
         for day, tables in tables_by_day.items():
             count = len(tables) + (day in new)
@@ -229,7 +218,11 @@ class DayTables:
         return day <= window.last or (self.folder / name).read(FACTS) is None
 
 
-def _digest(files: frozenset[FileId], settings: dict[str, Any]) -> str:
+def _reused(day: int, cover: Cover) -> list[DayTable]:
+    return [DayTable(day, name, 0, stored) for name, stored in sorted(cover.tables.items())]
+
+
+def _digest(files: frozenset[FileId], settings: Settings) -> str:
     content = {"format": FORMAT, "settings": settings, "files": sorted(files)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -174,9 +174,8 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
     """Write a run; a repeated task writes the same file again."""
     ends: list[Integers] = []
     first = {columns[0] for columns in COLUMNS}
-    write_blob(
-        path, packed_columns(((column, i in first) for i, column in enumerate(sections.columns)), ends)
-    )
+    columns = ((column, i in first) for i, column in enumerate(sections.columns))
+    write_blob(path, packed_columns(columns, ends))
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
     return Run(
         path,
@@ -241,9 +240,8 @@ def read_run(run: Run) -> Sections:
     with RunFile(run.path) as file:
         for columns, size in zip(COLUMNS, run.sizes, strict=True):
             out: Words = np.empty((size, len(columns)), np.uint64)
-            file.read_rows(
-                [run.ends[column][[0, -1]].tolist() for column in columns], -np.inf, np.inf, out, 0
-            )
+            spans = [run.ends[column][[0, -1]].tolist() for column in columns]
+            file.read_rows(spans, -np.inf, np.inf, out, 0)
             sections.append([np.ascontiguousarray(column) for column in out.view(np.float64).T])
     negatives, positives, rows, entries, tagged, coded, coded_entries = sections
     for section in (tagged, coded, coded_entries):

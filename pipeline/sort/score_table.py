@@ -37,24 +37,24 @@ from pipeline.sort.segment_merge import Cutting, merge_segments
 from pipeline.sort.segments import ShuffleFile
 
 RUN_ROWS = 1 << 21
-"""Rows a run: 32 MB of buffers."""
+"""Rows per run: 32 MB of buffers."""
 
 BUCKET_BYTES = 24 << 20
-"""Bytes of run data a bucket: with its points and a calibrator's work, some 150 MB in a worker."""
+"""Bytes of run data per bucket; with its points and a calibrator's arrays, some 150 MB in a worker."""
 
 LABEL_BYTES = 256 << 20
-"""Bytes of outcomes that are joined at once; more are joined part by part."""
+"""Most bytes of outcomes joined in memory; more are joined part by part."""
 
 _WORKER_BYTES = 160 << 20
-"""Memory of a worker before it does anything."""
+"""Memory of an idle worker."""
 
 _SMALLEST_BUCKET = 4 << 20
 _WORK_FACTOR = 8
-"""Memory that a bucket's task needs, in terms of its bytes."""
+"""Memory of a bucket's task, as a multiple of the bucket's bytes."""
 
 MOST_RUNS = 2048
-"""Beyond so many, runs and buckets grow as far as the memory allows: every bucket has a place in every run, and
-one task holds them all."""
+"""Runs above which runs and buckets grow, as far as memory allows: each bucket has a span in each run, and one task
+holds all spans."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class SortPlan:
 
     Parameters
     ----------
-    scratch : folder that all workers see: a path or a URL
+    scratch : folder that all workers can reach: a path or a URL
     transform, lookup, grid : see `pipeline.sort.runs.Reading`
-    rules : what to do with unusable rows
-    write : folder to write the table's parts to, or None where the first pass is all that is wanted
-    run_rows, bucket_bytes, label_bytes : sizes of the work, and of outcomes that a process holds; they change no result
+    rules : treatment of unusable rows
+    write : folder for the table's parts; None if only the first pass is needed
+    run_rows, bucket_bytes, label_bytes : sizes of runs, buckets, and outcomes in memory; they do not change results
     """
 
     scratch: str
@@ -81,9 +81,9 @@ class SortPlan:
     label_bytes: int = LABEL_BYTES
 
     def within(self, memory: int, rows: int = 0) -> SortPlan:
-        """The plan with tasks small enough for workers with `memory` bytes. No result changes.
+        """Return the plan with tasks that fit into workers with `memory` bytes; results do not change.
 
-        Tasks for more rows than `MOST_RUNS` runs hold are larger, where the memory allows it.
+        For more rows than `MOST_RUNS` runs have, tasks are larger, if memory allows.
         """
         fits = max(_SMALLEST_BUCKET, (memory - _WORKER_BYTES) // _WORK_FACTOR)
         growth = max(1.0, rows / (MOST_RUNS * self.run_rows))
@@ -95,12 +95,12 @@ class SortPlan:
 
 @dataclass(kw_only=True)
 class ScoreTable(RunReceipt):
-    """A score table in parts of ascending scores, with the receipt of its rows, but for their runs.
+    """Score table in parts of ascending scores, with the receipt of its rows, without their runs.
 
     Attributes
     ----------
-    points : distinct scores. weight, positives : totals, correctly rounded.
-    shuffled : of each level that was asked for, what the ranges of scores left of each segment, in their order.
+    points : number of distinct scores. weight, positives : totals, correctly rounded
+    shuffled : for each requested level, the shuffle files of the ranges of scores, in order
     rounded : whether scores were rounded to a grid
     """
 
@@ -112,21 +112,21 @@ class ScoreTable(RunReceipt):
     rounded: bool = False
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
-        """Carry out a pass over the written parts, or over those of them that it needs."""
+        """Carry out a pass over the written parts that it needs."""
         return run_parts([(part.first, part) for part in self.parts], request, executor, stage)
 
     @property
     def weights(self) -> list[tuple[float, Array]]:
-        """First score and exact weight (an expansion) of each part, if all are known."""
-        known = all(part.weight.size for part in self.parts)
-        return [(part.first, part.weight) for part in self.parts] if known else []
+        """First score and exact weight (an expansion) of each part; empty if some are not known."""
+        all_known = all(part.weight.size for part in self.parts)
+        return [(part.first, part.weight) for part in self.parts] if all_known else []
 
     def label_facts(self) -> dict[str, Any]:
-        """Facts for the manifest about joined labels, beside `facts`: they are no part of the table."""
+        """Return facts about joined labels for the manifest, which `facts` does not have."""
         return {} if self.labels is None else {"labels": self.labels.facts()}
 
     def facts(self) -> dict[str, Any]:
-        """Facts of the table for the manifest."""
+        """Return facts about the table for the manifest."""
         optional: dict[str, Any] = {"largest_score_move": self.largest_move} if self.rounded else {}
         if self.scale != 1.0:
             optional = {"weight_scale": self.scale, **optional}
@@ -149,22 +149,22 @@ class ScoreTable(RunReceipt):
 
 
 def scratch_bytes(log: Log, *, write: bool) -> int:
-    """Scratch space that sorting a log needs at most; with `write`, the table's parts included."""
+    """Return an upper bound of the scratch space for sorting a log, and for the table's parts if `write`."""
     columns = log.columns
-    held = most_bytes(log.rows, columns.weight is not None, bool(columns.segments))
+    run_bytes = most_bytes(log.rows, columns.weight is not None, bool(columns.segments))
     if log.rows > MOST_RUNS * RUN_ROWS:
-        held *= 2  # runs may be merged twice: see `pipeline.sort.run_merging`
-    return held + (24 * log.rows if write else 0)
+        run_bytes *= 2  # runs may be merged twice: see `pipeline.sort.run_merging`
+    return run_bytes + (24 * log.rows if write else 0)
 
 
 class SortedRows(NamedTuple):
-    """A log's rows as runs, as the stages after the first are given them.
+    """A log's rows as runs: the input of the stages after the first.
 
     Attributes
     ----------
-    log : as its runs are: with weights where they have weights.
-    plan : how they were sorted, and what becomes of them
-    total : the runs: a RunReceipt, or a reference to one in a graph
+    log : the log, with a weight column if its runs have weights
+    plan : plan of the sort and of the merge
+    total : RunReceipt of all runs, or a reference to it in a graph
     """
 
     log: Log
@@ -178,83 +178,82 @@ class SortedRows(NamedTuple):
 
     @property
     def most_parts(self) -> int:
-        """Most parts that their score table has."""
+        """Upper bound of the number of parts of the score table."""
         if isinstance(self.total, RunReceipt):
-            held = sum(run.bytes for run in self.total.runs)
+            total_bytes = sum(run.bytes for run in self.total.runs)
         else:
-            held = self.log.rows * row_width(self.weighted, bool(self.log.columns.segments))
-        return max(1, -(-held // self.plan.bucket_bytes))
+            total_bytes = self.log.rows * row_width(self.weighted, bool(self.log.columns.segments))
+        return max(1, -(-total_bytes // self.plan.bucket_bytes))
 
 
 def build_score_table(
     log: Log, plan: SortPlan, executor: Executor, request: Pass | None = None
 ) -> tuple[ScoreTable, Any]:
-    """Sort a log's rows into a score table, and carry out a first pass over it on the way.
+    """Sort a log's rows into a score table, and carry out a first pass in the merge tasks.
 
     Parameters
     ----------
-    log, plan, executor : what, how and where
-    request : the pass, or None
+    request : the first pass, or None
 
     Returns
     -------
     table : ScoreTable
-    result : of the pass, or None without one
+    result : result of the pass, or None without one
 
     Raises
     ------
     InputRejectedError
-        Unusable rows beyond what the rules allow; no usable row.
+        There are more unusable rows than the rules allow, or no usable row.
     """
     graph = Graph()
     rows = SortedRows(log, plan, add_sort(graph, log, plan))
-    found: tuple[ScoreTable, Any] = executor.compute(graph, add_merge(graph, rows, request))
-    return found
+    result: tuple[ScoreTable, Any] = executor.compute(graph, add_merge(graph, rows, request))
+    return result
 
 
 def merge_rows(rows: SortedRows, executor: Executor, request: Pass | None = None) -> tuple[ScoreTable, Any]:
-    """Merge sorted rows into a score table; otherwise as `build_score_table`."""
+    """Merge sorted rows into a score table; see `build_score_table`."""
     graph = Graph()
-    found: tuple[ScoreTable, Any] = executor.compute(graph, add_merge(graph, rows, request))
-    return found
+    result: tuple[ScoreTable, Any] = executor.compute(graph, add_merge(graph, rows, request))
+    return result
 
 
 def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
-    """Add the first stages to a graph: `sort-i -> check`, and a second level where that is needed.
+    """Add the first stages to a graph: `sort-i -> check`, and a second level of merging if needed.
 
-    Returns a reference to the receipts' sum.
+    Returns a reference to the sum of the receipts.
 
-    A task leaves its receipt beside what it writes: one that is repeated because the worker that held its result was
-    lost, or a sort after a crash, reads that.
+    A task writes its receipt next to its files. A task that is repeated, since a worker was lost or a run resumes after
+    a crash, reads the receipt.
     """
-    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
+    base_reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     pieces = cut(log, plan.run_rows)
-    readings = add_labels(graph, log, reading, pieces, plan.scratch, plan.label_bytes)
+    readings = add_labels(graph, log, base_reading, pieces, plan.scratch, plan.label_bytes)
     tasks = [
-        (own, how, plan.scratch, i, plan.run_rows, plan.rules.keep)
-        for i, (own, how) in enumerate(zip(pieces, readings, strict=True))
+        (task_pieces, reading, plan.scratch, i, plan.run_rows, plan.rules.keep)
+        for i, (task_pieces, reading) in enumerate(zip(pieces, readings, strict=True))
     ]
     receipts = graph.layer("sort", runs.write_runs, tasks, receipts=receipts_in(plan.scratch))
-    total = graph.task("check", _checked, receipts, plan.rules, log.columns.outcomes)
+    total = graph.task("check", _check, receipts, plan.rules, log.columns.outcomes)
     return add_regrouping(graph, total, len(tasks), SortedRows(log, plan, total).most_parts, plan.scratch)
 
 
 def add_merge(
     graph: Graph, rows: SortedRows, request: Pass | None = None, cutting: Cutting | None = None
 ) -> Any:
-    """Add what follows to a graph: `split -> merge-i -> combine`; return a reference to what `build_score_table` does.
+    """Add the second stage to a graph: `split -> merge-i -> combine`; return a reference to table and result.
 
-    The number of merges is bounded by the rows, so that it is known before; those beyond what there is do nothing. A
-    merge needs its own entry of the split alone.
+    The number of merge tasks is an upper bound from the number of rows, known in advance; superfluous tasks do nothing.
+    A merge task reads only its entry of the split.
 
-    cutting : of a log with segments, what is to be left of each
+    cutting : how to divide rows into segments; None without segments
     """
     plan, total, count = rows.plan, rows.total, rows.most_parts
     if cutting is not None and not isinstance(total, RunReceipt):
-        # Each run holds most names of segments; once they are numbered, the runs need none.
+        # Each run has the values of most segments; numbered segments make them superfluous.
         total = graph.task("runs", without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
-    # What combines stays here.
+    # Merge tasks only need the chunk function.
     first = None if request is None else replace(request, combine=list)
     tasks = [
         (entry, plan.write and f"{plan.write}/part-{i:05d}.parquet", first, cutting, i)
@@ -262,15 +261,15 @@ def add_merge(
     ]
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
     combine = None if request is None else request.combine
-    return graph.task("combine", _combined, total, merged, combine, plan.grid)
+    return graph.task("combine", _combine, total, merged, combine, plan.grid)
 
 
 def without_segments(total: RunReceipt) -> RunReceipt:
-    """The same runs without the names of their segments."""
+    """Drop the segments' values from a receipt's runs."""
     return replace(total, runs=[replace(run, segments=None) for run in total.runs])
 
 
-def _checked(receipts: list[RunReceipt], rules: RowRules, outcomes: int) -> RunReceipt:
+def _check(receipts: list[RunReceipt], rules: RowRules, outcomes: int) -> RunReceipt:
     total = add_up(receipts)
     quarantine.check(total.bad, total.rows, rules)
     total.labels = all_counted(total.labels, outcomes, matched=rules.matched)
@@ -282,7 +281,7 @@ def _checked(receipts: list[RunReceipt], rules: RowRules, outcomes: int) -> RunR
 
 
 def add_up(receipts: list[RunReceipt]) -> RunReceipt:
-    """Add up the receipts of several tasks of the first stage."""
+    """Add up receipts of tasks of the first stage."""
     total = RunReceipt()
     for receipt in receipts:
         total.runs += receipt.runs
@@ -299,9 +298,9 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
 
 
 class _Entry(NamedTuple):
-    """A bucket: where its rows are, and the scores that it holds (low <= score < high).
+    """A bucket: spans of its rows, and its range of scores, low <= score < high.
 
-    scale : what weights are multiplied by, once they are added up
+    scale : factor of the sums of weights
     """
 
     spans: BucketSpans
@@ -311,20 +310,20 @@ class _Entry(NamedTuple):
 
 
 def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) -> list[_Entry | None]:
-    """Cut all runs into at most `count` buckets, and None for those that are not needed.
+    """Cut all runs into at most `count` buckets; pad the list with None.
 
     write : see `SortPlan`
     """
     if write is not None:
         Folder.at(write).make()
-    enough = -(-sum(run.bytes for run in total.runs) // count)
+    least_bytes = -(-sum(run.bytes for run in total.runs) // count)
     scale = total.scale
-    found = [_Entry(*own, scale) for own in ranges(total, max(bucket_bytes, enough))]
-    return [*found, *([None] * (count - len(found)))]
+    entries = [_Entry(*bucket, scale) for bucket in ranges(total, max(bucket_bytes, least_bytes))]
+    return [*entries, *([None] * (count - len(entries)))]
 
 
 def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[BucketSpans, float, float]]:
-    """Buckets of about so many bytes: where the rows of each are, and its scores, low <= score < high."""
+    """Cut all runs into buckets of about `bucket_bytes`; return spans and score range, low <= score < high, of each."""
     inner = buckets.splitters(total.runs, bucket_bytes)
     edges = np.concatenate([[-math.inf], inner, [math.inf]])
     spans = buckets.bucket_spans(total.runs, edges, bucket_bytes)
@@ -338,7 +337,7 @@ def _merge_bucket(
     cutting: Cutting | None,
     index: int,
 ) -> tuple[Part, Any, list[ShuffleFile]] | None:
-    """Gather a bucket, write it if wanted, and carry out the first pass on it."""
+    """Gather a bucket, write it if there is a path, and carry out the first pass on it."""
     if entry is None:
         return None
     spans, low, high, scale = entry
@@ -360,19 +359,19 @@ def _merge_bucket(
     return None if merged is None else (*merged, files)
 
 
-def _combined(
+def _combine(
     total: RunReceipt,
     merged: list[tuple[Part, Any, list[ShuffleFile]] | None],
     combine: Callable[[list[Any]], Any] | None,
     grid: str,
 ) -> tuple[ScoreTable, Any]:
-    filled = [bucket for bucket in merged if bucket is not None]
-    parts = tuple(part for part, *_ in filled)
-    result = None if combine is None else combine([state for _, state, _ in filled])
-    shuffled = tuple(zip(*(files for *_, files in filled), strict=True))
-    of_rows = {**vars(total), "runs": [], "lowest": float(total.lowest), "highest": float(total.highest)}
+    nonempty = [bucket for bucket in merged if bucket is not None]
+    parts = tuple(part for part, *_ in nonempty)
+    result = None if combine is None else combine([state for _, state, _ in nonempty])
+    shuffled = tuple(zip(*(files for *_, files in nonempty), strict=True))
+    receipt = {**vars(total), "runs": [], "lowest": float(total.lowest), "highest": float(total.highest)}
     table = ScoreTable(
-        **of_rows,
+        **receipt,
         parts=parts,
         points=sum(part.points for part in parts),
         weight=float(exact_sum(np.concatenate([part.weight for part in parts]))),

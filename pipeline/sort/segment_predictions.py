@@ -1,4 +1,4 @@
-"""Predictions of tables for the rows of a log with segments: compared pair by pair, or put in their order."""
+"""Predictions of tables for the rows of a log with segments: comparison of two tables, and sorting by probability."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pipeline.sort.runs import RunReceipt, write_points_run
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_rows import SegmentRows, cut_all
-from pipeline.sort.segment_tasks import Work
+from pipeline.sort.segment_tasks import SegmentBatch
 from pipeline.sort.segments import Coding, Level, Slices, read_codes, write_codes
 from pipeline.table.lookup_table import Predictor
 
 MOST_WORSE = 10
-"""Segments that are named."""
+"""Most segments named in a message."""
 
 
-def _errors(loss: PairedDifference) -> float:
+def _standard_errors(loss: PairedDifference) -> float:
     """Return the rise of a loss in standard errors."""
     if loss.difference is None or loss.error is None:
         return math.inf if math.isinf(loss.new) and not math.isinf(loss.old) else -math.inf
@@ -44,112 +44,115 @@ def _errors(loss: PairedDifference) -> float:
     return loss.difference / loss.error
 
 
-def _errors_of_chance(segments: int) -> float:
-    """Standard errors that the largest of so many normal deviates passes as rarely as one passes 3."""
+def _chance_limit(segments: int) -> float:
+    """Return the limit that the largest of n normal deviates exceeds as rarely as one deviate exceeds 3."""
     return -NormalDist().inv_cdf(NormalDist().cdf(-3.0) / max(1, segments))
 
 
-def in_words(worse: Sequence[Mapping[str, Any]]) -> str:
-    """The segments of `SegmentedComparison.worse`, with what their log loss has risen by."""
-    found = []
-    for one in worse:
-        name = ", ".join("null" if value is None else value for value in one["segment"])
-        difference = one["log_loss_difference"]
-        found.append(f"{name} ({'infinite' if difference is None else format(difference, '+.2g')})")
-    return "; ".join(found)
+def segments_text(worse: Sequence[Mapping[str, Any]]) -> str:
+    """List segments of `SegmentedComparison.worse` with the rise of their log loss, for messages."""
+    texts = []
+    for segment in worse:
+        name = ", ".join("null" if value is None else value for value in segment["segment"])
+        difference = segment["log_loss_difference"]
+        texts.append(f"{name} ({'infinite' if difference is None else format(difference, '+.2g')})")
+    return "; ".join(texts)
 
 
-class _Predicting(NamedTuple):
-    """A predictor for segments. places : of each segment its map, in a file of int32; None: one map for all."""
+class _Predictions(NamedTuple):
+    """Predictor with the file of each segment's map (int32), by segment code; None if all have one map."""
 
     predictor: Predictor
-    places: str | None
+    map_file: str | None
 
     def of(self, codes: Integers, slices: Slices) -> Array:
-        """Probabilities of the points of some segments, segment after segment."""
-        if self.places is None:
+        """Return the probabilities of the points of some segments, segment after segment."""
+        if self.map_file is None:
             return self.predictor.of_segments(slices.columns[0], None)
         first = int(codes[0])
-        own = read_codes(self.places, first, int(codes[-1]) + 1)[codes - first]
-        return self.predictor.of_segments(slices.columns[0], np.repeat(own, np.diff(slices.starts)))
+        maps = read_codes(self.map_file, first, int(codes[-1]) + 1)[codes - first]
+        return self.predictor.of_segments(slices.columns[0], np.repeat(maps, np.diff(slices.starts)))
 
 
-def _predicting(rows: SegmentRows, predictor: Predictor, name: str) -> _Predicting:
-    places = predictor.places(rows.names, rows.values)
+def _prepare(rows: SegmentRows, predictor: Predictor, name: str) -> _Predictions:
+    maps = predictor.places(rows.names, rows.values)
     path = f"{rows.plan.scratch}/places-{name}"
-    return _Predicting(predictor, None if places is None else write_codes(path, places))
+    return _Predictions(predictor, None if maps is None else write_codes(path, maps))
 
 
 @dataclass(frozen=True)
 class SegmentDifference:
-    """The log loss of two predictions of a segment's rows. place : among the level's. weight : of the rows."""
+    """Difference of the log loss of two predictions for a segment. index : its code. weight : weight of its rows."""
 
-    place: int
+    index: int
     weight: float
     log_loss: PairedDifference
 
 
 @dataclass(frozen=True)
 class SegmentedComparison:
-    """Two predictions of the same rows: of all of them, and of each segment that has rows. keys : of the level."""
+    """Comparison of two predictions for all rows, and for each segment with rows. keys : keys of the segments."""
 
     whole: Comparison
     segments: list[SegmentDifference]
     keys: Sequence[Key] = field(repr=False)
 
     def worse(self) -> list[dict[str, Any]]:
-        """`worst` for JSON, with the columns' values as text."""
+        """Return `worst` for JSON, with the columns' values as text."""
         return [
             {
-                "segment": [None if value is None else str(value) for value in self.keys[one.place]],
-                "weight": one.weight,
-                "log_loss_difference": one.log_loss.difference,
-                "error": one.log_loss.error,
+                "segment": [None if value is None else str(value) for value in self.keys[segment.index]],
+                "weight": segment.weight,
+                "log_loss_difference": segment.log_loss.difference,
+                "error": segment.log_loss.error,
             }
-            for one in self.worst()
+            for segment in self.worst()
         ]
 
     def worst(self) -> list[SegmentDifference]:
-        """Segments in which the new predictions are worse than the old ones beyond chance, at most `MOST_WORSE`.
+        """Return at most `MOST_WORSE` segments in which the new predictions are worse than the old ones beyond chance.
 
-        The worst first, in standard errors; where they have an infinite loss and the old ones have none, before all.
-        None is named by chance alone, of however many, but once in 740 times.
+        Segments are sorted by the rise of the log loss in standard errors; those with a new infinite loss come first.
+        With equal predictions any segment is returned once in 740 comparisons, for any number of segments.
         """
-        found = [(one, _errors(one.log_loss)) for one in self.segments]
-        sure = _errors_of_chance(len(found))
-        found = [(one, z) for one, z in found if z > sure]
-        return [one for one, z in sorted(found, key=lambda item: (-item[1], item[0].place))[:MOST_WORSE]]
+        deviations = [(segment, _standard_errors(segment.log_loss)) for segment in self.segments]
+        limit = _chance_limit(len(deviations))
+        deviations = [(segment, z) for segment, z in deviations if z > limit]
+        deviations.sort(key=lambda item: (-item[1], item[0].index))
+        return [segment for segment, _ in deviations[:MOST_WORSE]]
 
 
 def compare_predictions(
     rows: SegmentRows, old: Predictor, new: Predictor, executor: Executor
 ) -> SegmentedComparison:
-    """Compare two tables, or a table and the scores, on the same rows: each row goes through its segment's map.
+    """Compare two tables, or a table and the scores, on the same rows, each with its segment's map.
 
-    The same however rows, files and tasks are cut.
+    The result does not depend on how rows are divided into files and tasks.
 
     Raises
     ------
     ValueError
-        Predictions outside [0, 1].
+        A prediction is outside [0, 1].
     """
-    parts, cut = _sums_of(rows, {"old": old, "new": new}, executor, pair_sums)
-    found = [_difference(code, own) for code, own in sorted(cut.items())]
-    return SegmentedComparison(comparison_of(parts), found, rows.level.keys)
+    parts, sums_by_segment = _sums_of(rows, {"old": old, "new": new}, executor, pair_sums)
+    differences = [_difference(code, pairs) for code, pairs in sorted(sums_by_segment.items())]
+    return SegmentedComparison(comparison_of(parts), differences, rows.level.keys)
 
 
-def _difference(place: int, parts: list[Pair]) -> SegmentDifference:
-    one = comparison_of(parts)
-    return SegmentDifference(place, one.weight, one.log_loss)
+def _difference(index: int, parts: list[Pair]) -> SegmentDifference:
+    comparison = comparison_of(parts)
+    return SegmentDifference(index, comparison.weight, comparison.log_loss)
 
 
 def sums_of_predictions(
     rows: SegmentRows, predictor: Predictor, executor: Executor, function: Callable[..., Pair]
 ) -> dict[int, list[Pair]]:
-    """Sums of each segment's points with predictions for scores, by its place; several of one that tasks share.
+    """Compute sums over each segment's points with predictions as scores; return them by segment code.
 
-    function : of predictions, weights, positives and where each segment's begin, to a Pair of shape (segments, sums);
-        picklable
+    A large segment has several sums, one per task.
+
+    function : function of predictions, weights, positives and `starts` of the segments to a Pair of shape
+        (segments, sums); picklable
     """
     return _sums_of(rows, {"segment": predictor}, executor, function)[1]
 
@@ -157,115 +160,115 @@ def sums_of_predictions(
 def _sums_of(
     rows: SegmentRows, predictors: Mapping[str, Predictor], executor: Executor, function: Callable[..., Pair]
 ) -> tuple[list[Pair], dict[int, list[Pair]]]:
-    """Sums of each task's points, and of each segment's. predictors : by names of files; see `sums_of_predictions`."""
-    predicting = [_predicting(rows, own, name) for name, own in predictors.items()]
+    """Compute the sums of each task, and of each segment; see `sums_of_predictions`. predictors : by file name."""
+    prepared = [_prepare(rows, predictor, name) for name, predictor in predictors.items()]
     parts: list[Pair] = []
-    found: dict[int, list[Pair]] = {}
-    for codes, sums in rows.map(executor, partial(_summed, predicting, function)):
+    by_segment: dict[int, list[Pair]] = {}
+    for codes, sums in rows.map(executor, partial(_summed, prepared, function)):
         parts.append(sums.total())
         for i, code in enumerate(codes.tolist()):
-            found.setdefault(code, []).append(sums[i])
-    return parts, found
+            by_segment.setdefault(code, []).append(sums[i])
+    return parts, by_segment
 
 
 def _summed(
-    predicting: Sequence[_Predicting],
+    tables: Sequence[_Predictions],
     function: Callable[..., Pair],
     index: int,
     codes: Integers,
     slices: Slices,
 ) -> tuple[Integers, Pair]:
     _, weight, positives = slices.columns
-    found = (own.of(codes, slices) for own in predicting)
-    return codes, function(*found, weight, positives, starts=slices.starts)
+    probabilities = (predictions.of(codes, slices) for predictions in tables)
+    return codes, function(*probabilities, weight, positives, starts=slices.starts)
 
 
 def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, executor: Executor) -> ScoreTable:
-    """The score table of what is predicted: of all rows in the order of their probabilities.
+    """Return the score table of all rows with their probabilities as scores.
 
-    folder : for the runs and the table
+    folder : folder for the runs and the table
     """
     Folder.at(folder).make()
-    function = partial(_order, _predicting(rows, predictor, "order"), folder)
+    function = partial(_order, _prepare(rows, predictor, "order"), folder)
     total = _receipt_of(rows.table, rows.map(executor, function))
     plan = replace(rows.plan, scratch=folder, write=f"{folder}/score_table")
     return merge_rows(SortedRows(rows.log, plan, total), executor)[0]
 
 
-def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, slices: Slices) -> RunReceipt:
+def _order(predictions: _Predictions, folder: str, index: int, codes: Integers, slices: Slices) -> RunReceipt:
     _, weight, positives = slices.columns
-    return write_points_run(predicting.of(codes, slices), weight, positives, folder, index)
+    return write_points_run(predictions.of(codes, slices), weight, positives, folder, index)
 
 
 def _receipt_of(table: ScoreTable, receipts: Sequence[RunReceipt]) -> RunReceipt:
-    """Runs of predictions as those of the rows that they are of."""
-    found = add_up(list(receipts))
-    return replace(found, rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
+    """Add up receipts of runs of predictions, with the row counts of the rows' score table."""
+    total = add_up(list(receipts))
+    return replace(total, rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
 
 
 def add_order(
     graph: Graph, works: Sequence[Any], rows: Any, predictor: Predictor, plan: SortPlan, *, weighted: bool
 ) -> tuple[Any, Any]:
-    """Add to a graph what sorts predictions, from the points of segments: `place -> order-i -> ordered`.
+    """Add tasks that sort predictions, from the points of segments: `place -> order-i -> ordered`.
 
-    The log's rows need not be read again, nor their segments be told apart: most of what another sort would take. Nor
-    need a map be monotone, or as many points be left as there were.
+    The log's rows are not read and encoded again, which would take most of the time of another sort. Maps need not be
+    monotone, and may merge points.
 
     Parameters
     ----------
-    works : of `add_works`, of points. rows : SegmentRows of them, or a reference
-    predictor : of the segments' maps
-    plan : how to sort the predictions, in a scratch folder of its own
+    works : references from `add_works`, with points as items. rows : their SegmentRows, or a reference
+    predictor : predictor with the segments' maps
+    plan : plan for sorting the predictions, with another scratch folder
     weighted : whether rows have weights
 
     Returns
     -------
-    references to a RunReceipt, and to what `SegmentRows.add_numbered` takes
+    references to a RunReceipt, and to the argument `numbered` of `SegmentRows.add_numbered`
     """
-    placed = graph.task("place", _predicting, rows, predictor, "again")
+    placed = graph.task("place", _prepare, rows, predictor, "again")
     tasks = [(work, placed, plan.scratch, i, weighted) for i, work in enumerate(works)]
-    found = graph.layer("order", _order_coded, tasks, receipts=receipts_in(plan.scratch))
-    ordered = graph.task("ordered", _put_together, rows, found, plan.scratch)
+    results = graph.layer("order", _order_coded, tasks, receipts=receipts_in(plan.scratch))
+    ordered = graph.task("ordered", _collect_order, rows, results, plan.scratch)
     total = graph.task("total", operator.itemgetter(0), ordered)
     return total, graph.task("numbered", operator.itemgetter(1), ordered)
 
 
 def _order_coded(
-    work: Work | None, predicting: _Predicting, folder: str, index: int, weighted: bool
+    batch: SegmentBatch | None, predictions: _Predictions, folder: str, index: int, weighted: bool
 ) -> tuple[RunReceipt, Integers] | None:
-    """Leave the predictions of a task's segments as a run with codes of its own; return the segment of each, too."""
-    if work is None:
+    """Write the predictions for a batch as a run; return its receipt and the segment of each code of the run."""
+    if batch is None:
         return None
-    slices = work.items()
-    score = predicting.of(work.codes, slices)
-    code = np.repeat(np.arange(work.codes.size), np.diff(slices.starts))
-    # A map leaves few different predictions of a segment, and mostly side by side.
+    slices = batch.items()
+    score = predictions.of(batch.codes, slices)
+    code = np.repeat(np.arange(batch.codes.size), np.diff(slices.starts))
+    # A map gives few different predictions in a segment, mostly in neighbouring points.
     score, code, weight, positives = ordering.expand_coded(ordering.Coded(score, code, *slices.columns[1:]))
-    # Entries are the largest: what may be one row is left as one. Components of one sum may not.
-    apart = (np.diff(score) != 0) | (np.diff(code) != 0)
-    alone = np.append(True, apart) & np.append(apart, True) & ((positives == 0) | (positives == weight))
+    # Points that can be single rows are written as rows, which are smaller than entries. Components of a sum cannot.
+    differs = (np.diff(score) != 0) | (np.diff(code) != 0)
+    single = np.append(True, differs) & np.append(differs, True) & ((positives == 0) | (positives == weight))
     if not weighted:
-        alone &= weight == 1
+        single &= weight == 1
     sections = Sections()
-    if alone.any() and weighted:
+    if single.any() and weighted:
         signed = np.where(positives > 0, weight, -weight)
-        sections = coded_sections(score[alone], code[alone], signed[alone])
-    elif alone.any():
-        tag = 2 * code[alone] + positives[alone].astype(np.int64)
-        sections = tagged_sections(score[alone], tag, work.codes.size)
-    others = [column[~alone] for column in (score, code, weight, positives)]
+        sections = coded_sections(score[single], code[single], signed[single])
+    elif single.any():
+        tag = 2 * code[single] + positives[single].astype(np.int64)
+        sections = tagged_sections(score[single], tag, batch.codes.size)
+    others = [column[~single] for column in (score, code, weight, positives)]
     entries = ordering.expand_coded(merge_entries(sections.coded_entries, Coded(*others)))
     sections = sections._replace(coded_entries=entries)
     run = write_run(f"{folder}/run-{index:06d}-0000", sections)
-    return RunReceipt([run], lowest=float(score.min()), highest=float(score.max())), work.codes
+    return RunReceipt([run], lowest=float(score.min()), highest=float(score.max())), batch.codes
 
 
-def _put_together(
-    rows: SegmentRows, found: list[tuple[RunReceipt, Integers] | None], scratch: str
+def _collect_order(
+    rows: SegmentRows, results: list[tuple[RunReceipt, Integers] | None], scratch: str
 ) -> tuple[RunReceipt, tuple[Level, Cutting]]:
-    receipts, codes = zip(*(one for one in found if one is not None), strict=True)
+    receipts, codes = zip(*(result for result in results if result is not None), strict=True)
     total = _receipt_of(rows.table, receipts)
-    starts = np.cumsum([0, *(own.size for own in codes)]).tolist()
+    starts = np.cumsum([0, *(part.size for part in codes)]).tolist()
     path = write_codes(f"{scratch}/codes", np.concatenate(codes).astype(np.int32))
     coding = Coding(path, tuple(starts), len(rows.level.keys))
     return total, (rows.level, cut_all(rows.level, coding, scratch, weighted=rows.weighted))

@@ -1,4 +1,4 @@
-"""Rows of a log with segments, sorted: each segment's points in scratch space."""
+"""Sorted rows of a log with segments, as each segment's points in scratch space."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pipeline.sort.segments import Coding, Level, Segments, ShuffleFile, Slices,
 R = TypeVar("R")
 
 
-class Known(NamedTuple):
-    """Facts about rows that have been summed up.
+class SegmentCounts(NamedTuple):
+    """Row counts of a log whose rows were summed to points earlier.
 
-    rows : of each segment, the rows and those with label 1. weighted : whether rows had weights
+    rows : number of rows, and of those with label 1, by segment. weighted : whether rows had weights
     """
 
     rows: Mapping[Key, tuple[int, int]]
@@ -40,11 +40,11 @@ class SegmentRows:
 
     Attributes
     ----------
-    log, plan : what was sorted, and how
-    names : of the columns that tell segments apart
-    table : of all rows; written where `plan.write` says so
+    log, plan : the sorted log, and the plan of the sort
+    names : names of the segment columns
+    table : score table of all rows; written if `plan.write` has a folder
     level : the segments
-    files : what the ranges of scores left of each: its points
+    files : shuffle files of the segments' points, one per range of scores
     weighted : whether rows have weights
     """
 
@@ -58,40 +58,38 @@ class SegmentRows:
 
     @classmethod
     def of(
-        cls, rows: SortedRows, executor: Executor, names: tuple[str, ...], known: Known | None = None
+        cls, rows: SortedRows, executor: Executor, names: tuple[str, ...], counts: SegmentCounts | None = None
     ) -> SegmentRows:
-        """From sorted rows of these segment columns. known : of rows that have been summed up, what they were.
+        """Divide sorted rows into segments. counts : counts of the log's rows, if rows are sums of earlier rows.
 
         Raises
         ------
         InputRejectedError
-            As `build_score_table`; too many segments.
+            As `build_score_table`; or there are too many segments.
         """
         graph = Graph()
-        found: SegmentRows = executor.compute(graph, cls.add(graph, rows, names, known).rows)
-        return found
+        added: SegmentRows = executor.compute(graph, cls.add(graph, rows, names, counts).rows)
+        return added
 
     @classmethod
     def add(
-        cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], known: Known | None = None
+        cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], counts: SegmentCounts | None = None
     ) -> AddedRows:
-        """The same in a graph: `number -> split -> merge-i -> combine -> rows`."""
-        weighted = rows.weighted if known is None else known.weighted
-        numbered = graph.task("number", _number, rows.total, rows.plan.scratch, weighted, known)
+        """Add tasks that divide rows into segments: `number -> split -> merge-i -> combine -> rows`."""
+        weighted = rows.weighted if counts is None else counts.weighted
+        numbered = graph.task("number", _number, rows.total, rows.plan.scratch, weighted, counts)
         return cls.add_numbered(graph, rows, names, numbered)
 
     @classmethod
     def add_numbered(cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], numbered: Any) -> AddedRows:
-        """The same where segments have been numbered. numbered : the level, and how rows leave the merge, as `cut_all`
-        says it; or a reference to the pair.
-        """
+        """Add these tasks for numbered segments. numbered : the level and its `Cutting`, or a reference to the pair."""
         cutting = graph.task("cut", operator.itemgetter(1), numbered)
         merged = add_merge(graph, rows, None, cutting)
         return AddedRows(graph.task("rows", _rows, merged, numbered, rows.log, rows.plan, names), merged)
 
     @property
     def values(self) -> list[pa.Array]:
-        """The segments' values, a column each."""
+        """Values of the segments, one array per column."""
         return segment_values.arrays(self.level.keys, self.level.types)
 
     def map(self, executor: Executor, function: Callable[[int, Integers, Slices], R]) -> list[R]:
@@ -100,25 +98,27 @@ class SegmentRows:
 
 
 class AddedRows(NamedTuple):
-    """References to a `SegmentRows`, and to the score table of all rows with what is left of segments."""
+    """References to a `SegmentRows`, and to the score table of all rows with the segments' shuffle files."""
 
     rows: Any
     merged: Any
 
 
-def _number(total: RunReceipt, scratch: str, weighted: bool, known: Known | None) -> tuple[Level, Cutting]:
+def _number(
+    total: RunReceipt, scratch: str, weighted: bool, counts: SegmentCounts | None
+) -> tuple[Level, Cutting]:
     segments = number_segments(total.runs, scratch)
     level = segments.levels[-1]
-    if known is not None:
-        counts = np.array([known.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
-        level = replace(level, rows=counts[:, 0], positives=counts[:, 1])
+    if counts is not None:
+        rows = np.array([counts.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
+        level = replace(level, rows=rows[:, 0], positives=rows[:, 1])
     return level, cut_all(level, segments.coding, scratch, weighted=weighted)
 
 
 def cut_all(level: Level, coding: Coding, scratch: str, *, weighted: bool) -> Cutting:
-    """Make the cut that leaves the points of all segments of a log's last level."""
-    everyone = np.ones(len(level.keys), np.bool_)
-    return cut_levels(Segments((level,), coding), [everyone], scratch, pooled=False, weighted=weighted)
+    """Return the `Cutting` that writes the points of all segments of a log's last level."""
+    all_segments = np.ones(len(level.keys), np.bool_)
+    return cut_levels(Segments((level,), coding), [all_segments], scratch, pooled=False, weighted=weighted)
 
 
 def _rows(

@@ -1,8 +1,8 @@
-"""Tasks for the segments of a level: the third stage of the out-of-core sort where a log has segments.
+"""Segment tasks: the third stage of the out-of-core sort, for logs with segments.
 
-Small segments are packed into tasks by the bytes of what the merge left of them; a segment that is larger than a task
-is fitted or measured in passes over parts, each the items of some neighbouring ranges of scores. A `SegmentTask`
-says how to do either.
+Small segments are packed into tasks by the bytes of their items. A segment that is larger than a task is fitted or
+measured in passes over parts, each the items of some neighbouring ranges of scores. A `SegmentTask` has the functions
+for both cases.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ R = TypeVar("R")
 W = TypeVar("W")
 
 MOST_SEGMENTS = 2048
-"""Segments of points in a task: each costs some time, however small it is."""
+"""Most segments in a task whose items are points; each takes some time, however small it is."""
 
 MOST_POOLED = 1 << 16
+"""Most segments in a task whose items are isotonic blocks."""
 
 ITEM_BYTES = 48
-"""Most bytes that the merge leaves of a row: of rows with weights, a block of six numbers."""
+"""Most bytes of an item: six numbers, for a block of rows with weights."""
 
 
 @dataclass(frozen=True)
 class SegmentTask(Generic[R]):
-    """Segment task.
+    """Functions that compute the results of segments.
 
     Parameters
     ----------
     small : callable
-        The items of some segments to a result for all of them; picklable, runs in a task.
+        Function from the items of some segments to a result for all of them; picklable, runs in a task.
     first : Pass, optional
-        Over a large segment's parts; None where no segment is cut, since items have been pooled.
+        First pass over a large segment's parts; None if items are pooled, so that no segment is divided.
     large : callable, optional
-        The number of a large segment's points, and what carries out passes over them, to a result for it.
+        Function from a large segment's number of points, and a function that carries out passes, to its result.
     """
 
     small: Callable[[Slices], R]
@@ -64,36 +65,35 @@ def cut_levels(
     pooled: bool | None,
     weighted: bool,
 ) -> Cutting:
-    """Choose the items that the merge leaves of segments.
+    """Choose the items that the merge writes for segments.
 
-    wanted : of each level, the segments to fit. pooled : see `LevelCut`; None: with partial pooling all segments are
-    needed, and these have maps of their own
+    wanted : mask of the segments to fit, for each level. pooled : see `LevelCut`; None for partial pooling, which needs
+    the items of all segments and gives the wanted ones maps of their own
     """
     cuts = []
     for level, chosen in zip(segments.levels, wanted, strict=True):
-        path, own = f"{scratch}/level-{level.level}", None
+        path, own_maps = f"{scratch}/level-{level.level}", None
         if pooled is None:
-            of, own = level.of, write_codes(f"{path}-own", chosen.astype(np.int32))
+            groups, own_maps = level.of, write_codes(f"{path}-own", chosen.astype(np.int32))
         else:
-            of = np.where(chosen[level.of], level.of, np.int32(-1)).astype(np.int32)
-        left = f"{scratch}/segments-{level.level}"
-        cuts.append(LevelCut(write_codes(path, of), len(level.keys), bool(pooled), left, own))
+            groups = np.where(chosen[level.of], level.of, np.int32(-1)).astype(np.int32)
+        items_path = f"{scratch}/segments-{level.level}"
+        cuts.append(LevelCut(write_codes(path, groups), len(level.keys), bool(pooled), items_path, own_maps))
     return Cutting(segments.coding, tuple(cuts), weighted)
 
 
 def keep_keys(segments: Segments, names: Sequence[str], scratch: str, folder: str) -> KeptSegments:
-    """Make ready for the merge to keep each segment's points in a folder. names : of the segment columns."""
+    """Prepare the output of each segment's points to a folder. names : names of the segment columns."""
     Folder.at(folder).make()
     return KeptSegments(folder, write_keys(f"{scratch}/kept-keys.parquet", segments.levels[-1], names))
 
 
-class Work(NamedTuple):
-    """Work of a task of the third stage.
+class SegmentBatch(NamedTuple):
+    """Segments of one task.
 
-    level : place of the segments' level among those that are wanted. codes : the segments
-    files : what is left of them
-    part : of a segment that is larger than a task, and alone here; None: the segments are here as a whole
-    heaviest : see `ScoreTable`
+    level : index of the segments' level among the wanted ones. codes : the segments. files : their shuffle files
+    part : part of a single segment that is larger than a task; None for whole segments
+    heaviest : see `RunReceipt`
     """
 
     level: int
@@ -103,15 +103,15 @@ class Work(NamedTuple):
     heaviest: float = 1.0
 
     def items(self) -> Slices:
-        """Items of the segments, or of the part of one."""
+        """Read the items of the segments, or of the part."""
         if self.part is None:
-            return _gathered(self.files, self.codes)
+            return _gather_items(self.files, self.codes)
         points = self.part.read()
         return Slices(list(points), np.array([0, points.score.size]))
 
 
 class TaskResults(NamedTuple):
-    """Result of a `Work`. result : for the segments; of a part its first score, points, and state of the pass."""
+    """Results of a batch. result : the segments' result; of a part: first score, points, and state of the pass."""
 
     level: int
     codes: Integers
@@ -120,51 +120,51 @@ class TaskResults(NamedTuple):
 
 
 def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, most: int) -> int:
-    """Bound the tasks of the third stage of a level, in a log with so many rows.
+    """Return an upper bound of the segment tasks of a level, for a log with `rows` rows.
 
-    item_bytes : of what the merge leaves of a row. fewest_rows : of a segment that is wanted
-    most : segments of a task
+    item_bytes : most bytes of an item. fewest_rows : fewest rows of a wanted segment. most : most segments of a task
     """
     segments = min(segment_values.MAX_SEGMENTS, rows // max(1, fewest_rows))
     return 2 * -(-rows * item_bytes // task_bytes) + segments // most + 1
 
 
-def within(count: int, task_bytes: int, most: int, works: Callable[[int, int], list[W]]) -> list[W | None]:
-    """Divide the work of `works` by the bytes and segments that a task takes; and None up to `count`."""
-    while len(found := works(task_bytes, most)) > count:
+def within(count: int, task_bytes: int, most: int, divide: Callable[[int, int], list[W]]) -> list[W | None]:
+    """Call `divide` with growing task limits (bytes, segments) until it gives at most `count` tasks; pad with None."""
+    while len(batches := divide(task_bytes, most)) > count:
         task_bytes, most = 5 * task_bytes // 4 + 1, 5 * most // 4 + 1
-    return [*found, *([None] * (count - len(found)))]
+    return [*batches, *([None] * (count - len(batches)))]
 
 
 def add_works(
     graph: Graph, merged: Any, wanted: Any, *, pooled: bool, task_bytes: int, most: int
 ) -> list[Any]:
-    """Add to a graph what packs segments into tasks: `pack -> work-i`; return references to `Work` or None.
+    """Add tasks that pack segments into batches: `pack -> work-i`; return references to `SegmentBatch` or None.
 
     Parameters
     ----------
-    merged : a score table with what is left of segments, level by level, and anything; or a reference to the pair
-    wanted : of each level, which segments are wanted; or a reference
-    pooled : whether what is left is pooled, so that no segment is cut
-    task_bytes : that a task takes
-    most : tasks: so many are there, those beyond what there is do nothing, and where more were needed they take more
+    merged : pair of a score table with the shuffle files of each level, and anything; or a reference to it
+    wanted : mask of the wanted segments for each level; or a reference
+    pooled : whether items are pooled, so that no segment is divided
+    task_bytes : bytes of items in a task; more if there would be too many tasks
+    most : number of batches; superfluous ones are None
     """
     return graph.entries("work", graph.task("pack", _packed, merged, wanted, pooled, task_bytes, most), most)
 
 
 def add_segment_tasks(graph: Graph, works: Sequence[Any], segment_task: SegmentTask[R], scratch: str) -> Any:
-    """Add the third stage to a graph: `join-i -> joined`; return a reference to what `finish_segment_tasks` takes.
+    """Add segment tasks to a graph: `join-i -> joined`; return a reference to the results for `finish_segment_tasks`.
 
-    works : of `add_works`, pooled where the segment task has no first pass. scratch : where tasks leave their results
+    works : references from `add_works`, with pooled items if the segment task has no first pass
+    scratch : folder for the tasks' receipts
     """
     chunk = None if segment_task.first is None else segment_task.first.chunk
     tasks = [(work, segment_task.small, chunk) for work in works]
-    found = graph.layer("join", _join, tasks, receipts=receipts_in(scratch))
-    return graph.task("joined", _filled, found)
+    results = graph.layer("join", _join, tasks, receipts=receipts_in(scratch))
+    return graph.task("joined", _drop_empty, results)
 
 
-def _filled(found: list[TaskResults | None]) -> list[TaskResults]:
-    return [one for one in found if one is not None]
+def _drop_empty(results: list[TaskResults | None]) -> list[TaskResults]:
+    return [result for result in results if result is not None]
 
 
 def _packed(
@@ -173,18 +173,18 @@ def _packed(
     pooled: bool,
     task_bytes: int,
     most: int,
-) -> list[Work | None]:
-    def works(size: int, segments: int) -> list[Work]:
+) -> list[SegmentBatch | None]:
+    def works(size: int, segments: int) -> list[SegmentBatch]:
         return [
             work._replace(heaviest=merged[0].heaviest)
-            for level, (files, own) in enumerate(zip(merged[0].shuffled, wanted, strict=True))
-            for work in _works(level, files, ~own, size, segments, cut=not pooled)
+            for level, (files, level_wanted) in enumerate(zip(merged[0].shuffled, wanted, strict=True))
+            for work in _batches_of_level(level, files, ~level_wanted, size, segments, cut=not pooled)
         ]
 
     return within(most, task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS, works)
 
 
-def _works(
+def _batches_of_level(
     level: int,
     files: Sequence[ShuffleFile],
     skipped: npt.NDArray[np.bool_],
@@ -192,19 +192,19 @@ def _works(
     most: int,
     *,
     cut: bool,
-) -> list[Work]:
-    """The tasks of a level. skipped, cut : see `pack`."""
+) -> list[SegmentBatch]:
+    """Divide a level's segments into batches. skipped, cut : see `pack`."""
     sizes = 8 * files[0].columns * item_counts(files)
     small, large = pack(sizes, skipped, task_bytes, most, cut=cut)
-    # Those that are cut first: none waits for the last one of another kind.
-    parts = [(code, part) for code in large for part in _parts(files, code, task_bytes)]
+    # Parts of large segments first: further passes over them follow.
+    parts = [(code, part) for code in large for part in _parts_of_segment(files, code, task_bytes)]
     return [
-        *(Work(level, np.array([code]), (), part) for code, part in parts),
-        *(Work(level, codes, tuple(files), None) for codes in small),
+        *(SegmentBatch(level, np.array([code]), (), part) for code, part in parts),
+        *(SegmentBatch(level, codes, tuple(files), None) for codes in small),
     ]
 
 
-def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> TaskResults | None:
+def _join(work: SegmentBatch | None, small: Callable[[Slices], Any], chunk: Any) -> TaskResults | None:
     if work is None:
         return None
     if work.part is None:
@@ -216,19 +216,19 @@ def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Task
 
 
 def finish_segment_tasks(
-    found: Sequence[TaskResults], levels: int, executor: Executor, segment_task: SegmentTask[R]
+    results: Sequence[TaskResults], levels: int, executor: Executor, segment_task: SegmentTask[R]
 ) -> list[list[tuple[Integers, R]]]:
-    """Do the task for segments that were cut, in passes over their parts; return places and results of each level."""
+    """Compute the results of divided segments in passes over their parts; return codes and results by level."""
     done: list[list[tuple[Integers, R]]] = [[] for _ in range(levels)]
     cut: dict[tuple[int, int], list[tuple[_Part, float, int, Any]]] = {}
-    for level, codes, part, result in found:
+    for level, codes, part, result in results:
         if part is None:
             done[level].append((codes, result))
         else:
             cut.setdefault((level, int(codes[0])), []).append((part, *result))
     for (level, code), parts in cut.items():
         done[level].append((np.array([code]), _fit_large(parts, executor, segment_task)))
-    return [sorted(own, key=lambda item: int(item[0][0])) for own in done]
+    return [sorted(level_results, key=lambda item: int(item[0][0])) for level_results in done]
 
 
 def map_segments(
@@ -237,60 +237,56 @@ def map_segments(
     function: Callable[[int, Integers, Slices], R],
     task_bytes: int,
 ) -> list[R]:
-    """Apply a function to all segments, some at a time, and to the largest in several parts, one after the other.
+    """Apply a function to batches of all segments; segments larger than a task come in several parts.
 
-    function : of a number that no other task has, the places of segments among the level's, and their points;
-        picklable, runs in a task. What it gives of one segment's parts must be fit to be put together.
-
-    Returns
-    -------
-    results
+    function : function of the number of the task, segment codes, and the segments' points; picklable, runs in a task.
+        The caller combines the results of parts of a segment.
     """
-    works = _works(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=True)
-    return executor.run("join", _map, [(function, i, work) for i, work in enumerate(works)])
+    works = _batches_of_level(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=True)
+    return executor.run("join", _apply, [(function, i, work) for i, work in enumerate(works)])
 
 
-def _map(function: Callable[[int, Integers, Slices], R], index: int, work: Work) -> R:
+def _apply(function: Callable[[int, Integers, Slices], R], index: int, work: SegmentBatch) -> R:
     return function(index, work.codes, work.items())
 
 
-def _gathered(files: tuple[ShuffleFile, ...], codes: Integers) -> Slices:
+def _gather_items(files: tuple[ShuffleFile, ...], codes: Integers) -> Slices:
     columns, starts, _ = gather(files, int(codes[0]), int(codes[-1]))
-    # Nothing is left of those in between.
+    # Segments between the batch's codes have no items.
     return Slices(columns, np.append(starts[codes - codes[0]], starts[-1]))
 
 
 class _Part(NamedTuple):
-    """Items of one segment in some neighbouring ranges. spans : of each file, the first and the end."""
+    """Items of one segment in some neighbouring ranges. spans : start and end of the items in each file."""
 
     files: tuple[ShuffleFile, ...]
     spans: tuple[tuple[int, int], ...]
 
     def read(self) -> Points:
-        found = [file.slice(*span) for file, span in zip(self.files, self.spans, strict=True)]
-        return Points(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        slices = [file.slice(*span) for file, span in zip(self.files, self.spans, strict=True)]
+        return Points(*(np.concatenate(column) for column in zip(*slices, strict=True)))
 
 
-def _parts(files: Sequence[ShuffleFile], code: int, task_bytes: int) -> list[_Part]:
+def _parts_of_segment(files: Sequence[ShuffleFile], code: int, task_bytes: int) -> list[_Part]:
     parts: list[list[tuple[ShuffleFile, tuple[int, int]]]] = []
-    held = 0
+    part_bytes = 0
     for file in files:
         start, stop = file.starts(code, code).tolist()
         size = 8 * file.columns * (stop - start)
         if size == 0:
             continue
-        if not parts or held + size > task_bytes:
+        if not parts or part_bytes + size > task_bytes:
             parts.append([])
-            held = 0
+            part_bytes = 0
         parts[-1].append((file, (start, stop)))
-        held += size
+        part_bytes += size
     return [_Part(*map(tuple, zip(*part, strict=True))) for part in parts]
 
 
 def _fit_large(
     parts: list[tuple[_Part, float, int, Any]], executor: Executor, segment_task: SegmentTask[R]
 ) -> R:
-    """Do the task for a large segment by its parts, each with its state of the first pass."""
+    """Compute the result of a large segment from its parts, each with its state of the first pass."""
     states: list[Any] | None = [state for *_, state in parts]
 
     def run(request: Pass) -> Any:
@@ -307,30 +303,30 @@ def _fit_large(
 def pack(
     sizes: Integers, skipped: npt.NDArray[np.bool_], task_bytes: int, most: int, *, cut: bool = True
 ) -> tuple[list[Integers], list[int]]:
-    """Choose the segments that one task takes together, and those that are cut.
+    """Pack segments into tasks.
 
     Parameters
     ----------
-    sizes : bytes of each segment, in order. skipped : which are not wanted.
-    task_bytes : that a task takes. most : segments of a task
-    cut : whether segments larger than a task are cut; otherwise each is a task
+    sizes : bytes of each segment, in order. skipped : mask of the segments that are not wanted
+    task_bytes : most bytes of a task. most : most segments of a task
+    cut : whether segments larger than a task are divided; otherwise each is a task
 
     Returns
     -------
-    small : neighbours that fit into one task, with nothing large between them. large : segments that do not
+    small : codes of each task with whole segments, with no large segment between them. large : segments to divide
     """
     small: list[Integers] = []
     large: list[int] = []
     codes = np.flatnonzero(~skipped)
-    own = sizes[codes]
-    ends = np.cumsum(own)
+    wanted_sizes = sizes[codes]
+    ends = np.cumsum(wanted_sizes)
     start = 0
     while start < codes.size:
-        if cut and own[start] > task_bytes:
+        if cut and wanted_sizes[start] > task_bytes:
             large.append(int(codes[start]))
             start += 1
             continue
-        stop = int(np.searchsorted(ends, ends[start] - own[start] + task_bytes, side="right"))
+        stop = int(np.searchsorted(ends, ends[start] - wanted_sizes[start] + task_bytes, side="right"))
         stop = min(max(stop, start + 1), start + most)
         small.append(codes[start:stop])
         start = stop

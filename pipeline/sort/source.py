@@ -157,7 +157,7 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         "days_excluded": days.excluded,
     }
     reasons = {
-        entry["day"]: name.removeprefix("days_") for name, entries in listed.items() for entry in entries
+        entry["day"]: key.removeprefix("days_") for key, entries in listed.items() for entry in entries
     }
     day_facts, left_out = [], dict[str, list[int]]()
     for number, parts in filled.items():
@@ -177,8 +177,7 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
                 **_labels(parts),
             }
         )
-    listed["days_of_drift"] = [finding.as_dict() for finding in days.drift]
-    listed["days_included"] = days.included
+    listed |= {"days_of_drift": [finding.as_dict() for finding in days.drift], "days_included": days.included}
     facts = {
         **window_days(window),
         "days_sorted": len(new),
@@ -256,10 +255,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
 
 
 def _decisions(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
-    return tuple(
-        {"day": day_of(day).isoformat(), "reason": decision.reason}
-        for day, decision in sorted(decided.items())
-    )
+    return tuple({"day": day_of(day).isoformat(), "reason": decided[day].reason} for day in sorted(decided))
 
 
 def _unlabelled_days(days: Days) -> str:

@@ -249,13 +249,13 @@ def _logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-DayNumbers = dict[str, tuple[float, float, float]]
-"""Numbers of a day by name: value, standard error by chance, and value to show."""
+Values = dict[str, tuple[float, float, float]]
+"""Numbers of a day, by name: value, standard error by chance, and value to show."""
 
 
 def _numbers(
     days: Sequence[DayFacts], predict: Predict | None, usual_days: Sequence[DayFacts]
-) -> dict[int, DayNumbers]:
+) -> dict[int, Values]:
     """Compute the numbers of each day."""
     total = Profile.total([facts.profile for facts in usual_days])
     expected = _expectation(total, predict)
@@ -275,9 +275,9 @@ def _expectation(total: Profile, predict: Predict | None) -> Predict:
     return lambda score: np.asarray(np.interp(score, total.score[order], smoothed_rate))
 
 
-def _numbers_of_day(facts: DayFacts, usual_days: Sequence[DayFacts], expected: Predict) -> DayNumbers:
+def _numbers_of_day(facts: DayFacts, usual_days: Sequence[DayFacts], expected: Predict) -> Values:
     profile = facts.profile
-    numbers: DayNumbers = {"rows": (math.log(facts.rows), 1 / math.sqrt(facts.rows), float(facts.rows))}
+    numbers: Values = {"rows": (math.log(facts.rows), 1 / math.sqrt(facts.rows), float(facts.rows))}
     share = 1 - facts.waiting / facts.rows
     relative_share = min(1.0, share + 1 - facts.usual_share)
     numbers["labelled"] = (relative_share, math.sqrt(share * (1 - share) / facts.rows), share)
@@ -325,7 +325,7 @@ def _spread(number: Number, values: Array, errors: Array) -> tuple[float, float]
 
 
 def _deviation(
-    number: Number, day: int, others: Sequence[int], numbers: Mapping[int, DayNumbers]
+    number: Number, day: int, others: Sequence[int], numbers: Mapping[int, Values]
 ) -> float | None:
     """Return the distance of a day from others in standard deviations; None if a value is missing."""
     values = [numbers[other][number.name] for other in others if number.name in numbers[other]]
@@ -339,13 +339,13 @@ def _deviation(
     return abs(difference) / math.hypot(between, error)
 
 
-def _deviations(day: int, others: Sequence[int], numbers: Mapping[int, DayNumbers]) -> dict[str, float]:
+def _deviations(day: int, others: Sequence[int], numbers: Mapping[int, Values]) -> dict[str, float]:
     deviations = {number.name: _deviation(number, day, others, numbers) for number in NUMBERS}
     return {name: value for name, value in deviations.items() if value is not None and value > LIMIT}
 
 
 def _finding(
-    day: int, deviations: Mapping[str, float], others: Sequence[int], numbers: Mapping[int, DayNumbers]
+    day: int, deviations: Mapping[str, float], others: Sequence[int], numbers: Mapping[int, Values]
 ) -> Finding:
     finding = Finding(day)
     for number in sorted(NUMBERS, key=lambda number: -deviations.get(number.name, 0.0)):
@@ -361,7 +361,7 @@ def _finding(
 def _mark_drift(
     findings: dict[int, Finding],
     days: Sequence[DayFacts],
-    numbers: Mapping[int, DayNumbers],
+    numbers: Mapping[int, Values],
     included: frozenset[int],
 ) -> None:
     """Mark similar suspect days in a row as drift, and suspect days similar to a day that a person included."""
@@ -381,7 +381,7 @@ def _mark_drift(
         findings[day].drift = True
 
 
-def _similar(first: DayFacts, second: DayFacts, numbers: Mapping[int, DayNumbers]) -> bool:
+def _similar(first: DayFacts, second: DayFacts, numbers: Mapping[int, Values]) -> bool:
     """Tell whether two days differ by no more than chance and the variation between days."""
     for number in NUMBERS:
         a, b = (numbers[facts.day].get(number.name) for facts in (first, second))

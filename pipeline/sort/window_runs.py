@@ -47,22 +47,19 @@ def add_days(
     unmixed, mixed = _group_by_days(window, files)
     groups = (*unmixed.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0])))
     packed = [
-        (days, pieces)
-        for days, dated_pieces in groups
-        for pieces in neighbours(dated_pieces, lambda dated: dated.piece.rows, plan.run_rows)
+        (days, batch)
+        for days, pieces in groups
+        for batch in neighbours(pieces, lambda dated: dated.piece.rows, plan.run_rows)
     ]
-    task_days = [days for days, _ in packed]
-    log_pieces = [[dated.piece for dated in pieces] for _, pieces in packed]
+    log_pieces = [[dated.piece for dated in batch] for _, batch in packed]
     readings = add_labels(graph, log, base_reading, log_pieces, plan.scratch, plan.label_bytes)
     tasks = [
-        (pieces, reading, {day: folders[day] for day in sorted(days)}, i, plan.run_rows, plan.rules.keep)
-        for i, ((days, pieces), reading) in enumerate(zip(packed, readings, strict=True))
+        (batch, reading, {day: folders[day] for day in sorted(days)}, i, plan.run_rows, plan.rules.keep)
+        for i, ((days, batch), reading) in enumerate(zip(packed, readings, strict=True))
     ]
     results = graph.layer("sort", _write_days, tasks, receipts=receipts_in(plan.scratch))
-    return {
-        day: [result for days, result in zip(task_days, results, strict=True) if day in days]
-        for day in folders
-    }
+    by_task = list(zip(packed, results, strict=True))
+    return {day: [result for (days, _), result in by_task if day in days] for day in folders}
 
 
 def add_up_day(day: int, receipts: list[dict[int, RunReceipt]]) -> RunReceipt:
