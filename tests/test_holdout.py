@@ -18,7 +18,7 @@ from calibrators import Isotonic
 from calibrators.arithmetic.passes import Points, collapse
 from pipeline.fit.holdout import PlainRows, Rows, measure_held_out
 from pipeline.sort import division
-from pipeline.sort.division import _salt, sides
+from pipeline.sort.division import _salt, divide_points
 from pipeline.table.lookup_table import Predictor
 
 
@@ -35,7 +35,7 @@ class Split:
         return self._some(points, 0)
 
     def _some(self, points, side):
-        found = sides(self.share, points)[side]
+        found = divide_points(self.share, points)[side]
         return Points(*(column[found.weight > 0] for column in found))
 
 
@@ -231,7 +231,7 @@ def drawn(columns, share=SHARE, by=("country",)):
     keys = list(zip(*(columns[name] for name in by), strict=True)) if by else [()] * label.size
     salt = np.array([_salt(key) if key else 0 for key in keys], np.uint64)
     points = Points(np.asarray(columns["score"]), np.ones(label.size), label)
-    negatives, positives = division.drawn(share, points, np.arange(label.size), salt)
+    negatives, positives = division.draw_held_out(share, points, np.arange(label.size), salt)
     return negatives + positives > 0
 
 
@@ -362,10 +362,10 @@ def test_points_of_one_cell_are_drawn_as_one(rows, share, salt):
     score = np.full(negatives.size, 0.25)
     finer = Points(score, negatives + positives, positives)
     salts = np.full(negatives.size, salt, np.uint64)
-    own = division.drawn(share, finer, np.zeros(negatives.size, np.int64), salts)
+    own = division.draw_held_out(share, finer, np.zeros(negatives.size, np.int64), salts)
     whole = Points(score[:1], *(np.array([column.sum()]) for column in finer[1:]))
     for mine, all_of_them, held in zip(
-        own, division.drawn(share, whole, None, salts[:1]), (negatives, positives), strict=True
+        own, division.draw_held_out(share, whole, None, salts[:1]), (negatives, positives), strict=True
     ):
         assert ((mine >= 0) & (mine <= held) & (mine == np.floor(mine))).all()
         assert mine.sum() == all_of_them[0]

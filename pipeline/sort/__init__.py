@@ -1,1 +1,1 @@
-"""The out-of-core sort: rows into sorted runs, runs into a score table; days that are kept sorted."""
+"""The out-of-core sort: rows into sorted runs, runs into a score table; daily tables of sorted runs."""

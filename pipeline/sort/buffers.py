@@ -20,7 +20,7 @@ from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import folding
-from pipeline.sort.counting import Counted, CountedWeights
+from pipeline.sort.counting import RowCounter, WeightCounter
 from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
 
 _SIGNS = np.array([-1.0, 1.0])
@@ -41,7 +41,7 @@ class Buffer:
         self.capacity = capacity
         self.folder = folder
         self.index = index
-        self.counted = Counted(self.coded)
+        self.counter = RowCounter(self.coded)
         self.size = 0
         self.used_positive = 0
         self.lowest, self.highest = np.inf, -np.inf
@@ -56,7 +56,7 @@ class Buffer:
         """Add the usable rows; return their number."""
         valid = usable(rows)
         rows = rows if valid.all() else rows.some(valid)
-        uncounted = self.counted.count(rows) if self._may_count(rows) else rows
+        uncounted = self.counter.count(rows) if self._may_count(rows) else rows
         used = rows.score.size - uncounted.score.size
         for start in range(0, uncounted.score.size, self.capacity):
             part = uncounted.some(slice(start, start + self.capacity))
@@ -69,8 +69,8 @@ class Buffer:
 
     def flush(self) -> None:
         """Write the rows in the buffer as a run."""
-        if self.size or self.counted.rows:
-            counted, positive = self.counted.take()
+        if self.size or self.counter.rows:
+            counted, positive = self.counter.take()
             self.used_positive += positive
             self._write_rows(counted)
         self.size = self.n = self.p = 0
@@ -111,7 +111,7 @@ class WeightedBuffer(Buffer):
 
     def _allocate(self) -> None:
         self.rows = np.empty((self.capacity, 2))
-        self.counted = CountedWeights(coded=False)
+        self.counter = WeightCounter(coded=False)
 
     def _may_count(self, rows: Rows) -> bool:
         return not self.sampling and rows.score.size > 0

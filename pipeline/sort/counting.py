@@ -37,8 +37,8 @@ _HEADROOM = 8
 """Largest weight of later batches, as a multiple of the first batch's."""
 
 
-class Counted:
-    """Rows of weight 1, counted by score.
+class RowCounter:
+    """Counter of rows of weight 1 by score.
 
     coded : whether rows are also counted by their segments' codes
 
@@ -93,8 +93,8 @@ class Counted:
         return entries, int(positives.sum())
 
 
-class CountedWeights(Counted):
-    """Rows with weights, summed exactly by score."""
+class WeightCounter(RowCounter):
+    """Counter that sums the weights of rows exactly by score."""
 
     most_rows = 1 << _COUNT_BITS
 
@@ -114,7 +114,7 @@ class CountedWeights(Counted):
         return int(remaining)
 
     def take(self) -> tuple[Coded, int]:
-        """As `Counted.take`, with up to three entries for each score: the components of its sums."""
+        """As `RowCounter.take`, with up to three entries for each score: the components of its sums."""
         slots = np.flatnonzero(self._table[:-1, 0])
         if not slots.size:
             return super().take()

@@ -41,20 +41,21 @@ _LABELS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 Salts = npt.NDArray[np.uint64]
 
 
-def sides(
+def divide_points(
     share: float, points: Points, cell: Integers | None = None, salt: Salts | None = None
 ) -> tuple[Points, Points]:
-    """Divide each point into its kept and its held-out part; either may have weight 0. See `drawn`."""
-    negatives, positives = drawn(share, points, cell, salt)
+    """Divide each point into its kept and its held-out part; either may have weight 0. See `draw_held_out`."""
+    negatives, positives = draw_held_out(share, points, cell, salt)
     # Subtract per label: the difference of the weights would leave a rounding error.
-    others, hits = points.weight - points.positives - negatives, points.positives - positives
+    kept_negatives = points.weight - points.positives - negatives
+    kept_positives = points.positives - positives
     return (
-        Points(points.score, others + hits, hits),
+        Points(points.score, kept_negatives + kept_positives, kept_positives),
         Points(points.score, negatives + positives, positives),
     )
 
 
-def drawn(
+def draw_held_out(
     share: float, points: Points, cell: Integers | None = None, salt: Salts | None = None
 ) -> tuple[Array, Array]:
     """Draw the held-out rows of label 0 and of label 1 at each point.
@@ -197,7 +198,7 @@ def _divide(
         cell = read_codes(drawing.cells, 0, count).astype(np.int64)[code]
         salt = read_codes(drawing.salts, 0, 2 * count).view(np.uint64)[code]
     written = []
-    for i, side in enumerate(sides(share, points, cell, salt)):
+    for i, side in enumerate(divide_points(share, points, cell, salt)):
         side_points, selected = _with_weight(*side)
         codes = None if code is None else code[selected]
         written.append(_write(side_points, codes, drawing, folder, 2 * index + i))

@@ -136,7 +136,7 @@ def spill_bytes(log: Log, most_bytes: int) -> int:
         return 0
     texts = outcomes.text_bytes / max(outcomes.rows, 1)
     key = 8 * len(outcomes.kinds) + texts
-    # An outcome: code, value, time. A row: place, missing, times; then place, status, delay, value.
+    # Outcomes: code, value, time. Rows: number, missing, times; then number, status, delay, value.
     return int(1.1 * (outcomes.rows * (key + 17) + log.rows * (key + 21 + 15)))
 
 

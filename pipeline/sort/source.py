@@ -124,7 +124,7 @@ class Source:
         Raises
         ------
         InputRejectedError
-            Unusable rows beyond what the rules allow; no usable row.
+            There are more unusable rows than the rules allow, or no usable row.
         """
         graph = Graph()
         result: Sorted = executor.compute(graph, graph.task("sorted", Sorted, *self.add(graph, plan)))
@@ -194,17 +194,17 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
 
 
 def _labels(tables: Sequence[DayTable]) -> dict[str, Any]:
-    """Facts for the manifest about a day's joined labels."""
+    """Return facts about a day's joined labels for the manifest."""
     counts = sum_labels([table.receipt.labels for table in tables])
     return {} if counts is None else {"labels": counts.facts()}
 
 
 def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) -> Days:
-    """Choose the days of a window that are used.
+    """Choose the days of a window to use.
 
     Parameters
     ----------
-    tables : of a window
+    tables : day tables of a window
     profiles : profile of each table; empty if the rule ignores suspect days
 
     Raises
@@ -226,7 +226,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     thin = {day for day, count in rows.items() if count and waiting[day] > (1 - rule.min_labelled) * count}
     excluded, included = rule.decided(tables, EXCLUDE), rule.decided(tables, INCLUDE)
     order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
-    in_order = [tables[i] for i in order]
+    by_day = [tables[i] for i in order]
     candidates = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
     findings, spread = find_suspect_days(
         [tables[i] for i in candidates], [profiles[i] for i in candidates if profiles], rule
@@ -240,7 +240,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
             f"{': ' * bool(suspect)}{findings_text(suspect)}"
         )
     return Days(
-        tuple(in_order),
+        tuple(by_day),
         used,
         tuple(
             {"day": day_of(day).isoformat(), "rows": rows[day], "rows_waiting": waiting[day]}
@@ -259,7 +259,7 @@ def _decisions(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
 
 
 def _unlabelled_days(days: Days) -> str:
-    """List the labelled share of each day, if that of some day is too small."""
+    """List the labelled share of each day with too few labels, for a message."""
     if not days.thin:
         return ""
     shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in days.thin]
@@ -274,7 +274,7 @@ def _total(days: Days, plan: SortPlan, days_folder: str, outcomes: int) -> RunRe
     Raises
     ------
     InputRejectedError
-        Unusable rows beyond what the rules allow; no usable row.
+        There are more unusable rows than the rules allow, or no usable row.
     """
     total = add_up([table.receipt for table in days.used])
     quarantine.check(total.bad, total.rows, plan.rules)
