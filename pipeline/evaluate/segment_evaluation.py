@@ -31,10 +31,10 @@ from pipeline.sort.segment_tasks import (
     ITEM_BYTES,
     MOST_SEGMENTS,
     SegmentTask,
+    add_batches,
     add_segment_tasks,
-    add_works,
     finish_segment_tasks,
-    most_works,
+    most_batches,
 )
 from pipeline.table.lookup_table import Predictor
 
@@ -113,9 +113,9 @@ def _add_side(
 ) -> tuple[list[Any], Any]:
     """Add to a graph what measures each segment; return references to works and to an `_AddedSide`."""
     task_bytes = rows.plan.bucket_bytes
-    most = most_works(rows.log.rows, ITEM_BYTES, task_bytes, 1, MOST_SEGMENTS)
+    most = most_batches(rows.log.rows, ITEM_BYTES, task_bytes, 1, MOST_SEGMENTS)
     wanted = graph.task("wanted", _everyone, added.rows)
-    works = add_works(graph, added.merged, wanted, pooled=False, task_bytes=task_bytes, most=most)
+    works = add_batches(graph, added.merged, wanted, pooled=False, task_bytes=task_bytes, most=most)
     results = add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
     return works, graph.task("side", _AddedSide, added.rows, results)
 

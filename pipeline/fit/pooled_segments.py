@@ -39,7 +39,7 @@ from pipeline.fit.pooled_cells import (
 )
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
-from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, most_works, pack, within
+from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, limit_batches, most_batches, pack
 from pipeline.sort.segments import Codes, Level, Segments, item_counts, write_codes
 from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, Adjustments, LevelFit, Maps
 
@@ -93,7 +93,7 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
     mean = not isinstance(calibrator, Isotonic)
     fitted = graph.task("whole", _fitted, first, calibrator)
     curves = graph.task("curve", _curve_of_all, fitted, rate)
-    most = most_works(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
+    most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
         packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
@@ -175,7 +175,7 @@ def _packed(
             )
         return found
 
-    return within(count, plan.bucket_bytes, MOST_POOLED, works)
+    return limit_batches(count, plan.bucket_bytes, MOST_POOLED, works)
 
 
 class _Level(NamedTuple):

@@ -44,12 +44,12 @@ from pipeline.sort.segment_tasks import (
     MOST_POOLED,
     MOST_SEGMENTS,
     SegmentTask,
+    add_batches,
     add_segment_tasks,
-    add_works,
     cut_levels,
     finish_segment_tasks,
     keep_keys,
-    most_works,
+    most_batches,
 )
 from pipeline.sort.segments import Codes, Level, Slices, number_segments
 from pipeline.table.segment_maps import (
@@ -105,9 +105,9 @@ def _add_segment_tasks(
 ) -> Any:
     pooled, task_bytes = segment_task.first is None, rows.plan.bucket_bytes
     few = MOST_POOLED if pooled else MOST_SEGMENTS
-    each = most_works(rows.log.rows, ITEM_BYTES, task_bytes, recipe.rules.min_rows, few)
+    each = most_batches(rows.log.rows, ITEM_BYTES, task_bytes, recipe.rules.min_rows, few)
     most = each * len(recipe.columns)
-    works = add_works(graph, first, wanted, pooled=pooled, task_bytes=task_bytes, most=most)
+    works = add_batches(graph, first, wanted, pooled=pooled, task_bytes=task_bytes, most=most)
     return add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
 
 

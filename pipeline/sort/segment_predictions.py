@@ -207,7 +207,7 @@ def _receipt_of(table: ScoreTable, receipts: Sequence[RunReceipt]) -> RunReceipt
 
 
 def add_order(
-    graph: Graph, works: Sequence[Any], rows: Any, predictor: Predictor, plan: SortPlan, *, weighted: bool
+    graph: Graph, batches: Sequence[Any], rows: Any, predictor: Predictor, plan: SortPlan, *, weighted: bool
 ) -> tuple[Any, Any]:
     """Add tasks that sort predictions, from the points of segments: `place -> order-i -> ordered`.
 
@@ -216,7 +216,7 @@ def add_order(
 
     Parameters
     ----------
-    works : references from `add_works`, with points as items. rows : their SegmentRows, or a reference
+    batches : references from `add_batches`, with points as items. rows : their SegmentRows, or a reference
     predictor : predictor with the segments' maps
     plan : plan for sorting the predictions, with another scratch folder
     weighted : whether rows have weights
@@ -226,7 +226,7 @@ def add_order(
     references to a RunReceipt, and to the argument `numbered` of `SegmentRows.add_numbered`
     """
     placed = graph.task("place", _prepare, rows, predictor, "again")
-    tasks = [(work, placed, plan.scratch, i, weighted) for i, work in enumerate(works)]
+    tasks = [(batch, placed, plan.scratch, i, weighted) for i, batch in enumerate(batches)]
     results = graph.layer("order", _order_coded, tasks, receipts=receipts_in(plan.scratch))
     ordered = graph.task("ordered", _collect_order, rows, results, plan.scratch)
     total = graph.task("total", operator.itemgetter(0), ordered)

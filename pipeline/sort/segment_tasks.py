@@ -119,7 +119,7 @@ class TaskResults(NamedTuple):
     result: Any
 
 
-def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, most: int) -> int:
+def most_batches(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, most: int) -> int:
     """Return an upper bound of the segment tasks of a level, for a log with `rows` rows.
 
     item_bytes : most bytes of an item. fewest_rows : fewest rows of a wanted segment. most : most segments of a task
@@ -128,14 +128,16 @@ def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, mo
     return 2 * -(-rows * item_bytes // task_bytes) + segments // most + 1
 
 
-def within(count: int, task_bytes: int, most: int, divide: Callable[[int, int], list[W]]) -> list[W | None]:
+def limit_batches(
+    count: int, task_bytes: int, most: int, divide: Callable[[int, int], list[W]]
+) -> list[W | None]:
     """Call `divide` with growing task limits (bytes, segments) until it gives at most `count` tasks; pad with None."""
     while len(batches := divide(task_bytes, most)) > count:
         task_bytes, most = 5 * task_bytes // 4 + 1, 5 * most // 4 + 1
     return [*batches, *([None] * (count - len(batches)))]
 
 
-def add_works(
+def add_batches(
     graph: Graph, merged: Any, wanted: Any, *, pooled: bool, task_bytes: int, most: int
 ) -> list[Any]:
     """Add tasks that pack segments into batches: `pack -> work-i`; return references to `SegmentBatch` or None.
@@ -151,14 +153,14 @@ def add_works(
     return graph.entries("work", graph.task("pack", _packed, merged, wanted, pooled, task_bytes, most), most)
 
 
-def add_segment_tasks(graph: Graph, works: Sequence[Any], segment_task: SegmentTask[R], scratch: str) -> Any:
+def add_segment_tasks(graph: Graph, batches: list[Any], segment_task: SegmentTask[R], scratch: str) -> Any:
     """Add segment tasks to a graph: `join-i -> joined`; return a reference to the results for `finish_segment_tasks`.
 
-    works : references from `add_works`, with pooled items if the segment task has no first pass
+    batches : references from `add_batches`, with pooled items if the segment task has no first pass
     scratch : folder for the tasks' receipts
     """
     chunk = None if segment_task.first is None else segment_task.first.chunk
-    tasks = [(work, segment_task.small, chunk) for work in works]
+    tasks = [(batch, segment_task.small, chunk) for batch in batches]
     results = graph.layer("join", _join, tasks, receipts=receipts_in(scratch))
     return graph.task("joined", _drop_empty, results)
 
@@ -174,14 +176,14 @@ def _packed(
     task_bytes: int,
     most: int,
 ) -> list[SegmentBatch | None]:
-    def works(size: int, segments: int) -> list[SegmentBatch]:
+    def divide(size: int, segments: int) -> list[SegmentBatch]:
         return [
-            work._replace(heaviest=merged[0].heaviest)
+            batch._replace(heaviest=merged[0].heaviest)
             for level, (files, level_wanted) in enumerate(zip(merged[0].shuffled, wanted, strict=True))
-            for work in _batches_of_level(level, files, ~level_wanted, size, segments, cut=not pooled)
+            for batch in _batches_of_level(level, files, ~level_wanted, size, segments, cut=not pooled)
         ]
 
-    return within(most, task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS, works)
+    return limit_batches(most, task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS, divide)
 
 
 def _batches_of_level(
@@ -204,15 +206,15 @@ def _batches_of_level(
     ]
 
 
-def _join(work: SegmentBatch | None, small: Callable[[Slices], Any], chunk: Any) -> TaskResults | None:
-    if work is None:
+def _join(batch: SegmentBatch | None, small: Callable[[Slices], Any], chunk: Any) -> TaskResults | None:
+    if batch is None:
         return None
-    if work.part is None:
-        result = small(work.items()._replace(heaviest=work.heaviest))
+    if batch.part is None:
+        result = small(batch.items()._replace(heaviest=batch.heaviest))
     else:
-        points = work.part.read()
+        points = batch.part.read()
         result = (float(points.score[0]), points.score.size, chunk(points))
-    return TaskResults(work.level, work.codes, work.part, result)
+    return TaskResults(batch.level, batch.codes, batch.part, result)
 
 
 def finish_segment_tasks(
@@ -242,12 +244,12 @@ def map_segments(
     function : function of the number of the task, segment codes, and the segments' points; picklable, runs in a task.
         The caller combines the results of parts of a segment.
     """
-    works = _batches_of_level(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=True)
-    return executor.run("join", _apply, [(function, i, work) for i, work in enumerate(works)])
+    batches = _batches_of_level(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=True)
+    return executor.run("join", _apply, [(function, i, batch) for i, batch in enumerate(batches)])
 
 
-def _apply(function: Callable[[int, Integers, Slices], R], index: int, work: SegmentBatch) -> R:
-    return function(index, work.codes, work.items())
+def _apply(function: Callable[[int, Integers, Slices], R], index: int, batch: SegmentBatch) -> R:
+    return function(index, batch.codes, batch.items())
 
 
 def _gather_items(files: tuple[ShuffleFile, ...], codes: Integers) -> Slices:
