@@ -28,13 +28,7 @@ from pipeline.log.logs import Log
 from pipeline.sort.day_files import checksum
 from pipeline.sort.day_tables import DayTable
 from pipeline.sort.folding import order_tagged
-from pipeline.sort.run_files import (
-    CodedRows,
-    Sections,
-    SignedRows,
-    read_run,
-    write_run,
-)
+from pipeline.sort.run_files import CodedRows, Sections, SignedRows, read_run, write_run
 
 PROFILE = "profile"
 """Name of the file in a day table's folder."""

@@ -49,10 +49,8 @@ def divide_points(
     # Subtract per label: the difference of the weights would leave a rounding error.
     kept_negatives = points.weight - points.positives - negatives
     kept_positives = points.positives - positives
-    return (
-        Points(points.score, kept_negatives + kept_positives, kept_positives),
-        Points(points.score, negatives + positives, positives),
-    )
+    held_out = Points(points.score, negatives + positives, positives)
+    return Points(points.score, kept_negatives + kept_positives, kept_positives), held_out
 
 
 def draw_held_out(

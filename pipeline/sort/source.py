@@ -102,9 +102,8 @@ class Source:
             days_folder, tables = str(self.day_tables.folder), self.day_tables.add(graph, self.window, plan)
         profiles: list[Any] = []
         if self.rule.suspect != USE:
-            profiles = graph.layer(
-                "profile", profile_day, [(days_folder, table) for table in tables], shown=False
-            )
+            pairs = [(days_folder, table) for table in tables]
+            profiles = graph.layer("profile", profile_day, pairs, shown=False)
         if self.half_life is not None:
             decay = (self.window.last, self.half_life)
             tasks = [(table, *decay, f"{plan.scratch}/run-decayed-{i:06d}") for i, table in enumerate(tables)]
