@@ -144,8 +144,8 @@ def _long_ties(score: Array, code: Integers | None = None, bits: int = 0) -> npt
     reach = SHORTEST_FOLDED_TIE - 1
     same = score[reach:] == score[:-reach]
     if code is not None:
-        near = np.flatnonzero(same)
-        same[near] = code[near] >> bits == code[near + reach] >> bits
+        candidates = np.flatnonzero(same)
+        same[candidates] = code[candidates] >> bits == code[candidates + reach] >> bits
     if not same.any():
         return None
     tied = np.zeros(score.size, np.bool_)

@@ -114,11 +114,11 @@ def write_runs(
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
     for piece, content in pieces_ahead(reading.filesystem, pieces):
-        for rows, ready in intake.read(piece, content):
+        for rows, scored in intake.read(piece, content):
             receipt.rows += rows.score.size
-            ready, move = intake.rounded(ready)
+            scored, move = intake.rounded(scored)
             receipt.largest_move = max(receipt.largest_move, move)
-            used = buffer.add(ready)
+            used = buffer.add(scored)
             receipt.used += used
             receipt.count(rows.joined)
             if used < rows.score.size:

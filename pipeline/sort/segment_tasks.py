@@ -221,16 +221,16 @@ def finish_segment_tasks(
     results: Sequence[TaskResults], levels: int, executor: Executor, segment_task: SegmentTask[R]
 ) -> list[list[tuple[Integers, R]]]:
     """Compute the results of divided segments in passes over their parts; return codes and results by level."""
-    done: list[list[tuple[Integers, R]]] = [[] for _ in range(levels)]
-    cut: dict[tuple[int, int], list[tuple[_Part, float, int, Any]]] = {}
+    by_level: list[list[tuple[Integers, R]]] = [[] for _ in range(levels)]
+    divided: dict[tuple[int, int], list[tuple[_Part, float, int, Any]]] = {}
     for level, codes, part, result in results:
         if part is None:
-            done[level].append((codes, result))
+            by_level[level].append((codes, result))
         else:
-            cut.setdefault((level, int(codes[0])), []).append((part, *result))
-    for (level, code), parts in cut.items():
-        done[level].append((np.array([code]), _fit_large(parts, executor, segment_task)))
-    return [sorted(level_results, key=lambda item: int(item[0][0])) for level_results in done]
+            divided.setdefault((level, int(codes[0])), []).append((part, *result))
+    for (level, code), parts in divided.items():
+        by_level[level].append((np.array([code]), _fit_large(parts, executor, segment_task)))
+    return [sorted(level_results, key=lambda item: int(item[0][0])) for level_results in by_level]
 
 
 def map_segments(

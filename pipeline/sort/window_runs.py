@@ -138,8 +138,8 @@ def _write_days(
     buffers = _DayBuffers(Intake(reading), folders, index, run_rows, keep_bad)
     contents = pieces_ahead(reading.filesystem, [dated.piece for dated in pieces])
     for dated, (piece, content) in zip(pieces, contents, strict=True):
-        for rows, ready in buffers.intake.read(piece, content):
-            buffers.add(rows, ready, dated)
+        for rows, scored in buffers.intake.read(piece, content):
+            buffers.add(rows, scored, dated)
     return buffers.finish()
 
 
@@ -160,8 +160,8 @@ class _DayBuffers:
     receipts: dict[int, RunReceipt] = field(default_factory=dict)
     bad_tables: dict[int, list[pa.Table]] = field(default_factory=dict)
 
-    def add(self, rows: Rows, ready: Rows, piece: DatedPiece) -> None:
-        """Add the rows of wanted days. ready : rows with calibration scores, see `Intake.read`."""
+    def add(self, rows: Rows, scored: Rows, piece: DatedPiece) -> None:
+        """Add the rows of wanted days. scored : rows with calibration scores, see `Intake.read`."""
         date = self.intake.reading.columns.date
         assert date is not None
         rows = rows._replace(day=days_of(rows.batch.column(date)))
@@ -173,14 +173,14 @@ class _DayBuffers:
         if not has_date.all():
             order = order[has_date[order]]
         # Rows that wait to be written do not keep their batch in memory.
-        ready = ready.some(order)._replace(batch=_NO_BATCH)
+        scored = scored.some(order)._replace(batch=_NO_BATCH)
         counts = np.bincount(day_of_row - piece.first)
         for i in np.flatnonzero(counts).tolist():
             day = piece.first + i
             if day not in self.folders:
                 continue
             span = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
-            day_rows, move = self.intake.rounded(ready.some(span))
+            day_rows, move = self.intake.rounded(scored.some(span))
             self._queue(day, day_rows, int(counts[i]), move)
             if rows.joined is not None:
                 self.receipts[day].count(rows.joined.part(day_of_row == day))
