@@ -452,7 +452,7 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
             assert 0 <= row[f"beyond_chance_{side}"] <= row[f"ece_frequency_{side}"]
         assert row["rows"] == len(own)
         assert row["rows_positive"] == sum(r[2] for r in own)
-        assert row["fitted_on"] == lookup.known.get(key, "unseen")
+        assert row["fitted_on"] == lookup.fitted_on.get(key, "unseen")
     weight = np.array([r[3] for r in rows]) if weighted else np.ones(len(rows))
     whole = assess([r[4] for r in rows], weight, [r[2] for r in rows] * weight).measures
     assert measured.whole.after.measures.auc == pytest.approx(whole.auc, rel=1e-12)
@@ -684,8 +684,8 @@ def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of, monoton
     of_rows, of_levels = (level.maps.sizes for level in found.levels)
     assert files.rows == of_rows[0] + (0 if monotone == "allow" else of_levels[3])
     lines = 3 if monotone == "allow" else 2
-    assert sorted(read.adjustments.of)[-lines:] == [of] * lines == [x for x in read.adjustments.of if x]
-    assert read.known == {(0,): "segment", (1,): "segment", (2,): "global", (3,): "segment"}
+    assert sorted(read.adjustments.kind)[-lines:] == [of] * lines == [x for x in read.adjustments.kind if x]
+    assert read.fitted_on == {(0,): "segment", (1,): "segment", (2,): "global", (3,): "segment"}
     at, application = score(np.linspace(0.001, 0.999, 300)), Table(read)
     for model in range(5):
         mine = (segment == model) | (model in (2, 4))
