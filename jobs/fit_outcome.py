@@ -37,7 +37,9 @@ def _days_line(window: dict[str, Any]) -> str:
 def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
-    sources += f" ({alike:,} of them differ from it only by chance)" if alike else ""
+    sources += (
+        f" (for {alike:,} of them a map of their own would differ from it only by chance)" if alike else ""
+    )
     return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
 
 

@@ -47,7 +47,11 @@ def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, 
         "monotone": lookup.monotone,
         "rows": lookup.rows,
         "fitted to rows": lookup.data.get("rows_used"),
-        **{name: lookup.data[name] for name in FITTED if name in lookup.data},
+        **{
+            name: lookup.data[name]
+            for name in FITTED
+            if name in lookup.data and not (name == "chosen" and "isotonic_share" in lookup.data)
+        },
         "fingerprint": lookup.fingerprint,
         **({"strange days": ". ".join(days)} if (days := strange_days(version)) else {}),
     }

@@ -123,7 +123,7 @@ def older_data(
         "start": f"it began before the current version {current.name} was fitted",
     }[kind]
     meanwhile = ", which was published meanwhile" if moved else ""
-    message = f"{reason}{meanwhile}: --force publishes it anyway"
+    message = f"{reason}{meanwhile}"
     return [{"rule": OLDER_DATA, "message": message}]
 
 
@@ -168,5 +168,5 @@ class Finishing(Startable):
         self.store.make_current(self.version)
         prune(self.store, self.keep)
         outcome = self.outcome(self.version.manifest["data"], self.version)
-        lines = [*outcome.lines, "  fitted before, with the same log and configuration; made current now"]
-        return Outcome(summary=outcome.summary, lines=lines)
+        first = f"published {self.version.manifest['table']} version {self.version.name}, fitted before to the same log"
+        return Outcome(outcome.summary | {"published_as": "current"}, [first, *outcome.lines[1:]])

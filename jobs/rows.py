@@ -112,7 +112,7 @@ def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[s
         count = labels[f"rows_{name}"]
         text += f", {count:,} {name}" if count else ""
     if labels["outcomes_orphaned"]:
-        text += f"; {labels['outcomes_orphaned']:,} outcomes of rows not read here"
+        text += f"; {labels['outcomes_orphaned']:,} outcomes without a prediction among these rows"
     return [text]
 
 

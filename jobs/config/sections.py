@@ -70,9 +70,9 @@ class LabelsConfig(Section):
     outcome means 1.
     """
     time: Text | None = None
-    """Column of the outcomes with their time: timestamps or dates. An outcome then counts if its time lies between a
-    day before the prediction (log.time, or window.column; clocks differ) and the end of wait; and only days that new
-    outcomes can belong to are sorted again. null: an outcome counts whenever it came.
+    """Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day
+    before the prediction (clocks may differ) to the end of wait, and only days that new outcomes can belong to are
+    sorted again. The prediction's time is log.time or window.column. null: an outcome counts whenever it came.
     """
     wait: Duration | None = None
     """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, if only the day is known.

@@ -99,7 +99,7 @@ WHAT_TO_DO = {
     "scale": "Correct the log, or give scores of another kind a table of their own",
     "ranking": "Correct the log",
     "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
-    "holdout": "Are their labels complete and right? If so, the next fit, which includes them, is checked again",
+    "holdout": "Are their labels complete and right? If so, fit again when there are newer rows to test on",
 }
 """Remedy by rule; it ends the rule's message."""
 COPIED, COPIES = 1000, 10
@@ -214,7 +214,7 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
         difference = against["difference"]
         on = "" if facts["rows_compared"] == facts["rows"] else f"on {facts['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
-            return f"{line}; fitted without them, the table equals the previous version: nothing to compare"
+            return f"{line} (a trial table without them equals the previous version)"
         gap = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += f", {on}{gap} the previous version's (standard error {against['error']:.2g})"
     return line
