@@ -196,7 +196,7 @@ class Prepared(Startable):
         _check_alarm(history, alpha, self.version)
         tested = len(history.days) - len(self.history.days)
         lines = [
-            f"no alarm: version {self.version.name}, {counted(len(history.days), 'day')} tested so far, {tested} of them now",
+            f"no alarm: version {self.version.name}, {counted(len(history.days), 'day')} tested so far, {tested} now",
             f"  evidence of drift (e-value) {e_value(history.state.log_e)}; from {1 / alpha:g} on there is an alarm",
             *([f"  {waiting}"] if waiting else []),
             f"  {self.history_path}",
