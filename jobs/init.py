@@ -56,8 +56,8 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     if daily:
         values |= _daily(target)
         notes["evaluate.require"] = (
-            "none; {calibration_in_the_large: 0.05} makes evaluate exit with 4 if the mean probability is more than 0.05 "
-            "off the share of positives"
+            "none; {calibration_in_the_large: 0.05} makes evaluate exit with 4 if the mean probability differs by more "
+            "than 0.05 from the share of positives"
         )
         notes["evaluate.against"] = "measures the previous version of the table too"
         if overrides.get("log.labels.wait") is not None:
