@@ -14,7 +14,7 @@ from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import JOB, Sorting, columns_of, dated_path, label_lines, settings_of, window_of
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import SEGMENTS_FILE
-from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_table, of_same_rows
+from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, in_sample_by_totals, kept_table
 from pipeline.evaluate.measurement import Measured, Measurement
 from pipeline.evaluate.report import (
     RELIABILITY_FILE,
@@ -22,8 +22,7 @@ from pipeline.evaluate.report import (
     render_report,
     segment_name,
 )
-from pipeline.evaluate.significance import failed as failed_requirements
-from pipeline.evaluate.significance import required_values
+from pipeline.evaluate.significance import required_values, unmet_requirements
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
@@ -79,7 +78,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     if score_table is None:
         overlap = in_sample(log, version.manifest, window)
     else:
-        overlap = of_same_rows(score_table.manifest["data"], version.manifest)
+        overlap = in_sample_by_totals(score_table.manifest["data"], version.manifest)
     if overlap and not config.evaluate.allow_in_sample:
         limits.check_measured(output, None if window is None else window_days(window), version)
         limits.check_in_sample(overlap, version)
@@ -169,11 +168,11 @@ class Prepared(Startable):
         table, evaluation, segments = measured.table, measured.evaluation, measured.segments
         lookup = self.measurement.lookup
         interval = None if lookup.facts.interval is None else lookup.interval
-        overlap = self.overlap or of_same_rows(table.facts(), self.version.manifest)
+        overlap = self.overlap or in_sample_by_totals(table.facts(), self.version.manifest)
         if not self.config.evaluate.allow_in_sample:
             limits.check_in_sample(overlap, self.version)
         required = self.config.evaluate.require
-        failed = failed_requirements(required, required_values(evaluation.after, evaluation.bars_after))
+        failed = unmet_requirements(required, required_values(evaluation.after, evaluation.bars_after))
         facts = self._facts(table, started)
         page = render_report(
             evaluation,

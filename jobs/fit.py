@@ -360,7 +360,7 @@ class Prepared(Startable):
             content.lookup_bytes,
             manifest,
             keep,
-            content.beside,
+            content.extra_files,
             candidate=config.store.publish == "candidate",
             refuse=lambda current: older_data(manifest, current, self.live_at_start, config),
         )

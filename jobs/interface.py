@@ -26,7 +26,7 @@ from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS
 from pipeline.files.scratch import scratch_folder
-from pipeline.fit.fitting import Fitting, Found
+from pipeline.fit.fitting import Fitting, GraphResult
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -67,7 +67,7 @@ def _fit(config: FitConfig) -> Delayed:
     return tasks.delayed(tasks.task("table", _table, fitting.add(tasks), fitting))
 
 
-def _table(fitted: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
+def _table(fitted: GraphResult, fitting: Fitting) -> LookupTable | SegmentedLookup:
     """Finish the fit from the results of the other tasks; return the table and empty scratch space."""
     content = fitting.finish(fitted, InlineExecutor())
     table = read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))

@@ -15,7 +15,7 @@ from logcal.lookup_table import LookupFacts
 from pipeline.evaluate.evaluation import Evaluation, changes, headline
 from pipeline.evaluate.kept_table import InSample
 from pipeline.evaluate.measurement import Measured
-from pipeline.evaluate.significance import compared
+from pipeline.evaluate.significance import comparison_sentence
 from pipeline.files.records import jsonable
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import segments_text
@@ -125,7 +125,7 @@ def comparison_lines(measured: Measured, name: str) -> list[str]:
     evaluation = measured.evaluation
     if evaluation.comparison is None:
         return []
-    lines = [compared(evaluation.comparison, evaluation.against or "", name)]
+    lines = [comparison_sentence(evaluation.comparison, evaluation.against or "", name)]
     worse = [] if measured.compared is None else measured.compared.worse()
     if worse:
         lines.append(

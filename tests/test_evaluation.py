@@ -27,7 +27,7 @@ from pipeline.evaluate.evaluation import (
     headline,
 )
 from pipeline.evaluate.report import render_report
-from pipeline.evaluate.significance import failed, judge, required_values
+from pipeline.evaluate.significance import judge, required_values, unmet_requirements
 from pipeline.execution import InlineExecutor
 from pipeline.files.records import jsonable, to_json
 from pipeline.log.logs import Columns, open_log
@@ -244,16 +244,16 @@ def test_requirements():
     assert found["calibration_in_the_large"] == pytest.approx(p.mean() - label.mean())
     assert found["log_ratio"] == pytest.approx(math.log(label.sum() / p.sum()))
     kept = {"ece_frequency": 0.5, "auc": 0.5, "calibration_in_the_large": 0.5}
-    assert failed(kept, found) == []
+    assert unmet_requirements(kept, found) == []
     wanted = {"auc": 0.99, "calibration_in_the_large": 0.01, "log_loss": 0.1}
-    said = failed(wanted, found)
+    said = unmet_requirements(wanted, found)
     assert len(said) == 3
     assert said[0].startswith("auc: expected at least 0.99, found 0.")
     assert said[1].startswith("calibration_in_the_large: expected at most 0.01, found -0.")
-    assert failed({"log_loss": 1e300}, {"log_loss": math.inf}) == [
+    assert unmet_requirements({"log_loss": 1e300}, {"log_loss": math.inf}) == [
         "log_loss: expected at most 1e+300, found inf"
     ]
-    assert failed({"auc": 0.5}, {"auc": None}) == ["auc: expected at least 0.5, found none"]
+    assert unmet_requirements({"auc": 0.5}, {"auc": None}) == ["auc: expected at least 0.5, found none"]
 
 
 @pytest.fixture

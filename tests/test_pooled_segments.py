@@ -119,7 +119,9 @@ def in_memory(table, columns, weighted, found, ends):
             before = full.copy()
             for own in several:
                 offset = before[own] - centre
-                a, d = moved_by(before[own], offset, label[own], weight[own], *found.levels[level].crossed)
+                a, d = moved_by(
+                    before[own], offset, label[own], weight[own], *found.levels[level].variances_across
+                )
                 full[own] = before[own] + a + d * offset
                 x[own] *= 1 + d
         for rows in groups_of([key[:level] for key in keys]):
@@ -229,7 +231,7 @@ def on_a_curve(table, columns, weighted, found):
     blocks = np.unique(levels, return_inverse=True)[1]
     at, exact = logit((np.bincount(blocks, weight * p) / np.bincount(blocks, weight))[blocks]), logit(p)
     for level, variances in enumerate(found.variances, 1):
-        places, centre = found.levels[level].bent, np.empty(score.size)
+        places, centre = found.levels[level].bend_facts, np.empty(score.size)
         above = groups_of([key[: level - 1] for key in keys])
         for rows in above:
             information = (weight * expit(at) * (1 - expit(at)))[rows]
@@ -242,7 +244,7 @@ def on_a_curve(table, columns, weighted, found):
             middle = (information * at[shared]).sum() / information.sum() + places["place_across"]
             line = line_of(at[shared], at[shared] - middle, weight[shared])
             for rows in values:
-                own = (label[rows], weight[rows], found.levels[level].crossed, line)
+                own = (label[rows], weight[rows], found.levels[level].variances_across, line)
                 a, d = mean_adjusted(at[rows], at[rows] - middle, *own)
                 for column in (at, exact, centre):
                     column[rows] += a + d * (column[rows] - middle)
@@ -285,9 +287,9 @@ def test_pooling_with_a_curve_equals_doing_it_in_memory(tmp_path, seed, columns,
     found = fit(tmp_path, table, columns, weighted, method="auto", **sizes)
     assert max(found.variances[0]) > 0
     for level in found.levels[1:]:
-        assert any(level.maps.sizes) == (level.bent["bend"] > 0)
-    assert any(level.bent["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
-    assert any(level.bent["place"] != 0 for level in found.levels[1:])
+        assert any(level.maps.sizes) == (level.bend_facts["bend"] > 0)
+    assert any(level.bend_facts["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
+    assert any(level.bend_facts["place"] != 0 for level in found.levels[1:])
     _, path = published(tmp_path, found, columns)
     got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
     expected = logit_of_all(on_a_curve(table, columns, weighted, found))
@@ -311,7 +313,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
         monkeypatch.setattr(adjusting, "_PIECE", int(rng.choice([1, 5, 1 << 16])))
         monkeypatch.setattr(adjusting, "_MOST_PIECES", int(rng.choice([3, 64, 500])))
         # Cells in memory, or read where they are looked at.
-        monkeypatch.setattr(pooled_cells, "MOST_HELD", int(rng.choice([0, 1 << 22])))
+        monkeypatch.setattr(pooled_cells, "MOST_IN_MEMORY", int(rng.choice([0, 1 << 22])))
         (tmp_path / str(layout)).mkdir()
         own = table.take(rng.permutation(table.num_rows)) if layout else table
         cut = (int(rng.integers(1, 7)), int(rng.integers(20, 5000)))
@@ -527,7 +529,7 @@ def test_what_a_value_does_everywhere_is_learned_once(tmp_path):
     p = expit(-2 + x + shift[b])
     table = pa.table({"score": x, "label": (rng.random(rows) < p).astype(np.int8), "a": a, "b": b})
     found = fit(tmp_path, table)
-    assert found.levels[2].crossed[0] > 0.25
+    assert found.levels[2].variances_across[0] > 0.25
     assert max(found.variances[0]) < 0.05
     assert found.variances[1] == (0.0, 0.0)
     _, path = published(tmp_path, found)
@@ -539,7 +541,7 @@ def test_values_of_one_parent_are_no_main_effect(tmp_path):
     table = some_log(5, rows=1500)
     pairs = [f"{x}/{y}" for x, y in zip(table["a"].to_pylist(), table["b"].to_pylist(), strict=True)]
     nested = table.set_column(table.schema.get_field_index("b"), "b", pa.array(pairs))
-    assert fit(tmp_path, nested).levels[2].crossed == (0.0, 0.0)
+    assert fit(tmp_path, nested).levels[2].variances_across == (0.0, 0.0)
 
 
 # Segments that borrow strength

@@ -154,7 +154,7 @@ def assert_equal(found, expected):
             elif isinstance(expected[key], Line):
                 assert (size, reason) == (0, None)
                 adjustments = level.adjustments
-                assert (adjustments.of[i], adjustments.shift[i], adjustments.slope[i]) == expected[key]
+                assert (adjustments.kind[i], adjustments.shift[i], adjustments.slope[i]) == expected[key]
                 assert adjustments.fitted_level[i] == level.level
             else:
                 assert reason is None

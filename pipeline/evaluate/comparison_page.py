@@ -1,4 +1,4 @@
-"""The comparison of methods as a page: which to take, by how much, and how sure that is."""
+"""Page of a comparison of methods, and its JSON document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _HEIGHT = 0.32
-"""Height of a method's line in the figure, in inches."""
+"""Height per method in the figure, in inches."""
 
 
 def render_comparison(
@@ -27,7 +27,7 @@ def render_comparison(
     *,
     notes: Sequence[str] = (),
 ) -> str:
-    """The page as text: HTML without references to anything outside; the same text for the same arguments."""
+    """Render the page: HTML without external references; the same text for the same arguments."""
     return render_page(
         "comparison.html.j2",
         {"method": label_of},
@@ -36,66 +36,66 @@ def render_comparison(
         size=_size(comparison),
         notes=notes,
         measures=SHOWN,
-        found=comparison,
+        comparison=comparison,
         infinity=math.inf,
         figures=[_dots(comparison, measure) for measure in ("log_loss", "ece_frequency")],
         facts=fact_groups(facts),
     )
 
 
-def comparison_document(found: CrossValidation) -> dict[str, Any]:
-    """For machines: every estimate, and every measure of every fold; sums as they agree on any partitioning."""
+def comparison_document(comparison: CrossValidation) -> dict[str, Any]:
+    """Return all estimates, and the measures of every fold, as JSON values that do not depend on the partitioning."""
     methods = {
         method.name: {
             "estimates": {name: asdict(estimate) for name, estimate in method.estimates.items()},
             "infinite_losses": method.infinite,
             "folds": [measures.as_dict() for measures in method.folds],
         }
-        for method in found.methods
+        for method in comparison.methods
     }
     document = {
-        "folds": found.folds,
-        "seed": found.seed,
-        "weight": found.weight,
-        "positives": found.positives,
-        "best": found.best("log_loss"),
+        "folds": comparison.folds,
+        "seed": comparison.seed,
+        "weight": comparison.weight,
+        "positives": comparison.positives,
+        "best": comparison.best("log_loss"),
         "methods": methods,
     }
     return dict(jsonable(document))
 
 
-def _size(found: CrossValidation) -> str:
-    share = f"{100 * found.positives / found.weight:.3g} %"
+def _size(comparison: CrossValidation) -> str:
+    share = f"{100 * comparison.positives / comparison.weight:.3g} %"
     return (
-        f"{found.weight:,.10g} rows, {share} of them positive, in {found.folds} folds. Each row was predicted "
-        "without its own fold."
+        f"{comparison.weight:,.10g} rows, {share} of them positive, in {comparison.folds} folds. Each row was "
+        "predicted without its own fold."
     )
 
 
-def _dots(found: CrossValidation, measure: str) -> str:
-    """Draw a measure's estimates with one standard error to either side; of the log loss the excess over the best."""
+def _dots(comparison: CrossValidation, measure: str) -> str:
+    """Draw a measure's estimates (log loss: excess over the best), with one standard error to either side."""
     rows = []
-    for method in found.methods:
+    for method in comparison.methods:
         estimate = method.estimates[measure]
         value, error = estimate.mean, estimate.error
         if measure == "log_loss":
             value, error = estimate.excess, estimate.excess_error
         rows.append((method.name, value, error or 0.0))
-    best = found.best(measure)
+    best = comparison.best(measure)
     label = "Log loss above the best method's" if measure == "log_loss" else "Calibration error (ECE)"
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         grid(axes, "x")
-        # What is far from all others would hide their differences.
+        # The raw scores may be so far off that the differences of the methods would be invisible.
         limit = 1.15 * max(
             [1e-6, *(value + error for name, value, error in rows if name != RAW and value is not None)]
         )
         for y, (name, value, error) in enumerate(rows):
             color = AFTER if name == best else BEFORE if name == RAW else MUTED
             if value is None or value - error > limit:
-                said = "infinite" if value is None else f"{value:.4f}, beyond the axis"
-                axes.text(limit, y, f"{said} ", ha="right", va="center", fontsize=9)
+                text = "infinite" if value is None else f"{value:.4f}, beyond the axis"
+                axes.text(limit, y, f"{text} ", ha="right", va="center", fontsize=9)
                 continue
             axes.hlines(y, max(0.0, value - error), min(limit, value + error), color=color, lw=1.6)
             axes.scatter([value], [y], s=42, color=color, zorder=3, clip_on=False)

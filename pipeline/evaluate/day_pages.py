@@ -1,4 +1,4 @@
-"""Pages of days: of a stream, and of a watched table; observed over expected positives, day by day."""
+"""Pages with observed over expected positives day by day: of a stream, and of a watched table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 BEYOND_CHANCE = 2.576
-"""Standard errors: chance alone exceeds them on one day in a hundred."""
+"""Number of standard errors that chance alone exceeds on one day in a hundred."""
 
 
 @dataclass(frozen=True)
 class DayRatio:
-    """One day's observed and expected positives.
+    """Observed and expected positives of a day.
 
     Attributes
     ----------
-    day : YYYY-MM-DD. rows, observed, expected : totals of the day, >= 0.
+    day : YYYY-MM-DD
+    rows, observed, expected : totals of the day, >= 0
     """
 
     day: str
@@ -36,27 +37,27 @@ class DayRatio:
 
     @classmethod
     def of(cls, day: Mapping[str, Any]) -> DayRatio:
-        """Read it from a day of a table's history."""
+        """Make it from a day of a table's history."""
         return cls(str(day["day"]), *(float(day[name]) for name in ("rows", "observed", "expected")))
 
     @property
     def ratio(self) -> float:
-        """Observed over expected; NaN if nothing was expected."""
+        """Observed over expected positives; NaN if none were expected."""
         return self.observed / self.expected if self.expected > 0 else math.nan
 
     @property
     def error(self) -> float:
-        """Standard error of the ratio if the table is right: that of a Poisson count, an upper bound."""
+        """Standard error of the ratio if the table is right: that of a Poisson count, which is an upper bound."""
         return 1 / math.sqrt(self.expected) if self.expected > 0 else math.nan
 
     @property
     def beyond(self) -> bool:
-        """True if the ratio differs from 1 by more than chance explains."""
+        """True if the ratio differs from 1 beyond chance."""
         return abs(self.ratio - 1) > BEYOND_CHANCE * self.error
 
 
 def excess_sentence(observed: float, expected: float) -> str:
-    """Say in words by how much a table is off: "31 % more positives than predicted"."""
+    """Describe the error of a table: "31 % more positives than predicted"."""
     if expected <= 0:
         return f"{observed:,.0f} positives where none was predicted"
     percent = 100 * abs(observed / expected - 1)
@@ -65,23 +66,22 @@ def excess_sentence(observed: float, expected: float) -> str:
 
 
 def ratio_figure(days: Sequence[DayRatio]) -> str:
-    """Draw the days' ratios over the range that chance explains, as an SVG element."""
+    """Draw the ratios of the days, and the range that chance explains, as an SVG element."""
     alt = "Observed over expected positives by day, and the range that chance explains on 19 of 20 days"
     return render(partial(_draw, days), (6.4, 2.8), "days", alt)
 
 
 def _draw(days: Sequence[DayRatio], figure: Figure) -> None:
     axes = figure.subplots()
-    known = [(i, day) for i, day in enumerate(days) if not math.isnan(day.ratio)]
-    places = [i for i, _ in known]
-    spread = [1.96 * day.error for _, day in known]
-    # A single day has a band, too.
+    drawn = [(i, day) for i, day in enumerate(days) if not math.isnan(day.ratio)]
+    # Edges halfway between days, so that a single day has a band too.
     edges = [-0.5, *(i + 0.5 for i in range(len(days)))]
-    for i, width in zip(places, spread, strict=True):
+    for i, day in drawn:
+        width = 1.96 * day.error
         axes.fill_between(edges[i : i + 2], max(0.0, 1 - width), 1 + width, color=MUTED, alpha=0.25, lw=0)
     axes.axhline(1.0, color=MUTED, linestyle="--", linewidth=1)
     for beyond, color in ((False, AFTER), (True, ALERT)):
-        shown = [(i, day.ratio) for i, day in known if day.beyond is beyond]
+        shown = [(i, day.ratio) for i, day in drawn if day.beyond is beyond]
         axes.plot([i for i, _ in shown], [ratio for _, ratio in shown], "o", color=color, markersize=5)
     axes.set_ylabel("Observed over expected positives")
     day_axis(axes, [day.day for day in days])
@@ -89,7 +89,7 @@ def _draw(days: Sequence[DayRatio], figure: Figure) -> None:
 
 
 _DAYS_SHOWN = 60
-"""Days in the figure and the table, the latest."""
+"""Number of days in the figure and the table: the latest ones."""
 _REFUSED_SHOWN = 50
 _BATCH_COLUMNS = {
     "files": "Files",
@@ -111,18 +111,18 @@ def render_stream(
     batches: Sequence[tuple[str, Mapping[str, Any]]],
     days: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Render the page: HTML without references to anything outside.
+    """Render the page of a stream: HTML without external references.
 
     Parameters
     ----------
-    facts : the stream's state by name: counts of files, the last batch, the table. Zeros and None are left out.
-    refused : the reason for each refused file.
-    batches : the last ones, when each ended and its counts, the oldest first.
-    days : each with `day`, `version`, `rows`, and `observed` and `expected` positives, in order.
+    facts : state of the stream by name: counts of files, the last batch, the table. Zeros and None are not shown.
+    refused : reasons by refused file
+    batches : end and counts of each of the last batches, the oldest first
+    days : `day`, `version`, `rows`, and `observed` and `expected` positives of each day, in order
     """
     latest = list(days[-_DAYS_SHOWN:])
     ratios = [DayRatio.of(day) for day in latest]
-    strange = bool(ratios) and ratios[-1].beyond
+    deviates = bool(ratios) and ratios[-1].beyond
     rows = [{**report, "at": at, "refused": len(report["refused"])} for at, report in reversed(batches)]
     columns = {
         name: label
@@ -133,8 +133,8 @@ def render_stream(
         "stream.html.j2",
         title=title,
         headline=_state(facts, len(refused)),
-        details=_details(refused, ratios[-1] if strange else None),
-        kind="high" if refused or strange else "within",
+        details=_details(refused, ratios[-1] if deviates else None),
+        kind="high" if refused or deviates else "within",
         facts=[(name, fact_text(value)) for name, value in facts.items() if value not in (0, None, "")],
         figure=ratio_figure(ratios) if ratios else "",
         days=list(zip(ratios, latest, strict=True))[::-1],
@@ -147,38 +147,39 @@ def render_stream(
 
 
 def _state(facts: Mapping[str, Any], refused: int) -> str:
-    """Say in one sentence how many files are scored, and how many are not."""
-    said = [f"{counted(facts.get('files scored') or 0, 'file')} scored"]
+    """State in one sentence how many files are scored and how many are not."""
+    counts = [f"{counted(facts.get('files scored') or 0, 'file')} scored"]
     for count, state in (
         (facts.get("files to score") or 0, "to score"),
         (facts.get("files not readable yet") or 0, "not readable yet"),
         (refused, "refused"),
     ):
         if count:
-            said.append(f"{count:,} {state}")
-    return f"{', '.join(said)}{'' if len(said) > 1 else '; nothing is waiting'}."
+            counts.append(f"{count:,} {state}")
+    return f"{', '.join(counts)}{'' if len(counts) > 1 else '; nothing is waiting'}."
 
 
-def _details(refused: Mapping[str, str], strange: DayRatio | None) -> list[str]:
-    said = []
+def _details(refused: Mapping[str, str], deviating: DayRatio | None) -> list[str]:
+    sentences = []
     if len(refused) == 1:
-        said += [f"Refused: {name}: {reason}" for name, reason in refused.items()]
-    if strange is not None:
-        excess = excess_sentence(strange.observed, strange.expected)
-        said.append(f"On {strange.day} there were {excess}, which chance does not explain.")
-    return said
+        sentences += [f"Refused: {name}: {reason}" for name, reason in refused.items()]
+    if deviating is not None:
+        excess = excess_sentence(deviating.observed, deviating.expected)
+        sentences.append(f"On {deviating.day} there were {excess}, which chance does not explain.")
+    return sentences
 
 
 def render_drift(
     title: str, days: Sequence[Mapping[str, Any]], alarms: Sequence[str], alpha: float, tolerance: float
 ) -> str:
-    """Render the page: HTML without references to anything outside.
+    """Render the page of a watched table: HTML without external references.
 
     Parameters
     ----------
-    days : each with `day`, `rows`, `observed`, `expected`, `log_e`, `psi`, `ks` and `segments_alarmed`.
-    alarms : sentences, the most important one first.
-    alpha, tolerance : the alarm's false alarm rate in (0, 1), and the factor >= 1 up to which odds may be wrong.
+    days : `day`, `rows`, `observed`, `expected`, `log_e`, `psi`, `ks` and `segments_alarmed` of each day, in order
+    alarms : sentences, the most important one first
+    alpha : false alarm rate in (0, 1)
+    tolerance : factor >= 1 up to which the table's odds may be wrong
     """
     latest = days[-_DAYS_SHOWN:]
     ratios = [DayRatio.of(day) for day in latest]
@@ -203,7 +204,7 @@ def render_drift(
 
 
 def e_value(log_e: float) -> str:
-    """Write an e-value, given its logarithm; those that no reader compares any more as a bound."""
+    """Format an e-value, given its logarithm; from a million on as a bound."""
     if log_e >= math.log(1e6):
         return "over a million"
     e = math.exp(log_e)

@@ -1,4 +1,4 @@
-"""The evaluation: the measures of a log's predictions before and after calibration, and what changed."""
+"""Evaluation: measures of a log's predictions before and after calibration, and their changes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from calibrators.measures.predictions import (
     Predict,
     share_sweeps,
 )
-from pipeline.evaluate.significance import HIGHER_IS_BETTER, UNSURE, points, significance_facts
+from pipeline.evaluate.significance import HIGHER_IS_BETTER, UNSURE, percentage_points, significance_facts
 from pipeline.sort.score_table import ScoreTable
 
 Run = Callable[[Pass], Any]
-"""Carries out a pass over the parts of a score table: `ScoreTable.run` with its executor."""
+"""Function that runs a pass over the parts of a score table: `ScoreTable.run` with its executor."""
 
 SAME_ROWS = 1e-9
-"""Relative difference up to which the totals of two tables of the same rows may differ: ties round sums."""
+"""Largest relative difference between the totals of two tables of the same rows: rounding depends on ties."""
 
 UNCHANGED = 5e-5
-"""A change below it shows as 0 in four decimals."""
+"""Changes below this are 0 in four decimals."""
 
 
-def _certainly(found: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:
-    own = {} if certainty is None else {"certainty": asdict(certainty)}
-    return {"judgement": significance_facts(found, bars), **own}
+def _error_facts(side: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:
+    facts = {} if certainty is None else {"certainty": asdict(certainty)}
+    return {"judgement": significance_facts(side, bars), **facts}
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Evaluation:
 
     Attributes
     ----------
-    rows : int or None: rows behind the weights, where known
+    rows : int or None: number of rows, if known
     before, after : Assessment
-    bars_before, bars_after : ErrorBars or None: what chance alone would do to them
-    certainty_before, certainty_after : Certainty or None: the same of other measures
-    comparison : Comparison or None: with another table on the same rows, whose name is `against`
+    bars_before, bars_after : ErrorBars or None
+    certainty_before, certainty_after : Certainty or None: further measures with their errors
+    comparison : Comparison or None: comparison with the table named `against`, on the same rows
     """
 
     rows: int | None
@@ -70,21 +70,21 @@ class Evaluation:
         return self.before.positives
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: finite numbers, strings, lists and None."""
+        """Return a dict for JSON: finite numbers, strings, lists and None."""
         after = significance_facts(self.after, self.bars_after)
-        found = {
+        facts = {
             "rows": self.rows,
             "weight": self.weight,
             "positives": self.positives,
             "verdict": after["verdict"],
             "headline": headline(self),
             "before": self.before.as_dict()
-            | _certainly(self.before, self.bars_before, self.certainty_before),
-            "after": self.after.as_dict() | _certainly(self.after, self.bars_after, self.certainty_after),
+            | _error_facts(self.before, self.bars_before, self.certainty_before),
+            "after": self.after.as_dict() | _error_facts(self.after, self.bars_after, self.certainty_after),
         }
         if self.comparison is not None:
-            found["comparison"] = {"against": self.against, **asdict(self.comparison)}
-        return found
+            facts["comparison"] = {"against": self.against, **asdict(self.comparison)}
+        return facts
 
 
 _HISTOGRAM_BINS = 50
@@ -93,14 +93,14 @@ Side = tuple[Assessment, ErrorBars, Certainty]
 
 
 class Sizes(NamedTuple):
-    """Settings of measures, beside the rows.
+    """Settings of the measures.
 
     Attributes
     ----------
-    bins : of the reliability tables and calibration errors, >= 1
-    sampling_rate : the kept share of the negatives over the kept share of the positives, > 0. Measures, Cox's line and
-        observed over expected describe all rows: a negative weighs as many rows as it stands for. The tests of single
-        predictions (Spiegelhalter's z and the score test) and the AUC's error count the rows that there are.
+    bins : number of bins of the reliability tables and calibration errors, >= 1
+    sampling_rate : share of the negatives that were sampled over that of the positives, > 0. Measures, Cox's line and
+        observed over expected describe the log before sampling: a negative has the weight 1 / sampling_rate. The tests
+        of single predictions (Spiegelhalter's z and the score test) and the AUC's error count the sampled rows.
     """
 
     bins: int = 10
@@ -108,9 +108,9 @@ class Sizes(NamedTuple):
 
 
 def both_sides(sizes: Sizes, predict: Predict, table: ScoreTable) -> Generator[Pass, Any, tuple[Side, Side]]:
-    """Yield the passes over a score table for its scores and for what a map makes of them, in the same two sweeps.
+    """Yield the passes that measure a score table's scores and calibrated probabilities together, in two sweeps.
 
-    predict : of a map that does not decrease, else ValueError
+    predict : predictions of a map; ValueError if it decreases somewhere
     """
     return share_sweeps(side_passes(sizes, table, tests=False), side_passes(sizes, table, predict))
 
@@ -118,27 +118,28 @@ def both_sides(sizes: Sizes, predict: Predict, table: ScoreTable) -> Generator[P
 def side_passes(
     sizes: Sizes, table: ScoreTable, predict: Predict | None = None, *, tests: bool = True
 ) -> Generator[Pass, Any, Side]:
-    """Yield the passes for one column of predictions: the scores, or what `predict` makes of them."""
-    known = (table.used, table.weights)
-    return certainty_passes(
-        predict, sizes.bins, _HISTOGRAM_BINS, *known, rate=sizes.sampling_rate, tests=tests
-    )
+    """Yield the passes that measure one column of predictions: the scores, or `predict` of the scores.
+
+    tests : whether to take the tests of single predictions
+    """
+    rate, rows = sizes.sampling_rate, (table.used, table.weights)
+    return certainty_passes(predict, sizes.bins, _HISTOGRAM_BINS, *rows, rate=rate, tests=tests)
 
 
 def evaluation_of(rows: int | None, before: Side, after: Side) -> Evaluation:
-    """Put both sides' results together. rows : behind the weights, where known.
+    """Combine the results of both sides. rows : number of rows, if known.
 
     Raises
     ------
     ValueError
-        They are of different rows.
+        The sides have different rows.
     """
     for name in ("weight", "positives"):
-        one, other = getattr(before[0], name), getattr(after[0], name)
-        if not math.isclose(one, other, rel_tol=SAME_ROWS):
+        total_before, total_after = getattr(before[0], name), getattr(after[0], name)
+        if not math.isclose(total_before, total_after, rel_tol=SAME_ROWS):
             raise ValueError(
-                f"expected two tables of the same rows, found {name} {one!r} before and {other!r} after: "
-                "build both from the same log"
+                f"expected two tables of the same rows, found {name} {total_before!r} before and {total_after!r} "
+                "after: build both from the same log"
             )
     return Evaluation(rows, before[0], after[0], before[1], after[1], before[2], after[2])
 
@@ -154,7 +155,7 @@ MEASURE_LABELS = {
     "auc": "AUC",
     "accuracy": "Accuracy at 0.5",
 }
-"""Labels of all measures, in the order in which to show them."""
+"""Labels of all measures, in the order of display."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +164,11 @@ class Change:
 
     Attributes
     ----------
-    name : attribute of Measures. label : its name for people.
+    name : attribute of Measures
+    label : name for display
     before, after : float or None (infinite for some log losses)
-    difference : float or None: after - before, where both are finite
-    verdict : "better" or "worse" beyond its error, "may be chance", "unchanged", or "" where it cannot be said
+    difference : float or None: after - before, if both are finite
+    verdict : "better" or "worse" (beyond the error), "may be chance", "unchanged", or "" if a side has no value
     """
 
     name: str
@@ -178,7 +180,7 @@ class Change:
 
 
 def changes(evaluation: Evaluation) -> list[Change]:
-    """Every measure's change, in the order of `MEASURE_LABELS`."""
+    """Return the change of each measure, in the order of `MEASURE_LABELS`."""
     before, after, errors = evaluation.before.measures, evaluation.after.measures, change_errors(evaluation)
     return [
         _change(name, getattr(before, name), getattr(after, name), errors.get(name, 0.0))
@@ -187,13 +189,13 @@ def changes(evaluation: Evaluation) -> list[Change]:
 
 
 def change_errors(evaluation: Evaluation) -> dict[str, float]:
-    """Standard errors of changes, by measure.
+    """Estimate the standard errors of the changes, by measure.
 
-    Both sides are of the same rows. The errors of the paired differences of the losses come from the groups of equally
-    many rows: a row of a group with the mean predictions b and a and the frequency f of label 1 adds
-    4 (a - b)**2 f (1 - f) to the variance of N times the Brier score's change, and the square of the difference of
-    the log-odds times f (1 - f) to that of the log loss. The AUC's is DeLong's of one side, which is larger than that
-    of the change; those of calibration errors are half of what chance alone would show, or a group's.
+    Both sides have the same rows. The errors of the losses' paired differences come from the groups of equally many
+    rows: in a group with mean predictions b (before) and a (after) and frequency f of label 1, each row adds
+    4 (a - b)**2 f (1 - f) to the variance of N times the Brier score's change, and the squared difference of the
+    log-odds times f (1 - f) to the variance of N times the log loss's change. The AUC has DeLong's error of one side,
+    which exceeds that of the change. ECE has half the error expected by chance alone, MCE the largest error of a group.
     """
     before, after = evaluation.before, evaluation.after
     rows = [
@@ -250,24 +252,24 @@ def headline(evaluation: Evaluation) -> str:
     before, after = evaluation.before.measures, evaluation.after.measures
     if after.ece_frequency is None:
         return "The calibrated predictions are not probabilities."
-    now = f"{points(after.ece_frequency)} percentage points"
+    distance = f"{percentage_points(after.ece_frequency)} percentage points"
     if before.ece_frequency is None:
         return (
             "The scores are not probabilities; calibrated, they are probabilities that lie "
-            f"{now} from the observed frequencies on average."
+            f"{distance} from the observed frequencies on average."
         )
-    was = f"{points(before.ece_frequency)} percentage points"
+    old_distance = f"{percentage_points(before.ece_frequency)} percentage points"
     verdict = next(change.verdict for change in changes(evaluation) if change.name == "ece_frequency")
     if verdict in ("unchanged", "may be chance"):
-        return f"Calibration changed little: the probabilities lie {now} from the observed frequencies on average."
+        return f"Calibration changed little: the probabilities lie {distance} from the observed frequencies on average."
     if verdict == "worse":
         return (
             "Calibration made the probabilities worse: they lie "
-            f"{now} from the observed frequencies on average, {was} before."
+            f"{distance} from the observed frequencies on average, {old_distance} before."
         )
     return (
-        f"Before calibration the predicted probabilities were off by {was} on average; "
-        f"after calibration, by {points(after.ece_frequency)}."
+        f"Before calibration the predicted probabilities were off by {old_distance} on average; "
+        f"after calibration, by {percentage_points(after.ece_frequency)}."
     )
 
 
@@ -279,6 +281,6 @@ def ranking(evaluation: Evaluation) -> str:
     verdict = next(change.verdict for change in changes(evaluation) if change.name == "auc")
     if verdict in ("unchanged", "may be chance"):
         return f"The ranking did not change (AUC {after.auc:.3f})."
-    way = "rose" if verdict == "better" else "fell"
+    direction = "rose" if verdict == "better" else "fell"
     digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4
-    return f"The quality of the ranking (AUC) {way} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."
+    return f"The quality of the ranking (AUC) {direction} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."

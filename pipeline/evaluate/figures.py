@@ -1,4 +1,4 @@
-"""Pages and their figures: the template that they extend, how facts are written, SVG without anything outside."""
+"""HTML pages and their figures: rendering of templates, formats of facts, and SVG without external references."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 MISSING = "–"
-_WHOLE = re.compile(r"\d{4}-\d\d-\d\d|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
-"""Dates, versions, percentages, and the one hyphen."""
+_UNBROKEN = re.compile(r"\d{4}-\d\d-\d\d|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
+"""Dates, versions, percentages and e-values, which are not broken across lines."""
 
 
 def render_page(
     template: str, filters: Mapping[str, Callable[..., str]] | None = None, **content: Any
 ) -> str:
-    """A page as text: HTML without references to anything outside; the same text for the same content.
+    """Render a page: HTML without external references; the same text for the same content.
 
-    template : of pipeline/evaluate/templates, one that extends page.html.j2
-    filters : the page's own
+    template : name of a template in pipeline/evaluate/templates that extends page.html.j2
+    filters : further filters of the template
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -44,7 +44,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "whole": _whole,
+        "whole": _unbroken,
         "fact": fact_text,
         "measure": measure_text,
         "change": change_text,
@@ -55,26 +55,26 @@ def render_page(
     return environment.get_template(template).render(missing=MISSING, **content)
 
 
-def _whole(text: str) -> Markup:
-    """Text whose dates, versions, percentages and e-values are not broken across lines."""
+def _unbroken(text: str) -> Markup:
+    """Escape a text and keep its dates, versions, percentages and e-values on one line."""
     from markupsafe import Markup, escape
 
-    return Markup(_WHOLE.sub(r'<span class="whole">\g<0></span>', str(escape(text))))  # noqa: S704 - it is escaped
+    return Markup(_UNBROKEN.sub(r'<span class="whole">\g<0></span>', str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
-    loose = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
-    groups = {name: value for name, value in facts.items() if name not in loose}
+    """Return groups of facts as (heading, rows); facts without a group come first, with an empty heading."""
+    ungrouped = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
+    groups = {name: value for name, value in facts.items() if name not in ungrouped}
     return [
         (heading.replace("_", " "), [(key.replace("_", " "), fact_text(item)) for key, item in rows.items()])
-        for heading, rows in ({"": loose} | groups).items()
+        for heading, rows in ({"": ungrouped} | groups).items()
         if rows
     ]
 
 
 def fact_text(value: Any) -> str:
-    """A fact for people."""
+    """Format a fact for display."""
     value = jsonable(value)
     if value is None:
         return MISSING
@@ -91,11 +91,11 @@ def fact_text(value: Any) -> str:
     return str(value)
 
 
-# Numbers of the report as text.
+# Formats of the report's numbers.
 
 
 def measure_text(value: float | None) -> str:
-    """A measure: a dash where there is none."""
+    """Format a measure; None becomes a dash."""
     if value is None:
         return MISSING
     if math.isinf(value):
@@ -104,35 +104,35 @@ def measure_text(value: float | None) -> str:
 
 
 def change_text(value: float | None) -> str:
-    """A difference of measures, with its sign."""
+    """Format a difference of measures, with its sign."""
     text = MISSING if value is None else f"{value:+.4f}"
     return "0.0000" if text in ("+0.0000", "-0.0000") else text.replace("-", "−")
 
 
 def interval_text(low: float, high: float) -> str:
-    """Two shares of 1 in percent."""
+    """Format an interval of fractions in percent."""
     low_text, high_text = _percent(low), _percent(high)
     return f"{low_text} %" if low_text == high_text else f"{low_text} – {high_text} %"
 
 
 def share_text(value: float) -> str:
-    """A share of 1 in percent."""
+    """Format a fraction in percent."""
     return f"{_percent(value)} %"
 
 
 def _percent(value: float) -> str:
-    """A share of 1 in percent, with more digits close to 0 and 100."""
+    """Format a fraction in percent, with more digits close to 0 and 100."""
     percent = 100 * value
-    rest = min(percent, 100 - percent)
-    if rest <= 0 or round(percent, 9) == round(percent):
+    distance = min(percent, 100 - percent)
+    if distance <= 0 or round(percent, 9) == round(percent):
         return f"{percent:.0f}"
-    if rest < 0.001:
+    if distance < 0.001:
         return "<0.001" if percent < 50 else ">99.999"
-    return f"{percent:.{1 if rest >= 1 else 1 - math.floor(math.log10(rest))}f}"
+    return f"{percent:.{1 if distance >= 1 else 1 - math.floor(math.log10(distance))}f}"
 
 
 def number_text(value: float) -> str:
-    """A count, or a sum of weights."""
+    """Format a count or a sum of weights."""
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.4g}"
 
 
@@ -149,7 +149,7 @@ _VARIABLES = {
     "#ffffff": "paper",
     **{color: f"other-{i + 1}" for i, color in enumerate(OTHERS)},
 }
-"""Colours that pages have variables for, so that a figure is drawn once for light and dark."""
+"""CSS variables of colours: one figure serves the light and the dark page."""
 _COLORS = re.compile("|".join(_VARIABLES))
 
 _STYLE = {
@@ -172,15 +172,15 @@ _STYLE = {
 _FONTS = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 
 
-def grid(axes: Axes, which: Any) -> None:
-    """Faint lines instead of tick marks."""
-    axes.grid(axis=which, color=GRID, lw=0.8)
+def grid(axes: Axes, axis: Any) -> None:
+    """Draw faint lines instead of tick marks. axis : "x", "y" or "both"."""
+    axes.grid(axis=axis, color=GRID, lw=0.8)
     axes.tick_params(length=0)
     axes.tick_params(axis="x", pad=7)
 
 
 class Tip(NamedTuple):
-    """Text about a point of a figure while the mouse is over it. x, y : as the axes have them."""
+    """Tooltip of a point of a figure. x, y : data coordinates of the axes."""
 
     x: float
     y: float
@@ -190,9 +190,9 @@ class Tip(NamedTuple):
 def render(
     draw: Callable[[Figure], Sequence[Tip] | None], size: tuple[float, float], name: str, alt: str
 ) -> str:
-    """Draw on a figure of a size in inches and return its SVG element, scalable and labelled.
+    """Draw a figure with a size in inches; return its SVG element, scalable and labelled.
 
-    draw : may return what is to be said of points of its first axes
+    draw : draws on the figure; may return tooltips for points of its first axes
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -204,14 +204,14 @@ def render(
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=size, dpi=_DPI)
         FigureCanvasSVG(figure)
-        # Inches around one pair of axes, the same in all figures: measuring labels would draw each figure twice.
+        # Fixed margins in inches: a layout that measures labels would draw each figure twice.
         width, height = size
         figure.subplots_adjust(0.85 / width, 0.55 / height, 1 - 0.15 / width, 1 - 0.35 / height)
         tips = draw(figure) or ()
         for axes in figure.axes:
             for line in axes.get_lines():
-                line.set_gid(None)  # a page has one element of an id
-            # Upright above the axis: that can be read, and needs no margin as wide as the widest number.
+                line.set_gid(None)  # ids must be unique within a page
+            # A horizontal label above the axis is readable and needs no margin.
             axes.set_title(axes.get_ylabel(), loc="left", fontsize=10)
             axes.set_ylabel("")
         figure.savefig(
@@ -222,11 +222,11 @@ def render(
 
 
 _DPI = 72
-"""An SVG's unit is a point."""
+"""Dots per inch: one SVG unit is one point."""
 
 
 def _circle(figure: Figure, tip: Tip) -> str:
-    """A circle that cannot be seen, around a point: browsers show its title."""
+    """Return an invisible circle around a point; browsers show its title as a tooltip."""
     from markupsafe import escape
 
     x, y = figure.axes[0].transData.transform((tip.x, tip.y))
@@ -235,7 +235,7 @@ def _circle(figure: Figure, tip: Tip) -> str:
 
 
 def day_axis(axes: Axes, days: Sequence[str]) -> None:
-    """Days, as YYYY-MM-DD, along the first axis: some of them by month and day, with the years they are of."""
+    """Label the x axis with at most about ten of the days (YYYY-MM-DD), by month and day, and with their years."""
     step = max(1, math.ceil(len(days) / 10))
     axes.set_xticks(range(0, len(days), step), [day[5:] for day in days[::step]])
     years = sorted({day[:4] for day in days})
@@ -243,7 +243,7 @@ def day_axis(axes: Axes, days: Sequence[str]) -> None:
 
 
 def _inline(text: str, name: str, alt: str) -> str:
-    """An SVG document as an element of a page: no prolog, no fixed size, names that occur once in the page."""
+    """Turn an SVG document into an element of a page: no prolog, no fixed size, ids that are unique in the page."""
     from markupsafe import escape
 
     head, text = text[text.index("<svg") :].strip().split(">", 1)
@@ -252,11 +252,11 @@ def _inline(text: str, name: str, alt: str) -> str:
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = text.replace('xlink:href="#', f'xlink:href="#{name}-').replace("url(#", f"url(#{name}-")
     text = text.replace("'DejaVu Sans'", _FONTS)
-    text = _COLORS.sub(lambda found: f"var(--{_VARIABLES[found[0]]}, {found[0]})", text)
+    text = _COLORS.sub(lambda color: f"var(--{_VARIABLES[color[0]]}, {color[0]})", text)
     return f'{head} role="img" aria-label="{escape(alt)}">{text}'
 
 
-# The figure of calibration maps: calibrated probability against score.
+# Figures of calibration maps.
 
 _DASHES: tuple[Any, ...] = ((5, 2), (1.2, 1.2), (7, 2, 1.2, 2), (3, 1.2))
 
@@ -269,9 +269,10 @@ def map_figure(
     alt: str,
     interval: Interval | None = None,
 ) -> str:
-    """Calibrated probability against score, as SVG; the first curve is drawn with its blocks.
+    """Draw calibrated probability against score, as SVG; the first map with its blocks.
 
-    interval : of each row of the first map, shaded
+    curves : maps by label
+    interval : interval of the rows of the first map, to be shaded
     """
 
     def draw(figure: Figure) -> None:
@@ -303,7 +304,7 @@ def map_figure(
 
 
 def _style(i: int) -> dict[str, Any]:
-    """Style of the i-th curve: all but the first are dashed, and on top."""
+    """Return the style of the i-th curve: all but the first are dashed and on top."""
     if i == 0:
         return {"color": AFTER}
     return {

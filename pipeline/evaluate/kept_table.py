@@ -1,4 +1,4 @@
-"""Rows that a version was fitted to: told in a log that it is measured on; the score table that it kept as a log."""
+"""In-sample rows, and evaluation of a version on the score table that was kept with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pipeline.table.published import MANIFEST, SCORE_TABLE, days_fitted
 
 @dataclass(frozen=True)
 class KeptTable:
-    """A version's score table, and the manifest of the version.
+    """Score table kept with a version, and the version's manifest.
 
     version : the version's folder, on a mounted file system or an object store
     """
@@ -49,16 +49,16 @@ class KeptTable:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """The segment columns of its points."""
+        """The segment columns of the points."""
         return tuple((self.manifest.get("segments") or {}).get("columns", ()))
 
     @property
     def weighted(self) -> bool:
-        """True if its log had weights."""
+        """True if the log had weights."""
         return self.manifest["config"]["log"].get("weight") is not None
 
     def rows_of_segments(self) -> dict[Key, tuple[int, int]]:
-        """Used rows of each segment, and those with label 1."""
+        """Return the number of used rows of each segment, and of those with label 1."""
         with (
             reading(self.version.located(SEGMENTS_FILE)) as source,
             pq.ParquetFile(source, pre_buffer=False) as file,
@@ -69,51 +69,51 @@ class KeptTable:
         return dict(zip(keys, counts, strict=True))
 
     def files(self) -> Log:
-        """The parts as a log, for those who look at files; its rows are points.
+        """Return the parts as a log whose rows are points.
 
         Raises
         ------
         InputRejectedError
-            A part is gone, or is not the file that the version published.
+            A part is missing, or differs from the published file.
         """
         folder = self.version / SCORE_TABLE
         try:
             sizes = folder.sizes()
         except (FileNotFoundError, NotADirectoryError):
             sizes = {}
-        found, wrong = [], []
+        files, faults = [], []
         for name, facts in sorted(self.manifest["files"].items()):
             if not name.startswith(f"{SCORE_TABLE}/"):
                 continue
             part = name.rpartition("/")[2]
             size = sizes.get(part)
             if size is None or size != facts["bytes"]:
-                wrong.append(f"{part} ({'no file' if size is None else f'{size:,} bytes'})")
+                faults.append(f"{part} ({'no file' if size is None else f'{size:,} bytes'})")
                 continue
             path = folder.located(part)
             with open_parquet(folder.filesystem, f"{folder.root}/{part}", None) as parquet:
                 groups = row_groups_of(parquet.metadata, path)
-            # Published files never change: their checksum stands for them.
-            found.append(LogFile(path, part, size, facts["sha256"], groups))
-        if wrong or not found:
+            # Published files never change, so their checksum identifies them.
+            files.append(LogFile(path, part, size, facts["sha256"], groups))
+        if faults or not files:
             raise InputRejectedError(
                 f"{folder}: expected the parts that {MANIFEST} names, found other sizes of "
-                f"{examples(wrong) or 'all'}: the version is damaged; evaluate on the log, or fit again"
+                f"{examples(faults) or 'all'}: the version is damaged; evaluate on the log, or fit again"
             )
         score, weight, positives = names = schema.SCORE_TABLE.names
         columns = Columns(score, positives, weight)
-        return Log(str(folder), folder.filesystem, tuple(found), columns, dict.fromkeys(names, "double"))
+        return Log(str(folder), folder.filesystem, tuple(files), columns, dict.fromkeys(names, "double"))
 
 
 def kept_table(paths: Sequence[str]) -> KeptTable | None:
-    """The kept score table at a log's path, or None where a log is.
+    """Return the kept score table at a log's path; None if the path is that of a log.
 
     Raises
     ------
     InputRejectedError
         The version's manifest cannot be read.
     TemporaryError
-        A store does not give it now.
+        The store is unavailable.
     """
     parent, _, name = paths[0].rstrip("/").rpartition("/")
     if len(paths) != 1 or name != SCORE_TABLE:
@@ -126,29 +126,30 @@ def kept_table(paths: Sequence[str]) -> KeptTable | None:
     return KeptTable(version, read_manifest(manifest, content))
 
 
-def add_sort_kept(graph: Graph, kept: KeptTable, log: Log, segments: tuple[str, ...], plan: SortPlan) -> Any:
-    """Add to a graph what makes runs of a kept table's points, as `add_sort` of rows: `sort-i -> check`.
+def add_sort_kept(graph: Graph, table: KeptTable, log: Log, segments: tuple[str, ...], plan: SortPlan) -> Any:
+    """Add the tasks that sort a kept table's points into runs to a graph: `sort-i -> check`.
 
-    log : the kept table's `files`. segments : the columns that tell segments apart; none: all points together
-    plan : of its `lookup` too, where there are no segments
+    log : the kept table's `files`
+    segments : segment columns; empty: all points together
+    plan : without segments, the scores are replaced by the predictions of its `lookup`, if it has one
     """
-    data = kept.manifest["data"]
+    data = table.manifest["data"]
     total = RunReceipt(
         rows=data["rows_read"],
         used=data["rows_used"],
         used_positive=data["rows_positive"],
         bad=BadRows(dict(data["quarantined_by_reason"])),
     )
-    places = [(file.path, group) for file in log.files for group in range(len(file.row_groups))]
-    tasks = [(*place, segments, plan.lookup, plan.scratch, i) for i, place in enumerate(places)]
+    groups = [(file.path, group) for file in log.files for group in range(len(file.row_groups))]
+    tasks = [(*group, segments, plan.lookup, plan.scratch, i) for i, group in enumerate(groups)]
     receipts = graph.layer("sort", _write_points, tasks, receipts=receipts_in(plan.scratch))
-    return graph.task("check", _added, total, receipts)
+    return graph.task("check", _with_runs, total, receipts)
 
 
-def _added(of: RunReceipt, receipts: list[RunReceipt]) -> RunReceipt:
-    """Runs of points, with what is known of the rows behind them."""
-    found = add_up(receipts)
-    return replace(of, runs=found.runs, lowest=found.lowest, highest=found.highest)
+def _with_runs(total: RunReceipt, receipts: list[RunReceipt]) -> RunReceipt:
+    """Add the runs of points to the receipt of the rows that they summarise."""
+    points = add_up(receipts)
+    return replace(total, runs=points.runs, lowest=points.lowest, highest=points.highest)
 
 
 def _write_points(
@@ -171,9 +172,9 @@ def _write_points(
     encoder = Encoder(segments)
     code = encoder.encode(batch)
     entries = expand_coded(merge_entries(Coded(score, code.astype(np.int64), weight, positives)))
-    # How many rows each segment had is known of the version that kept them.
-    held = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
-    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), held)
+    # The version has the row counts of the segments.
+    counts = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
+    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), counts)
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
@@ -186,13 +187,13 @@ _TOTALS = (
     "lowest_score",
     "highest_score",
 )
-_TOLD_APART = 100
-"""Distinct scores from which on equal totals mean equal rows."""
+_ENOUGH_SCORES = 100
+"""Number of distinct scores from which on equal totals mean equal rows."""
 
 
 @dataclass(frozen=True)
 class InSample:
-    """Rows of a log in files that a version was fitted to; `share` of all rows, in [0, 1]."""
+    """Number of rows of a log that a version was fitted to, and their share of all rows in [0, 1]."""
 
     rows: int
     share: float
@@ -201,44 +202,44 @@ class InSample:
         return self.rows > 0
 
     def sentence(self, version: str) -> str:
-        """Describe it in a sentence."""
-        some = "All" if self.share >= 1 else f"{100 * self.share:.3g} % of all"
+        """Describe the rows in a sentence."""
+        part = "All" if self.share >= 1 else f"{100 * self.share:.3g} % of all"
         return (
-            f"In sample: {some} rows are in files that version {version} was fitted on. Measures on them are too good; "
+            f"In sample: {part} rows are in files that version {version} was fitted on. Measures on them are too good; "
             "use other rows."
         )
 
 
 def in_sample(log: Log, manifest: Mapping[str, Any], window: Window | None = None) -> InSample:
-    """Find the files of a log that a version was fitted to: by path, size and rows.
+    """Count the rows of a log that a version was fitted to, by path, size and number of rows of their files.
 
-    window : whose log it is. If the version has a window by the same column, its days count: those that its fit left
-        out, such as days that waited for their labels, are new to it
+    window : window of the log. If the version has a window of the same column, only the days that it was fitted to
+        count: days that its fit left out, such as days that waited for labels, do not.
     """
     fitted = {(file["path"], file["bytes"], file["rows"]) for file in manifest["log"]["files"]}
     parts = [(file, file.rows, True) for file in log.files]
     if window is not None and window.column == (manifest.get("window") or {}).get("column"):
-        used = set(days_fitted(manifest))
-        seen = {day for day in window.days if day_of(day).isoformat() in used}
+        fitted_days = set(days_fitted(manifest))
+        days = {day for day in window.days if day_of(day).isoformat() in fitted_days}
         parts = [
-            (file, group.rows, not seen.isdisjoint(range(group.first, group.last + 1)))
+            (file, group.rows, not days.isdisjoint(range(group.first, group.last + 1)))
             for file, groups in window.files
             for group in groups
         ]
-    rows = sum(rows for file, rows, own in parts if own and (file.path, file.size, file.rows) in fitted)
+    rows = sum(rows for file, rows, used in parts if used and (file.path, file.size, file.rows) in fitted)
     return InSample(rows, rows / max(1, sum(rows for _, rows, _ in parts)))
 
 
-def of_same_rows(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:
-    """Do `in_sample` for a log at another place: compare all its totals with those of the fitted rows.
+def in_sample_by_totals(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:
+    """Recognise the rows that a version was fitted to in a copy of the log, by comparing totals.
 
-    facts : of its score table
+    facts : facts of the log's score table
     """
     data = manifest["data"]
-    known = all(name in data and name in facts for name in _TOTALS)
+    comparable = all(name in data and name in facts for name in _TOTALS)
     if (
-        known
-        and facts["distinct_scores"] >= _TOLD_APART
+        comparable
+        and facts["distinct_scores"] >= _ENOUGH_SCORES
         and all(data[name] == facts[name] for name in _TOTALS)
     ):
         return InSample(int(facts["rows_read"]), 1.0)

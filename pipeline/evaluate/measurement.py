@@ -1,4 +1,4 @@
-"""Measuring a published table on a log: its rows sorted by score, and, where calibration changes their order, again."""
+"""Measurement of a published table on a log, whose rows are sorted by score and, if necessary, by probability."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pipeline.table.lookup_table import Predictor
 
 @dataclass(frozen=True)
 class Against:
-    """Other side of a comparison: another table, or the scores. predictor : of it."""
+    """Other side of a comparison: another table, or the scores. predictor : its predictions."""
 
     name: str
     predictor: Predictor
@@ -42,8 +42,9 @@ class Against:
 class Measured:
     """Result of the measurement of a table.
 
-    table : of the log's scores. segments : of each of them, where the table has segments.
-    compared : with something else, on the same rows, where rows have segments
+    table : score table of the log
+    segments : evaluation by segment, if the table has segments
+    compared : comparison by segment on the same rows, if there is one and rows have segments
     """
 
     table: ScoreTable
@@ -59,13 +60,13 @@ class Measurement:
     Attributes
     ----------
     log : Log
-    path : of the lookup table
-    lookup : it; of a table with segments the map of all rows
+    path : path of the lookup table
+    lookup : the lookup table; for a table with segments, the map of all rows
     segmented : the table, if it has segments
-    kept, window : of a log that is a kept score table, and of one whose days are chosen
-    bins : of the calibration errors
-    sampling_rate : see `evaluate`
-    against : what it is compared with
+    kept : the kept score table, if the log is one
+    window : the window, if only some days of the log are measured
+    bins, sampling_rate : see `Sizes`
+    against : the other side of the comparison, if there is one
     """
 
     log: Log
@@ -80,7 +81,7 @@ class Measurement:
 
     @property
     def one_sort(self) -> bool:
-        """True if calibration keeps the order of all scores."""
+        """True if one sort suffices, because calibration keeps the order of all scores."""
         return self.segmented is None and self.lookup.facts.monotone
 
     @property
@@ -90,49 +91,49 @@ class Measurement:
 
     @property
     def needed(self) -> int:
-        """Scratch space in bytes, at most."""
+        """Largest scratch space needed, in bytes."""
         log = self.log
         compared = bool(self._compared_columns) and self._compared_columns != self.columns
         if self.kept is not None:
-            # Entries of 24 bytes a point, and the table; with segments what each leaves, twice.
+            # Entries of 24 bytes per point, and the table; with segments also their points, for both sorts.
             return (192 if self.kept.segments else 48 * self.sorts) * log.rows
-        # With segments, each sort leaves their runs, and the parts of those that are cut.
+        # With segments, each sort also writes their runs, and the parts of segments that are cut.
         return (2 if self.columns or compared else 1) * self.sorts * scratch_bytes(log, write=True)
 
     @property
     def sorts(self) -> int:
-        """Number of times that the log is sorted: by scores, by probabilities, and to compare."""
+        """Number of sorts of the log: by score, by probability, and for the comparison."""
         if self._compared_columns and self._compared_columns != self.columns:
             return 3
         return 1 if self.one_sort else 2
 
     @property
     def _compared_columns(self) -> tuple[str, ...]:
-        """The segment columns that say through which maps of both a row goes."""
-        others = () if self.against is None else self.against.predictor.columns
+        """The segment columns that select the maps of both sides of the comparison."""
+        other_columns = () if self.against is None else self.against.predictor.columns
         if self.kept is not None:
-            return self.kept.segments if self.columns or others else ()
-        return self.columns + tuple(name for name in others if name not in self.columns)
+            return self.kept.segments if self.columns or other_columns else ()
+        return self.columns + tuple(name for name in other_columns if name not in self.columns)
 
     def measure(self, plan: SortPlan, executor: Executor) -> Measured:
         """Sort and measure.
 
-        plan : in a folder of its own, in scratch space
+        plan : sort in a scratch folder of the measurement
 
         Raises
         ------
         InputRejectedError
-            As `build_score_table`; scores that are no probabilities, to compare with.
+            As `build_score_table`; the comparison is with scores that are no probabilities.
         """
-        for scratch in (own.scratch for own in self._plans(plan)):
-            Folder.at(scratch).make()
+        for side_plan in self._plans(plan):
+            Folder.at(side_plan.scratch).make()
         graph = Graph()
-        found = executor.compute(graph, self.add(graph, plan))
+        results = executor.compute(graph, self.add(graph, plan))
         if self.segmented is None:
-            table, evaluation, run = self._plain(found, executor)
+            table, evaluation, run = self._unsegmented(results, executor)
             segments = None
         else:
-            segments = finish_sides(self._sizes, self.segmented, found, executor)
+            segments = finish_sides(self._sizes, self.segmented, results, executor)
             table, evaluation = segments.before.rows.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -143,54 +144,53 @@ class Measurement:
                 f"{evaluation.before.highest:.6g}, which are no probabilities: compare with another version"
             )
         rows = None if segments is None else segments.before.rows
-        found, compared = self._compare(self.against, run, rows, plan, executor)
-        evaluation = replace(evaluation, comparison=found, against=self.against.name)
+        comparison, compared = self._compare(self.against, run, rows, plan, executor)
+        evaluation = replace(evaluation, comparison=comparison, against=self.against.name)
         return Measured(table, evaluation, segments, compared)
 
     def _plans(self, plan: SortPlan) -> tuple[SortPlan, SortPlan]:
-        """Plan the sort of the scores, and of the probabilities if calibration changes their order."""
+        """Plan the sort by score, and the sort by probability."""
         plan = replace(plan, transform=self.lookup.facts.score_transform, write=f"{plan.scratch}/before")
-        return plan, replace(_inside(plan, "calibrated"), lookup=self.path)
+        return plan, replace(_further_plan(plan, "calibrated"), lookup=self.path)
 
     def add(self, graph: Graph, plan: SortPlan) -> Any:
-        """Add to a graph all that does not depend on the rows; return a reference to what `measure` goes on with."""
+        """Add to a graph all tasks that do not depend on the rows; return a reference to their results."""
         plans = self._plans(plan)
         if self.segmented is None:
             return graph.task("measured", list, self._add_plain(graph, *plans))
         rows, predictor = self._add_sorted(graph, plans[0], self.columns), Predictor(self.path, self.columns)
-        sides = add_sides(graph, rows, plans[1], predictor, self._sizes, self._known)
+        sides = add_sides(graph, rows, plans[1], predictor, self._sizes, self._counts)
         return graph.task("measured", list, sides)
 
-    def _plain(self, found: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
+    def _unsegmented(self, tables: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
         """Measure a table without segments."""
-        (table, _), *others = found
+        (table, _), *others = tables
         run = partial(table.run, executor=executor, stage="measure")
         if self.one_sort:
             before, after = run_passes(both_sides(self._sizes, Predictor(self.path), table), run)
         else:
-            again = others[0][0]
-            run_after = partial(again.run, executor=executor, stage="measure")
+            calibrated = others[0][0]
+            run_after = partial(calibrated.run, executor=executor, stage="measure")
             before = run_passes(side_passes(self._sizes, table, tests=False), run)
-            after = run_passes(side_passes(self._sizes, again), run_after)
+            after = run_passes(side_passes(self._sizes, calibrated), run_after)
         return table, evaluation_of(table.used, before, after), run
 
     @property
     def _sizes(self) -> Sizes:
         return Sizes(self.bins, self.sampling_rate)
 
-    def _add_plain(self, graph: Graph, plan: SortPlan, again: SortPlan) -> list[Any]:
-        """Add to a graph what sorts the rows of a table without segments.
+    def _add_plain(self, graph: Graph, plan: SortPlan, calibrated_plan: SortPlan) -> list[Any]:
+        """Add the sorts of the rows of a table without segments to a graph.
 
         Returns
         -------
-        references to the score table; where calibration changes the order of the scores, to that of the calibrated
-        probabilities as well
+        reference to the score table and, if calibration changes the order of the scores, to that of the probabilities
         """
-        found = [add_merge(graph, self._add_sorted(graph, plan))]
+        tables = [add_merge(graph, self._add_sorted(graph, plan))]
         if not self.one_sort:
             with graph.named("-again"):
-                found.append(add_merge(graph, self._add_sorted(graph, again)))
-        return found
+                tables.append(add_merge(graph, self._add_sorted(graph, calibrated_plan)))
+        return tables
 
     def _compare(
         self,
@@ -200,7 +200,7 @@ class Measurement:
         plan: SortPlan,
         executor: Executor,
     ) -> tuple[Comparison, SegmentedComparison | None]:
-        """Both on the same rows. rows : of the table's segments, where they are sorted."""
+        """Compare both sides on the same rows. rows : sorted rows of the table's segments, if it has segments."""
         rate = self.sampling_rate
         new, old = Predictor(self.path, self.columns, rate), replace(against.predictor, sampling_rate=rate)
         columns = self._compared_columns
@@ -209,21 +209,21 @@ class Measurement:
             return run_passes(passes, run), None
         if rows is None or rows.names != columns:
             graph = Graph()
-            inside = _inside(plan, "compared")
-            Folder.at(inside.scratch).make()
-            own = self._add_sorted(graph, inside, columns)
-            rows = executor.compute(graph, SegmentRows.add(graph, own, columns, self._known).rows)
-        found = compare_predictions(rows, old, new, executor)
-        return found.whole, found
+            plan = _further_plan(plan, "compared")
+            Folder.at(plan.scratch).make()
+            by_score = self._add_sorted(graph, plan, columns)
+            rows = executor.compute(graph, SegmentRows.add(graph, by_score, columns, self._counts).rows)
+        comparison = compare_predictions(rows, old, new, executor)
+        return comparison.whole, comparison
 
     @property
-    def _known(self) -> SegmentCounts | None:
+    def _counts(self) -> SegmentCounts | None:
         return None if self.kept is None else SegmentCounts(self.kept.rows_of_segments(), self.kept.weighted)
 
     def _add_sorted(self, graph: Graph, plan: SortPlan, columns: tuple[str, ...] = ()) -> SortedRows:
-        """Add to a graph what makes runs of the log's rows, or those of the window; or of a kept table's points.
+        """Add the sort of the log's rows, of those in the window, or of a kept table's points to a graph.
 
-        columns : of segments
+        columns : segment columns
         """
         if self.kept is not None:
             return SortedRows(self.log, plan, add_sort_kept(graph, self.kept, self.log, columns, plan))
@@ -232,7 +232,7 @@ class Measurement:
         return SortedRows(log, plan, Source(log, window).add(graph, plan).total)
 
 
-def _inside(plan: SortPlan, name: str) -> SortPlan:
-    """A further sort of the same rows, whose bad ones have been kept."""
+def _further_plan(plan: SortPlan, name: str) -> SortPlan:
+    """Plan a further sort of the same rows, whose bad rows have been quarantined already."""
     scratch = f"{plan.scratch}/{name}"
     return replace(plan, scratch=scratch, write=f"{scratch}/table", rules=replace(plan.rules, keep=False))

@@ -1,4 +1,4 @@
-"""The report's figures of predictions: reliability, and how often each prediction is made."""
+"""Figures of predictions in the report: reliability diagrams and histograms."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def reliability_diagram(found: Decomposition, side: Assessment, color: str, *, name: str, alt: str) -> str:
-    """The curve without bins, where chance alone would put it, and how often each probability is predicted."""
-    display = _display(found, side)
+def reliability_diagram(parts: Decomposition, side: Assessment, color: str, *, name: str, alt: str) -> str:
+    """Draw the reliability curve without bins, its band under calibration, and a histogram of the predictions."""
+    display = _display(parts, side)
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -44,20 +44,20 @@ def reliability_diagram(found: Decomposition, side: Assessment, color: str, *, n
     return render(draw, (4.6, 4.3), name, alt)
 
 
-def _display(found: Decomposition, side: Assessment) -> ReliabilityDisplay:
-    assert found.reliability is not None
-    columns = found.reliability
-    parts = (found.brier.miscalibration or 0.0, found.brier.discrimination, found.brier.uncertainty)
-    curve = ReliabilityCurve(np.array(columns.predicted), np.array(columns.observed), *parts)
+def _display(parts: Decomposition, side: Assessment) -> ReliabilityDisplay:
+    assert parts.reliability is not None
+    columns = parts.reliability
+    brier = (parts.brier.miscalibration or 0.0, parts.brier.discrimination, parts.brier.uncertainty)
+    curve = ReliabilityCurve(np.array(columns.predicted), np.array(columns.observed), *brier)
     band = None
     if len(columns.at) > 1:
         at, low, high = (np.array(column) for column in (columns.at, columns.low, columns.high))
         band = ConsistencyBand(at, low, high, LEVEL)
     edges, weight = np.array(side.histogram.edges), np.array(side.histogram.weight)
-    seen = weight > 0
-    middle = (edges[:-1] + edges[1:])[seen] / 2
+    filled = weight > 0
+    middle = (edges[:-1] + edges[1:])[filled] / 2
     return ReliabilityDisplay(
-        curve, Points(middle, weight[seen], np.array(side.histogram.positives)[seen]), band=band
+        curve, Points(middle, weight[filled], np.array(side.histogram.positives)[filled]), band=band
     )
 
 
@@ -70,14 +70,15 @@ def group_diagram(
     limits: tuple[float, float] | None = None,
     curve: Reliability | None = None,
 ) -> str:
-    """Observed frequency of groups, with its interval, against mean prediction.
+    """Draw the observed frequency of groups, with its interval, against the mean prediction.
 
-    limits : of logit axes, where 0.1 % and 1 % are as far apart as 90 % and 99 %; groups beyond are hollow. None: plain
-    curve : without bins, with its band; None: not known
+    limits : limits of logit axes, which show 0.1 % and 1 % as far apart as 90 % and 99 %; groups beyond them are
+        hollow. None: linear axes
+    curve : reliability curve without bins, with its band; None: unknown
     """
     ends = (0.0, 1.0) if limits is None else (logit(limits[0]), logit(limits[1]))
 
-    def place(p: npt.ArrayLike) -> Array:
+    def scale(p: npt.ArrayLike) -> Array:
         return np.asarray(p) if limits is None else np.clip(logit(p), *ends)
 
     def draw(figure: Figure) -> list[Tip]:
@@ -85,9 +86,9 @@ def group_diagram(
         axes = _square(figure, f"Predicted probability{kind}", f"Observed frequency{kind}")
         draw_reference(axes, *ends)
         if curve is not None:
-            _draw_curve(axes, curve, color, place)
+            _draw_curve(axes, curve, color, scale)
         *columns, size = _columns(groups)
-        x, y, low, high = map(place, columns)
+        x, y, low, high = map(scale, columns)
         axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75, clip_on=False)
         if curve is None:
             axes.plot(x, y, color=color, lw=1, alpha=0.5, clip_on=False)
@@ -111,20 +112,20 @@ def group_diagram(
     return render(draw, (4.6, 4.3), name, alt)
 
 
-def _draw_curve(axes: Axes, curve: Reliability, color: str, place: Callable[[npt.ArrayLike], Array]) -> None:
+def _draw_curve(axes: Axes, curve: Reliability, color: str, scale: Callable[[npt.ArrayLike], Array]) -> None:
     if len(curve.at) > 1:
-        low, high = place(curve.low), place(curve.high)
-        axes.fill_between(place(curve.at), low, high, color=color, alpha=0.15, lw=0)
-    axes.plot(place(curve.predicted), place(curve.observed), color=color, lw=1.4)
+        low, high = scale(curve.low), scale(curve.high)
+        axes.fill_between(scale(curve.at), low, high, color=color, alpha=0.15, lw=0)
+    axes.plot(scale(curve.predicted), scale(curve.observed), color=color, lw=1.4)
 
 
 def _tips(groups: Sequence[ReliabilityBin], x: Array, y: Array) -> list[Tip]:
-    """Describe each group."""
+    """Return the tooltips of the groups that are not empty."""
     filled = [group for group in groups if group.frequency is not None]
-    return [Tip(a, b, _told(group)) for a, b, group in zip(x.tolist(), y.tolist(), filled, strict=True)]
+    return [Tip(a, b, _tip_text(group)) for a, b, group in zip(x.tolist(), y.tolist(), filled, strict=True)]
 
 
-def _told(group: ReliabilityBin) -> str:
+def _tip_text(group: ReliabilityBin) -> str:
     assert group.mean_prediction is not None
     assert group.frequency is not None
     assert group.interval_low is not None
@@ -136,16 +137,16 @@ def _told(group: ReliabilityBin) -> str:
 
 
 def logit_limits(sides: Sequence[Assessment]) -> tuple[float, float]:
-    """Limits of logit axes on which all groups of all sides can be told apart, within `LOWEST_SHOWN`."""
-    seen = [
+    """Return limits of logit axes that contain all groups of all sides, within `LOWEST_SHOWN`."""
+    values = [
         value
         for side in sides
         for group in side.by_frequency
         for value in (group.mean_prediction, group.frequency, group.interval_low, group.interval_high)
         if value is not None and 0 < value < 1
     ]
-    low = max(LOWEST_SHOWN, min([0.01, *(value / 2 for value in seen)]))
-    high = min(1 - LOWEST_SHOWN, max([0.99, *(1 - (1 - value) / 2 for value in seen)]))
+    low = max(LOWEST_SHOWN, min([0.01, *(value / 2 for value in values)]))
+    high = min(1 - LOWEST_SHOWN, max([0.99, *(1 - (1 - value) / 2 for value in values)]))
     return low, high
 
 
@@ -154,20 +155,20 @@ def _beyond(values: Array, limits: tuple[float, float]) -> npt.NDArray[np.bool_]
 
 
 def any_beyond(sides: Sequence[Assessment], limits: tuple[float, float]) -> bool:
-    """Tell whether a point of the sides' logit diagrams lies beyond the axes."""
+    """Return whether any point of the sides' logit diagrams lies beyond the axes."""
     return any(_beyond(column, limits).any() for side in sides for column in _columns(side.by_frequency)[:2])
 
 
 def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) -> str:
-    """Share of the rows per bin of the predictions, positives set off."""
-    found = side.histogram
-    display = HistogramDisplay(np.array(found.edges), np.array(found.weight), np.array(found.positives))
+    """Draw the share of the rows in each bin of the predictions, positives in a stronger colour."""
+    counts = side.histogram
+    display = HistogramDisplay(np.array(counts.edges), np.array(counts.weight), np.array(counts.positives))
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         grid(axes, "y")
         display.plot(ax=axes, color=color)
-        axes.set_xlabel(score_label(label, score_unit(found.edges[0], found.edges[-1])))
+        axes.set_xlabel(score_label(label, score_unit(counts.edges[0], counts.edges[-1])))
         axes.yaxis.set_major_formatter(lambda value, _: percent(value))
         if side.probabilities:
             axes.set_xticks(*percent_ticks())
@@ -177,7 +178,7 @@ def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) 
 
 
 def _columns(groups: Sequence[ReliabilityBin]) -> tuple[Array, Array, Array, Array, Array]:
-    """Mean prediction, frequency, interval and size of the mark of the groups that are not empty."""
+    """Return mean prediction, frequency, interval and marker size of the groups that are not empty."""
     filled = [group for group in groups if group.frequency is not None]
     columns = [
         np.array([getattr(group, name) for group in filled], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The report: an evaluation as one self-contained HTML page, for readers who are not calibration specialists."""
+"""Report: an evaluation as one self-contained HTML page, for readers who are not calibration specialists."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from pipeline.evaluate.reliability_figures import (
     logit_limits,
     reliability_diagram,
 )
-from pipeline.evaluate.significance import compared, excess_error, judge, points
+from pipeline.evaluate.significance import comparison_sentence, excess_error, judge, percentage_points
 from pipeline.table.segment_maps import SOURCES
 
 
 def digits(value: float | None, form: str = ".4f") -> str:
-    """A number of the table of error bars, or nothing; one that so many digits show as 0 has its order of magnitude."""
+    """Format a number of the table of error bars, one that rounds to 0 in exponent notation; None becomes empty."""
     if value is None:
         return ""
     text = f"{value:{form}}"
@@ -63,31 +63,31 @@ def render_report(
     segment_maps: Mapping[str, tuple[str, CalibrationMap]] | None = None,
     interval: tuple[str, Interval] | None = None,
 ) -> str:
-    """The page as text.
+    """Render the page as text.
 
     Parameters
     ----------
     evaluation : Evaluation
     calibration_map : CalibrationMap
-        The map that was evaluated.
+        The map that was evaluated; for a log with segments, that of all rows.
     facts : mapping
-        What the run was: names to values, or names of groups to such mappings, shown in this order.
+        Facts about the run: names to values, or names of groups to such mappings, in the order of display.
     title : heading of the page
-    notes : sentences of warning, to show below the headline
-    segments : of a log with segments, `SegmentedEvaluation.facts`; calibration_map is then that of all rows
-    segment_maps : maps of segments to be shown, by the segment's name, each with what it was fitted to
-    interval : of each row of the map, and its kind, to be shaded
+    notes : warnings to show below the headline
+    segments : `SegmentedEvaluation.facts` of a log with segments
+    segment_maps : kind of source and map of each segment to show, by the segment's name
+    interval : kind and interval of the map's rows, to be shaded
 
     Returns
     -------
     str
-        HTML without references to anything outside; the same text for the same arguments.
+        HTML without external references; the same text for the same arguments.
     """
     before, after = evaluation.before, evaluation.after
     return render_page(
         "report.html.j2",
         title=title,
-        filters={"segment": segment_name, "points": points, "digits": digits},
+        filters={"segment": segment_name, "points": percentage_points, "digits": digits},
         evaluation=evaluation,
         interval=interval_text,
         chance_error=chance_error,
@@ -96,7 +96,7 @@ def render_report(
         verdict=judge(after, evaluation.bars_after),
         comparison_sentence=None
         if evaluation.comparison is None
-        else compared(evaluation.comparison, evaluation.against or "", "this version"),
+        else comparison_sentence(evaluation.comparison, evaluation.against or "", "this version"),
         headline=headline(evaluation),
         notes=list(notes),
         size=f"{ranking(evaluation)} {size_sentence(evaluation)}".strip(),
@@ -116,7 +116,7 @@ def render_report(
 def report_figures(
     evaluation: Evaluation, calibration_map: CalibrationMap, interval: Interval | None = None
 ) -> dict[str, Any]:
-    """SVG elements by section, with names of the sides, and what their captions have to say of them."""
+    """Draw the figures: SVG elements by section, with the names of the sides and flags for their captions."""
     limits = logit_limits([evaluation.before, evaluation.after])
     sides = [
         ("before", evaluation.before, _parts(evaluation.certainty_before), BEFORE),
@@ -134,13 +134,13 @@ def report_figures(
 
 
 def _parts(certainty: Certainty | None) -> Decomposition | None:
-    """Return the parts for a diagram without bins; None for sampled logs."""
-    found = None if certainty is None else certainty.decomposition
-    return None if found is None or found.reliability is None else found
+    """Return the decomposition for a diagram without bins; None for sampled logs."""
+    parts = None if certainty is None else certainty.decomposition
+    return None if parts is None or parts.reliability is None else parts
 
 
 def _reliability(name: str, side: Assessment, parts: Decomposition | None, color: str) -> str:
-    """Without bins where that is known; of sampled logs in bins, whose rows can be weighed."""
+    """Draw a reliability diagram without bins; in bins for sampled logs, whose rows have weights."""
     alt = f"Reliability diagram {name} calibration: observed frequency against predicted probability"
     if parts is None:
         return group_diagram(side.by_width, color, name=f"rel-{name}", alt=alt)
@@ -176,21 +176,21 @@ def _map_figures(before: Assessment, calibration_map: CalibrationMap, interval: 
 def segment_figures(
     maps: Mapping[str, tuple[str, CalibrationMap]], before: Assessment
 ) -> list[tuple[str, str, str]]:
-    """Name, what it was fitted to, and picture of each map."""
+    """Return the name, the kind of source, and the figure of each map."""
     edges = before.histogram.edges
     view = View(edges[0], edges[-1])
     return [
         (
             name,
             fitted_on,
-            map_figure({name: found}, view, name=f"map-{i}", alt=f"The calibration map of {name}"),
+            map_figure({name: segment_map}, view, name=f"map-{i}", alt=f"The calibration map of {name}"),
         )
-        for i, (name, (fitted_on, found)) in enumerate(maps.items())
+        for i, (name, (fitted_on, segment_map)) in enumerate(maps.items())
     ]
 
 
 def map_facts(calibration_map: CalibrationMap, before: Assessment) -> dict[str, Any]:
-    """Facts for the caption of the map."""
+    """Return the facts for the caption of the map."""
     constant = int(((calibration_map.slope == 0) & (calibration_map.weight > 0)).sum())
     lowest, highest = calibration_map.predict([before.lowest, before.highest]).tolist()
     return {
@@ -204,7 +204,7 @@ def map_facts(calibration_map: CalibrationMap, before: Assessment) -> dict[str, 
 
 
 def size_sentence(evaluation: Evaluation) -> str:
-    """State the number of rows that were measured."""
+    """State the number of measured rows, their weight, and the share with label 1."""
     share = f"{100 * evaluation.positives / evaluation.weight:.3g} %"
     rows = evaluation.rows
     if rows is None:
@@ -214,7 +214,7 @@ def size_sentence(evaluation: Evaluation) -> str:
 
 
 def reasons(before: Measures, after: Measures) -> list[str]:
-    """Why measures are missing or infinite, each reason once."""
+    """Return the reasons why measures are missing or infinite, each once."""
     lines: dict[str, list[str]] = {}
     for side, measures in (("before", before), ("after", after)):
         for name, reason in measures.reasons.items():
@@ -226,7 +226,7 @@ def reasons(before: Measures, after: Measures) -> list[str]:
 
 
 def segment_name(values: Sequence[str | None]) -> str:
-    """A segment's values as one name."""
+    """Join a segment's values into one name."""
     return ", ".join("null" if value is None else value for value in values)
 
 
@@ -236,11 +236,11 @@ RELIABILITY_FILE = "reliability.parquet"
 
 
 def reliability_table(evaluation: Evaluation) -> pa.Table:
-    """A row a group, before and after calibration, by equal counts and by equal width, in this order."""
+    """Return one row per group: before and after calibration, each by equal counts and by equal width."""
     rows = [
         (side, kind, i, *(getattr(group, name) for name in schema.RELIABILITY.names[3:]))
-        for side, found in (("before", evaluation.before), ("after", evaluation.after))
-        for kind, groups in (("frequency", found.by_frequency), ("width", found.by_width))
+        for side, assessment in (("before", evaluation.before), ("after", evaluation.after))
+        for kind, groups in (("frequency", assessment.by_frequency), ("width", assessment.by_width))
         for i, group in enumerate(groups)
     ]
     columns = list(zip(*rows, strict=True)) or [()] * len(schema.RELIABILITY)

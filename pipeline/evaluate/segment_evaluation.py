@@ -1,7 +1,7 @@
-"""The evaluation of a log with segments: measures of all rows, and of each segment, before and after calibration.
+"""Evaluation of a log with segments: measures of all rows and of each segment, before and after calibration.
 
-Small segments have the largest calibration errors even if every probability is right. So segments are ranked by the
-error *beyond chance*: their calibration error less the part that chance can explain; see `beyond_chance`.
+Small segments have the largest calibration errors even if every probability is right. So segments are ranked by their
+error *beyond chance*: the calibration error less the part that chance can explain; see `beyond_chance`.
 """
 
 from __future__ import annotations
@@ -39,35 +39,33 @@ from pipeline.sort.segment_tasks import (
 from pipeline.table.lookup_table import Predictor
 
 WORST = 10
-"""Segments that a report lists."""
+"""Largest number of segments that a report lists."""
 
-BEYOND = "beyond_chance"
-
-PICTURED = 6
-"""Segments whose maps a report shows."""
+MOST_MAPS = 6
+"""Largest number of segments whose maps a report shows."""
 
 UNSEEN = "unseen"
-"""Origin of a segment that the table does not know: its rows go through a parent's map, or that of all rows."""
+"""Source of the map of a segment that the table does not have: a parent's map, or that of all rows."""
 
 
 @dataclass(frozen=True)
 class Side:
     """Measures of the segments' predictions, before or after calibration.
 
-    rows : that it is measured on.
-    values : float64 array, shape (segments, fields): measures, mean prediction, and what `beyond_chance` takes.
+    rows : the measured rows
+    values : float64 array, shape (segments, fields): the numbers named in `FIELDS`
     """
 
     rows: SegmentRows
     values: Array
 
     def column(self, name: str) -> Array:
-        """A measure of each segment; NaN where it does not exist."""
+        """Return a number of each segment; NaN if it does not exist."""
         return self.values[:, FIELDS.index(name)]
 
 
 class _AddedSide(NamedTuple):
-    """References to a side's rows, and to its segments' results."""
+    """References to a side's rows and to its segments' results."""
 
     rows: Any
     results: Any
@@ -76,32 +74,32 @@ class _AddedSide(NamedTuple):
 def add_sides(
     graph: Graph,
     rows: SortedRows,
-    again: SortPlan,
+    calibrated_plan: SortPlan,
     predictor: Predictor,
     sizes: Sizes,
-    known: SegmentCounts | None = None,
+    counts: SegmentCounts | None = None,
 ) -> list[Any]:
-    """Add to a graph what measures each segment: of the scores, and, sorted again, of the probabilities.
+    """Add the measurement of each segment's scores, and of its probabilities, sorted once more, to a graph.
 
     Parameters
     ----------
     rows : sorted by score; their segment columns are the table's, and their plan has `write`
-    again : how to sort the calibrated probabilities, in a scratch folder of its own
-    predictor : of the table
-    known : of a log that has been summed up: what its rows were
+    calibrated_plan : plan of the sort by probability, in another scratch folder
+    predictor : the table's predictions
+    counts : row counts of the segments of a kept score table
 
     Returns
     -------
-    references; see `finish_sides`
+    references to the arguments of `finish_sides`
     """
-    weighted, names = rows.weighted if known is None else known.weighted, predictor.columns
-    added = SegmentRows.add(graph, rows, names, known)
+    weighted, names = rows.weighted if counts is None else counts.weighted, predictor.columns
+    added = SegmentRows.add(graph, rows, names, counts)
     task = segment_task_of(sizes, weighted, tests=False)
     works, before = _add_side(graph, rows, added, task)
     with graph.named("-again"):
-        # Of each segment's points, which are at hand, and not of the log's rows once more.
-        total, numbered = add_order(graph, works, added.rows, predictor, again, weighted=weighted)
-        rows = SortedRows(rows.log, again, total)
+        # This sorts the segments' points, which the first sort wrote; the log is not read again.
+        total, numbered = add_order(graph, works, added.rows, predictor, calibrated_plan, weighted=weighted)
+        rows = SortedRows(rows.log, calibrated_plan, total)
         added = SegmentRows.add_numbered(graph, rows, names, numbered)
         task = segment_task_of(sizes, weighted, tests=True)
         _, after = _add_side(graph, rows, added, task)
@@ -111,25 +109,25 @@ def add_sides(
 def _add_side(
     graph: Graph, rows: SortedRows, added: AddedRows, segment_task: SegmentTask[Array]
 ) -> tuple[list[Any], Any]:
-    """Add to a graph what measures each segment; return references to works and to an `_AddedSide`."""
+    """Add the measurement of one side to a graph; return references to the segment tasks and to an `_AddedSide`."""
     task_bytes = rows.plan.bucket_bytes
     most = most_batches(rows.log.rows, ITEM_BYTES, task_bytes, 1, MOST_SEGMENTS)
-    wanted = graph.task("wanted", _everyone, added.rows)
+    wanted = graph.task("wanted", _all_segments, added.rows)
     works = add_batches(graph, added.merged, wanted, pooled=False, task_bytes=task_bytes, most=most)
     results = add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
     return works, graph.task("side", _AddedSide, added.rows, results)
 
 
-def _everyone(rows: SegmentRows) -> list[Any]:
+def _all_segments(rows: SegmentRows) -> list[Any]:
     return [np.ones(len(rows.level.keys), np.bool_)]
 
 
-def _side(found: _AddedSide, segment_task: SegmentTask[Array], executor: Executor) -> Side:
-    values = np.empty((len(found.rows.level.keys), len(FIELDS)))
-    [done] = finish_segment_tasks(found.results, 1, executor, segment_task)
-    for codes, measured in done:
+def _finish_side(added: _AddedSide, segment_task: SegmentTask[Array], executor: Executor) -> Side:
+    values = np.empty((len(added.rows.level.keys), len(FIELDS)))
+    [results] = finish_segment_tasks(added.results, 1, executor, segment_task)
+    for codes, measured in results:
         values[codes] = measured
-    return Side(found.rows, values)
+    return Side(added.rows, values)
 
 
 @dataclass(frozen=True)
@@ -138,9 +136,11 @@ class SegmentedEvaluation:
 
     Attributes
     ----------
-    whole : of all rows. columns : names of the segment columns. fitted_on : column of what each segment's map was
-        fitted to.
-    before, after : of the segments, which are the same on both sides. bins : of the calibration errors.
+    whole : evaluation of all rows
+    columns : names of the segment columns
+    fitted_on : the source of each segment's map, see `pipeline.table.segment_maps.SOURCES`
+    before, after : measures of the segments; both sides have the same segments
+    bins : number of bins of the calibration errors
     """
 
     whole: Evaluation
@@ -151,9 +151,10 @@ class SegmentedEvaluation:
     bins: int
 
     def table(self, compared: SegmentedComparison | None = None, at: Integers | None = None) -> pa.Table:
-        """A row a segment, in the order of `segment_values.order`. compared : these, with something else.
+        """Return one row per segment, in the order of `segment_values.order`.
 
-        at : places of segments: of these alone, in this order
+        compared : comparison of the same segments with another table
+        at : positions of the segments to return, in this order; None: all
         """
         level = self.before.rows.level
         keys = segment_values.arrays(level.keys, level.types)
@@ -170,10 +171,10 @@ class SegmentedEvaluation:
             fitted_on,
         ]
         sides = (("before", self.before), ("after", self.after))
-        own = {name: {BEYOND: self._beyond(side), **self._ratios(side)} for name, side in sides}
+        derived = {name: {"beyond_chance": self._beyond(side), **self._ratios(side)} for name, side in sides}
         for name in schema.SEGMENT_MEASURES:
             for side in ("before", "after"):
-                values = own[side].get(name)
+                values = derived[side].get(name)
                 if values is None:
                     values = getattr(self, side).column(name)
                 columns.append(nullable_column(values[at]))
@@ -185,27 +186,27 @@ class SegmentedEvaluation:
         return pa.Table.from_arrays(columns, schema=layout)
 
     def _differences(self, compared: SegmentedComparison) -> list[pa.Array]:
-        found = {one.index: one.log_loss for one in compared.segments}
-        losses = [found.get(i) for i in range(len(self.before.rows.level.keys))]
+        by_segment = {segment.index: segment.log_loss for segment in compared.segments}
+        losses = [by_segment.get(i) for i in range(len(self.before.rows.level.keys))]
         return [
             column_of([None if loss is None else getattr(loss, name) for loss in losses], pa.float64())
             for name in ("difference", "error")
         ]
 
     def _ratios(self, side: Side) -> dict[str, Array]:
-        """Observed over expected of each segment, its 95 % interval, and in standard errors; NaN where it is none."""
+        """Return observed over expected of each segment, its 95 % interval and z; NaN where undefined."""
         weight, mean, variance = (side.column(name) for name in ("weight", "mean_prediction", "variance"))
         return observed_over_expected(weight, side.column("positives"), mean, variance)
 
     def _beyond(self, side: Side) -> Array:
-        """The calibration error of each segment that chance cannot explain."""
+        """Return the part of each segment's calibration error that chance cannot explain."""
         gap, variance, largest = (side.column(name) for name in ("gap", "variance", "largest"))
         return beyond_chance(gap, variance, largest, self.bins) / side.column("weight")
 
     def worst(self) -> list[dict[str, Any]]:
-        """The segments, at most `WORST`, with the largest errors beyond chance after calibration; then by rows.
+        """Return the segments with the largest errors beyond chance after calibration, then the largest segments.
 
-        As in `table`, with the columns' values as text under "segment".
+        At most `WORST` rows of `table`, with the values of the segment columns as text under "segment".
         """
         table = self.table(at=self._worst(WORST))
         count = len(self.columns)
@@ -216,22 +217,22 @@ class SegmentedEvaluation:
             for key, row in zip(keys, measured, strict=True)
         ]
 
-    def _worst(self, most: int) -> Integers:
+    def _worst(self, count: int) -> Integers:
         error = self._beyond(self.after)
         order = np.lexsort((np.arange(error.size), -self.before.rows.level.rows, -error))
-        return np.asarray(order[:most], np.int64)
+        return np.asarray(order[:count], np.int64)
 
     def flagged(self) -> tuple[list[pa.Array], list[str]]:
-        """Keys, a column each, and what their maps were fitted to, of the segments that are most off, as in `worst`."""
+        """Return keys, by column, and map sources of the worst segments with errors beyond chance."""
         error = self._beyond(self.after)
-        worst = self._worst(PICTURED)
+        worst = self._worst(MOST_MAPS)
         at, level = as_column(worst[error[worst] > 0]), self.before.rows.level
         keys = [column.take(at) for column in segment_values.arrays(level.keys, level.types)]
         return keys, self.fitted_on.take(at).to_pylist()
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Numbers of segments by kind, and the worst of them."""
+        """Counts of segments by the source of their map, and the worst segments."""
         level = self.before.rows.level
         coded = self.fitted_on.dictionary_encode()
         codes, kinds = as_numpy(coded.indices), coded.dictionary.to_pylist()
@@ -253,15 +254,16 @@ def _text(value: Any) -> str | None:
 
 
 def finish_sides(
-    sizes: Sizes, lookup: SegmentedLookup, found: Sequence[_AddedSide], executor: Executor
+    sizes: Sizes, lookup: SegmentedLookup, added: Sequence[_AddedSide], executor: Executor
 ) -> SegmentedEvaluation:
-    """Carry out the passes over large segments, and over all rows.
+    """Run the passes over large segments and over all rows.
 
-    lookup : the segmented table. found : what `add_sides` gave
+    lookup : the segmented table
+    added : results of the tasks of `add_sides`
     """
     before, after = (
-        _side(one, segment_task_of(sizes, one.rows.weighted, tests=tests), executor)
-        for one, tests in zip(found, (False, True), strict=True)
+        _finish_side(side, segment_task_of(sizes, side.rows.weighted, tests=tests), executor)
+        for side, tests in zip(added, (False, True), strict=True)
     )
     measured = (
         run_passes(
@@ -270,6 +272,6 @@ def finish_sides(
         )
         for side, tests in ((before, False), (after, True))
     )
-    whole = evaluation_of(before.rows.table.used, *measured)
+    evaluation = evaluation_of(before.rows.table.used, *measured)
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
-    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, sizes.bins)
+    return SegmentedEvaluation(evaluation, lookup.columns, fitted_on, before, after, sizes.bins)

@@ -1,4 +1,4 @@
-"""Measures of segments: numbers from their points, of many at once, or of a large one in passes."""
+"""Measures of segments: of many small segments at once, or of a large one in passes."""
 
 from __future__ import annotations
 
@@ -34,69 +34,70 @@ from pipeline.sort.segment_tasks import SegmentTask
 from pipeline.sort.segments import Slices
 
 ENOUGH = 100
-"""Rows of either label from which on a segment has Cox's line, the ICI, and what its losses are made of."""
+"""Number of rows of either label from which on a segment has Cox's line, the ICI, and decomposed losses."""
 
 FIELDS = (
     *(*MEASURES, "mean_prediction", "weight", "positives", "gap", "variance", "largest"),
     *schema.SEGMENT_CERTAINTY,
 )
-"""Columns in this order; `beyond_chance` takes gap, variance and largest."""
+"""Names of the measured numbers, in order; gap, variance and largest are arguments of `beyond_chance`."""
 
 _BLOCK, _BLOCK_POINTS = 1024, 1 << 17
-"""Segments, and points of them, that are measured at a time: arrays stay in the processor's cache."""
+"""Number of segments and of points measured at a time: their arrays fit into the processor's cache."""
 
 
 def segment_task_of(sizes: Sizes, weighted: bool, *, tests: bool) -> SegmentTask[Array]:
-    """Make the segment task that measures segments: a row of numbers each, in the order of `FIELDS`.
+    """Make the segment task that measures segments: one row of numbers each, in the order of `FIELDS`.
 
-    weighted : whether the log has weights. tests : see `side_passes` of the evaluation
+    weighted : whether the log has weights
+    tests : see `pipeline.evaluate.evaluation.side_passes`
     """
     bins, sampling_rate = sizes
-    # Weights are not counts of rows, neither a log's own nor those of sampled rows.
-    finish = partial(_numbers, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
-    wanted = [MeasureOptions(edges=bin_edges(bins), rate=sampling_rate)]
+    # Neither a log's weights nor those of sampled rows are counts of rows.
+    finish = partial(_measured_fields, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
+    options = [MeasureOptions(edges=bin_edges(bins), rate=sampling_rate)]
     if sampling_rate != 1.0:
-        wanted.append(MeasureOptions(odds=sampling_rate))
-    passes = partial(_passes, wanted, bins, tests)
-    return SegmentTask(
-        partial(_measure_small, wanted, bins, finish), next(passes()), partial(_measure_large, passes, finish)
-    )
+        options.append(MeasureOptions(odds=sampling_rate))
+    passes = partial(_passes, options, bins, tests)
+    small = partial(_measure_small, options, bins, finish)
+    return SegmentTask(small, next(passes()), partial(_measure_large, passes, finish))
 
 
 Finish = Callable[[Sums, Sums, Callable[[Any], tuple[Any, Integers, Any]]], Array]
-"""Sums of all rows and of those that there are, and of some segments their isotonic blocks and cells, to numbers."""
+"""Function from sums before and after sampling, and a function for the isotonic blocks and cells of selected segments,
+to the measured numbers."""
 
 
-def _measure_small(wanted: list[MeasureOptions], bins: int, finish: Finish, segments: Slices) -> Array:
+def _measure_small(options: list[MeasureOptions], bins: int, finish: Finish, segments: Slices) -> Array:
     points = Points(*segments.columns)
     out = [np.empty((0, len(FIELDS)))]
     first, count = 0, segments.starts.size - 1
     while first < count:
         tasks.check()
-        most = int(np.searchsorted(segments.starts, segments.starts[first] + _BLOCK_POINTS))
-        last = min(max(most, first + 1), first + _BLOCK, count)
+        end = int(np.searchsorted(segments.starts, segments.starts[first] + _BLOCK_POINTS))
+        last = min(max(end, first + 1), first + _BLOCK, count)
         starts = segments.starts[first : last + 1]
         first = last
-        here = Points(*(column[starts[0] : starts[-1]] for column in points))
+        batch = Points(*(column[starts[0] : starts[-1]] for column in points))
         starts = starts - starts[0]
-        sums = [accumulate_columns(here, starts, one, bins) for one in wanted]
-        out.append(finish(sums[0], sums[-1], partial(_blocks_and_cells, here, starts)))
+        sums = [accumulate_columns(batch, starts, option, bins) for option in options]
+        out.append(finish(sums[0], sums[-1], partial(_blocks_and_cells, batch, starts)))
     return np.concatenate(out)
 
 
-def _blocks_and_cells(points: Points, starts: Integers, some: Any) -> tuple[Blocks, Integers, Cells]:
-    """Compute blocks and cells of some segments."""
+def _blocks_and_cells(points: Points, starts: Integers, mask: Any) -> tuple[Blocks, Integers, Cells]:
+    """Compute the isotonic blocks and the cells of the segments of a mask."""
     sizes = np.diff(starts)
-    inside = np.repeat(some, sizes)
+    inside = np.repeat(mask, sizes)
     points = Points(*(column[inside] for column in points))
-    cells = cells_of_columns(points, np.append(0, np.cumsum(sizes[some])))
-    return *pooled_columns(points, np.append(0, np.cumsum(sizes[some]))), cells
+    cells = cells_of_columns(points, np.append(0, np.cumsum(sizes[mask])))
+    return *pooled_columns(points, np.append(0, np.cumsum(sizes[mask]))), cells
 
 
-def _passes(wanted: list[MeasureOptions], bins: int, tests: bool) -> Any:
-    """Passes over a segment in several parts."""
-    last = replace(wanted[-1], blocks=tests and wanted[-1].odds == 1.0, cells=tests)
-    return share_sweeps(*(column_passes(one, bins) for one in (*wanted[:-1], last)))
+def _passes(options: list[MeasureOptions], bins: int, tests: bool) -> Any:
+    """Yield the passes over a segment in several parts."""
+    last = replace(options[-1], blocks=tests and options[-1].odds == 1.0, cells=tests)
+    return share_sweeps(*(column_passes(option, bins) for option in (*options[:-1], last)))
 
 
 def _measure_large(
@@ -105,26 +106,26 @@ def _measure_large(
     columns = run_passes(passes(), run)
     blocks, cells = columns[-1].blocks, columns[-1].cells
 
-    def taken(_: Any) -> tuple[Any, Integers, Any]:
+    def blocks_of(_: Any) -> tuple[Any, Integers, Any]:
         return blocks, np.array([0, 0 if blocks is None else blocks.first.size]), cells
 
-    return finish(columns[0].sums, columns[-1].sums, taken)
+    return finish(columns[0].sums, columns[-1].sums, blocks_of)
 
 
-def _numbers(
-    bins: int, weighted: bool, rate: float, tests: bool, sums: Sums, rows: Sums, taken: Callable[[Any], Any]
+def _measured_fields(
+    bins: int, weighted: bool, rate: float, tests: bool, sums: Sums, rows: Sums, blocks: Callable[[Any], Any]
 ) -> Array:
-    """Numbers of segments, shape (segments, fields)."""
+    """Compute the numbers of segments, shape (segments, fields)."""
     groups = groups_of(sums)
     measures = measures_of_columns(sums, groups, bins)
     table = bins_as_table(groups, ~sums.integral | weighted)
     weight, p = table["weight"], table["mean_prediction"]
     with np.errstate(all="ignore"):
         row = weight / table["effective_size"]
-        apart = weight * np.abs(table["frequency"] - p)
+        gaps = weight * np.abs(table["frequency"] - p)
         # The variance within a group is largest if all its probabilities are the mean.
         spread = (
-            np.nansum(apart, axis=1),
+            np.nansum(gaps, axis=1),
             np.nansum(weight * row * p * (1 - p), axis=1),
             np.fmax.reduce(row, axis=1),
         )
@@ -137,31 +138,31 @@ def _numbers(
         chances = zip(("chance_error", "debiased_squared_error"), chances_of_columns(table), strict=True)
         measures |= {name: np.where(proper, values, np.nan) for name, values in chances}
         enough = np.minimum(measures["positives"], measures["weight"] - measures["positives"]) >= ENOUGH
-        measures |= _lines_and_parts(rate, measures, enough & proper, taken)
-    nothing = np.full(measures["weight"].size, np.nan)
-    return np.stack([measures.get(name, nothing) for name in FIELDS], axis=1)
+        measures |= _lines_and_parts(rate, measures, enough & proper, blocks)
+    missing = np.full(measures["weight"].size, np.nan)
+    return np.stack([measures.get(name, missing) for name in FIELDS], axis=1)
 
 
 def _lines_and_parts(
-    rate: float, found: dict[str, Array], some: Any, taken: Callable[[Any], Any]
+    rate: float, measures: dict[str, Array], mask: Any, blocks_of: Callable[[Any], Any]
 ) -> dict[str, Array]:
-    """Cox's line, and of rows that are not sampled the ICI and the parts of losses, of some segments."""
-    out = {name: np.full(some.size, np.nan) for name in (*schema.SEGMENT_PARTS, *schema.SEGMENT_LINE, "ici")}
-    if not some.any():
+    """Compute Cox's line and, without sampling, the ICI and the parts of losses of the segments of a mask."""
+    out = {name: np.full(mask.size, np.nan) for name in (*schema.SEGMENT_PARTS, *schema.SEGMENT_LINE, "ici")}
+    if not mask.any():
         return out
-    blocks, starts, cells = taken(some)
+    blocks, starts, cells = blocks_of(mask)
     spread = Spread.of(cells)
     line = lines(spread, rate)
     for name, i in zip(schema.SEGMENT_LINE, (0, 2, 1, 3), strict=True):
-        out[name][some] = line[:, i]
+        out[name][mask] = line[:, i]
     if rate != 1.0:
         return out
-    out["ici"][some] = mean_distances(spread)
-    of_blocks = mean_losses(blocks, starts)
-    own = []
+    out["ici"][mask] = mean_distances(spread)
+    block_losses = mean_losses(blocks, starts)
+    parts = []
     for i, name in enumerate(("brier", "log_loss")):
-        score = np.where(np.isinf(found[name]), np.nan, found[name])[some]
-        own += [score - of_blocks[:, i], of_blocks[:, i + 2] - of_blocks[:, i]]
-    for name, values in zip(schema.SEGMENT_PARTS, own, strict=True):
-        out[name][some] = twelve_digits(np.maximum(values, 0.0))
+        score = np.where(np.isinf(measures[name]), np.nan, measures[name])[mask]
+        parts += [score - block_losses[:, i], block_losses[:, i + 2] - block_losses[:, i]]
+    for name, values in zip(schema.SEGMENT_PARTS, parts, strict=True):
+        out[name][mask] = twelve_digits(np.maximum(values, 0.0))
     return out

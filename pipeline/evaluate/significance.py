@@ -17,13 +17,14 @@ from calibrators.measures.decomposition import chance_error
 from pipeline.schema import RATIOS
 
 SURE = 3.0
-"""Standard errors beyond which chance is no explanation: it goes there once in 370 times."""
+"""Number of standard errors from which on a difference is beyond chance: chance exceeds it once in 370 times."""
 UNSURE = 2.0
+"""Number of standard errors up to which a difference may be chance."""
 
 HIGHER_IS_BETTER = ("auc", "accuracy")
-"""Measures that must be at least what is required; of all others the absolute value may be at most that."""
-OWN_LIMITS = ("calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z")
-"""Limits that can be required beside the measures; see `required_values`."""
+"""Measures with a required minimum; the absolute values of all others have a required maximum."""
+FURTHER_LIMITS = ("calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z")
+"""Values with limits in addition to the measures; see `required_values`."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Verdict:
 
     Attributes
     ----------
-    headline, detail : sentences, of all rows together and of groups
-    kind : "right", "low", "high" (all in all), "off" (in groups), or "unknown"
-    beyond_chance : whether chance is no explanation
+    headline : sentence about all rows together
+    detail : sentence about groups of rows
+    kind : "right", "low" or "high" (all rows together), "off" (in groups), or "unknown"
+    beyond_chance : whether the error is beyond chance
     """
 
     headline: str
@@ -44,12 +46,12 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """All of it."""
+        """Headline and detail."""
         return f"{self.headline} {self.detail}".strip()
 
 
 def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
-    """Conclude from calibrated predictions: direction and size overall, then in groups."""
+    """Judge calibrated predictions: direction and size of the error of all rows together, then in groups."""
     if bars is None or bars.expected is None or not after.probabilities or not after.weight:
         return Verdict("The predictions are not probabilities.", "", "unknown", False)
     predicted, observed = bars.expected / after.weight, bars.observed / after.weight
@@ -57,32 +59,32 @@ def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
     in_groups, beyond = _in_groups(after)
     if z is None:
         differs = not math.isclose(predicted, observed, rel_tol=1e-12)
-        said = f"The table predicts {_percent(predicted)}; {_percent(observed)} were observed."
-        return Verdict(said, "", "off" if differs else "right", differs)
+        headline = f"The table predicts {_percent(predicted)}; {_percent(observed)} were observed."
+        return Verdict(headline, "", "off" if differs else "right", differs)
     if abs(z) < UNSURE:
         share = f"{_percent(predicted)} predicted, {_percent(observed)} observed"
-        large = f"The table is right on average: {share} (within chance, {_z(z)})."
-        return Verdict(large, in_groups, "off" if beyond else "right", beyond)
-    way = "low" if z > 0 else "high"
+        headline = f"The table is right on average: {share} (within chance, {_z(z)})."
+        return Verdict(headline, in_groups, "off" if beyond else "right", beyond)
+    direction = "low" if z > 0 else "high"
     size = (
-        f"The table predicts {points(abs(observed - predicted))} points too {way}: {_percent(predicted)} against "
-        f"{_percent(observed)} observed"
+        f"The table predicts {percentage_points(abs(observed - predicted))} points too {direction}: "
+        f"{_percent(predicted)} against {_percent(observed)} observed"
     )
     if abs(z) < SURE:
-        said = f"{size} (chance rarely explains this, {_z(z)})."
-        return Verdict(said, in_groups, "off" if beyond else "right", beyond)
-    return Verdict(f"{size} (beyond chance, {_z(z)}).", in_groups, way, True)
+        headline = f"{size} (chance rarely explains this, {_z(z)})."
+        return Verdict(headline, in_groups, "off" if beyond else "right", beyond)
+    return Verdict(f"{size} (beyond chance, {_z(z)}).", in_groups, direction, True)
 
 
 def _in_groups(after: Assessment) -> tuple[str, bool]:
-    """Describe the error in groups, and tell whether it is beyond chance."""
+    """Describe the error in groups; also return whether it is beyond chance."""
     error = after.measures.ece_frequency
     if error is None:
         return "", False
     chance = chance_error(after.by_frequency)
     text = (
-        f"In groups of similar predictions its error is {points(error)} points on average; chance alone gives "
-        f"about {points(chance)}"
+        f"In groups of similar predictions its error is {percentage_points(error)} points on average; "
+        f"chance alone gives about {percentage_points(chance)}"
     )
     beyond = excess_error(after.by_frequency) > 0
     return f"{text}{': beyond chance' if beyond else ''}.", beyond
@@ -103,8 +105,8 @@ def excess_error(groups: Sequence[ReliabilityBin]) -> float:
     return float(excess) / math.fsum(w for w, *_ in filled)
 
 
-def compared(comparison: Comparison, old: str, new: str) -> str:
-    """Two predictions of the same rows, in a sentence."""
+def comparison_sentence(comparison: Comparison, old: str, new: str) -> str:
+    """Compare two predictions of the same rows in a sentence."""
     loss = comparison.log_loss
     if loss.difference is None or loss.error is None:
         infinite = [
@@ -114,10 +116,10 @@ def compared(comparison: Comparison, old: str, new: str) -> str:
             f"On the same rows the log loss of {' and '.join(infinite)} is infinite: a label was given probability 0. "
             f"The Brier score of {new} is {comparison.brier.new:.5f}, of {old} {comparison.brier.old:.5f}."
         )
-    way = "lower" if loss.difference < 0 else "higher"
+    direction = "lower" if loss.difference < 0 else "higher"
     text = (
-        f"On the same rows the log loss of {new} is {abs(loss.difference):.5f} {way} than that of {old} (standard "
-        f"error {loss.error:.5f})"
+        f"On the same rows the log loss of {new} is {abs(loss.difference):.5f} {direction} than that of {old} "
+        f"(standard error {loss.error:.5f})"
     )
     if loss.difference == 0:
         return f"On the same rows {new} and {old} have the same log loss."
@@ -126,37 +128,37 @@ def compared(comparison: Comparison, old: str, new: str) -> str:
 
 
 def required_values(after: Assessment, bars: ErrorBars | None) -> dict[str, float | None]:
-    """All that can be required: the measures, and of error bars.
+    """Return all values that can have limits: the measures and `FURTHER_LIMITS`.
 
-    calibration_in_the_large : mean prediction - observed share. log_ratio : log(observed / expected). ratio_z,
-    spiegelhalter_z : as in `ErrorBars`.
+    calibration_in_the_large is the mean prediction - the observed share, log_ratio is log(observed / expected), and
+    ratio_z and spiegelhalter_z are those of `ErrorBars`.
     """
     measures = {k: v for k, v in vars(after.measures).items() if k != "reasons"}
-    own: dict[str, float | None] = dict.fromkeys(OWN_LIMITS)
+    further: dict[str, float | None] = dict.fromkeys(FURTHER_LIMITS)
     if bars is not None and bars.expected is not None:
-        own["calibration_in_the_large"] = (bars.expected - bars.observed) / after.weight
-        own["ratio_z"], own["spiegelhalter_z"] = bars.ratio_z, bars.spiegelhalter_z
+        further["calibration_in_the_large"] = (bars.expected - bars.observed) / after.weight
+        further["ratio_z"], further["spiegelhalter_z"] = bars.ratio_z, bars.spiegelhalter_z
         if bars.ratio is not None:
-            own["log_ratio"] = math.log(bars.ratio) if bars.ratio > 0 else -math.inf
-    return measures | own
+            further["log_ratio"] = math.log(bars.ratio) if bars.ratio > 0 else -math.inf
+    return measures | further
 
 
-def failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> list[str]:
-    """List the unmet requirements in words."""
-    said = []
+def unmet_requirements(required: Mapping[str, float], values: Mapping[str, float | None]) -> list[str]:
+    """Return a message for each unmet requirement."""
+    messages = []
     for name, limit in required.items():
-        value = found[name]
+        value = values[name]
         least = name in HIGHER_IS_BETTER
-        wanted = f"{name}: expected at {'least' if least else 'most'} {limit:g}"
+        expected = f"{name}: expected at {'least' if least else 'most'} {limit:g}"
         if value is None:
-            said.append(f"{wanted}, found none")
+            messages.append(f"{expected}, found none")
         elif math.isnan(value) or (value < limit if least else abs(value) > limit):
-            said.append(f"{wanted}, found {value:.6g}")
-    return said
+            messages.append(f"{expected}, found {value:.6g}")
+    return messages
 
 
 def significance_facts(after: Assessment, bars: ErrorBars | None) -> dict[str, Any]:
-    """The judgement for machines."""
+    """Return the verdict as a dict for JSON."""
     verdict = judge(after, bars)
     return {
         "verdict": verdict.sentence,
@@ -172,8 +174,8 @@ def _z(z: float) -> str:
     return f"z = {text.replace('-', '−')}"
 
 
-def points(share: float) -> str:
-    """A share of 1 in percentage points, with two significant digits at least."""
+def percentage_points(share: float) -> str:
+    """Format a fraction in percentage points, with at least two significant digits."""
     percent = 100 * share
     if percent < 5e-9 or percent >= 10:
         return f"{percent:.1f}"
@@ -181,15 +183,15 @@ def points(share: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{points(share)} %"
+    return f"{percentage_points(share)} %"
 
 
-# How much of calibration errors chance explains.
+# The part of calibration errors that chance explains.
 
 Numbers = npt.NDArray[np.float64] | float
 
 DOUBT = 0.05
-"""The chance that any segment at all, each of them calibrated, has an error beyond chance."""
+"""Probability that any segment has an error beyond chance if all segments are calibrated."""
 
 
 def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int) -> npt.NDArray[np.float64]:
@@ -198,23 +200,26 @@ def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int
     Parameters
     ----------
     gap : float64 array, shape (segments,), or a number
-        Of each segment the sum over its groups of |positives - sum of p|.
-    variance : of each, of its sum of the labels if every probability is right: the sum of p * (1 - p).
-    largest : of each, the largest weight of a row.
-    groups : of a segment, at most
+        Sum over the segment's groups of |positives - sum of p|.
+    variance : as gap
+        Variance of the segment's positives if its probabilities are right: the sum of p * (1 - p).
+    largest : as gap
+        Largest weight of a row of the segment.
+    groups : int
+        Largest number of groups of a segment.
 
     Returns
     -------
-    float64 array, shape (segments,), >= 0; NaN where gap is.
-        What lies above the bound that the gaps of calibrated segments pass, any of them, with a chance of `DOUBT` at
-        most. The predictions and the groups are taken as given, the labels as independent: rows that the maps were
-        fitted to look better than they are.
+    float64 array, shape (segments,), >= 0; NaN where gap is NaN.
+        Excess of the gap over a bound. If all segments are calibrated, the probability that any gap exceeds its bound
+        is at most `DOUBT`. Predictions and groups are treated as fixed and labels as independent, so rows that the
+        maps were fitted to look better than they are.
 
     Notes
     -----
-    The sum of absolute gaps is the largest of the 2**groups sums with signs, and each of them is a sum of independent
-    terms of mean 0, none above `largest`: Bernstein's inequality, and the union of them and of all segments. It holds
-    for rare positives too, where a normal approximation does not.
+    The sum of absolute gaps is the largest of the 2**groups sums with signs. Each of these is a sum of independent
+    terms with mean 0 and at most `largest`, so Bernstein's inequality bounds it; a union bound covers all sums of all
+    segments. Unlike a normal approximation, the bound holds for rare positives too.
 
     References
     ----------
@@ -234,22 +239,23 @@ def observed_over_expected(
     mean: npt.NDArray[np.float64],
     variance: npt.NDArray[np.float64],
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Observed over expected positives of segments, as `calibrators.measures.certainty.ErrorBars` has them of
-    all rows.
+    """Compute observed over expected positives of segments; see `calibrators.measures.certainty.ErrorBars`.
 
     Parameters
     ----------
-    weight, positives : float64 arrays, shape (segments,): of the rows. Weights count rows.
-    mean : of each, of its probabilities. variance : as in `beyond_chance`
+    weight, positives : float64 arrays, shape (segments,): number of rows and of rows with label 1; weights count rows
+    mean : float64 array, shape (segments,): mean probability of the segment's rows
+    variance : as in `beyond_chance`
 
     Returns
     -------
-    ratio, ratio_low, ratio_high : O / E and Wilson's 95 % interval; NaN where nothing was expected
-    ratio_z : (O - E) / sqrt(V), V the variance, which groups of rows bound from above: so it is never too far from 0
+    ratio, ratio_low, ratio_high : O / E and Wilson's 95 % interval; NaN if E is 0
+    ratio_z : (O - E) / sqrt(V); the variance V is computed from groups, which bound it from above, so |z| is not too
+        large
     """
     frequency = positives / weight
     low, high = wilson_intervals(frequency, weight)
-    # NaN where there is no number, or one of 0.
+    # Divide by NaN instead of 0.
     expected, error = np.where(mean > 0, mean, np.nan), np.sqrt(np.where(variance > 0, variance, np.nan))
-    found = [*(number / expected for number in (frequency, low, high)), (positives - weight * mean) / error]
-    return dict(zip(RATIOS, found, strict=True))
+    values = [*(number / expected for number in (frequency, low, high)), (positives - weight * mean) / error]
+    return dict(zip(RATIOS, values, strict=True))

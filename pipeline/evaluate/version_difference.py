@@ -1,4 +1,4 @@
-"""Two versions of a table beside each other: their facts, how far apart their maps are, and a page of it."""
+"""Difference between two versions of a table: of their facts and their maps, and a page about it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (4.8, 3.6)
-PICTURED = 3
-"""Segments whose maps are shown."""
+MOST_MAPS = 3
+"""Largest number of segments whose maps are shown."""
 MOST_SEGMENTS = 10
-"""Shown, of those that changed most."""
+"""Largest number of segments that are listed: those that changed most."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class VersionDifference:
 
     Attributes
     ----------
-    facts : of each fact that differs its name and what the old and the new version say.
-    change : over the rows of the new version, each by its segment's map; None where it cannot be said.
-    segments : those that changed most first; empty unless both versions have the same segment columns.
-    only_old, only_new : segments that only one of them knows.
+    facts : old and new value of each fact that differs, by name
+    change : change of the maps over the new version's rows; None if the maps cannot be compared
+    segments : key, number of rows and change of the segments that changed most, in descending order; empty unless both
+        versions have the same segment columns
+    only_old, only_new : number of segments that only one version has
     """
 
     old: Version
@@ -48,11 +49,11 @@ class VersionDifference:
 
     @property
     def better(self) -> list[str]:
-        """Sentences: which of them is better on what, as far as their fits measured it."""
+        """Sentences that compare the log loss and the AUC of both versions, as measured by their fits."""
         return [*_by_loss(self.old, self.new), *_by_ranking(self.old, self.new)]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dict for JSON."""
         return {
             "old": self.old.name,
             "new": self.new.name,
@@ -89,45 +90,45 @@ def _from_to(old: str, new: str) -> str:
 
 
 def _by_loss(old: Version, new: Version) -> list[str]:
-    """The log loss on rows that neither was fitted to, where the later fit held some out beside the earlier version."""
-    for one, two in ((old, new), (new, old)):
-        held = (two.manifest.get("gate") or {}).get("holdout") or {}
-        if two.manifest.get("previous_version") != one.name or not held.get("compared"):
+    """Compare log losses on rows that the later fit held out and that neither version was fitted to."""
+    for earlier, later in ((old, new), (new, old)):
+        holdout = (later.manifest.get("gate") or {}).get("holdout") or {}
+        if later.manifest.get("previous_version") != earlier.name or not holdout.get("compared"):
             continue
-        loss = held["against_current"]["log_loss"]
+        loss = holdout["against_current"]["log_loss"]
         if loss["difference"] is None or loss["error"] is None:
             continue
-        way = "lower" if loss["difference"] < 0 else "higher"
+        direction = "lower" if loss["difference"] < 0 else "higher"
         sure = abs(loss["difference"]) > UNSURE * loss["error"]
-        said = "beyond chance" if sure else "chance may explain it"
-        size = f"{abs(loss['difference']):.5f} {way} than that of {one.name} (standard error {loss['error']:.5f})"
-        rows = f"On {held['rows_compared']:,.10g} rows held out of the fit of {two.name}"
-        return [f"{rows} its log loss was {size}: {said}."]
+        conclusion = "beyond chance" if sure else "chance may explain it"
+        size = f"{abs(loss['difference']):.5f} {direction} than that of {earlier.name}"
+        rows = f"On {holdout['rows_compared']:,.10g} rows held out of the fit of {later.name}"
+        return [f"{rows} its log loss was {size} (standard error {loss['error']:.5f}): {conclusion}."]
     return ["Log losses are not compared here: `logcal evaluate` with evaluate.against does so."]
 
 
 def _by_ranking(old: Version, new: Version) -> list[str]:
-    """The AUC of each on the rows that it was fitted to."""
+    """Compare the AUC of both versions, each on the rows that it was fitted to."""
     gates = [version.manifest.get("gate") or {} for version in (old, new)]
     if any(gate.get("auc") is None or gate.get("auc_error") is None for gate in gates):
         return []
     (a, b), errors = (gate["auc"] for gate in gates), [gate["auc_error"] for gate in gates]
     error = math.hypot(*errors)
-    said = (
+    conclusion = (
         "within chance" if abs(b - a) <= UNSURE * error else f"{'higher' if b > a else 'lower'} beyond chance"
     )
     return [
-        f"The AUC, each on its own rows, {_from_to(f'{a:.4f}', f'{b:.4f}')} (standard error {error:.4f}): {said}."
+        f"The AUC, each on its own rows, {_from_to(f'{a:.4f}', f'{b:.4f}')} (standard error {error:.4f}): {conclusion}."
     ]
 
 
 def percentage(value: float) -> str:
-    """A share in percent, with three digits."""
+    """Format a fraction in percent, with three digits."""
     return f"{100 * value:.3g}"
 
 
 def version_difference(old: Version, new: Version) -> VersionDifference:
-    """Compare two versions of a table. Errors: InputRejectedError if a table cannot be read."""
+    """Compare two versions of a table. Raises InputRejectedError if a table cannot be read."""
     before, after = _facts(old), _facts(new)
     facts = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     change = table_change(old, new)
@@ -169,15 +170,15 @@ def _segments(
         return [], 0, 0
     before, after = (cached_segmented_lookup(version.lookup_path).fitted_on for version in (old, new))
     order = [i for i in change.order().tolist() if change.keys[i] in before][:MOST_SEGMENTS]
-    found = [
+    segments = [
         (dict(zip(columns, change.keys[i], strict=True)), int(change.rows[i]), change.of(i)) for i in order
     ]
     only_old = sum(key not in after for key in before)
-    return found, only_old, sum(key not in before for key in after)
+    return segments, only_old, sum(key not in before for key in after)
 
 
 def render_difference(difference: VersionDifference, table: str) -> str:
-    """The page as text: HTML without references to anything outside; the same text for the same arguments."""
+    """Render the page: HTML without external references; the same text for the same arguments."""
     figures: list[tuple[str, str]] = []
     if difference.change is not None:
         data = difference.new.manifest["data"]
@@ -205,7 +206,7 @@ def render_difference(difference: VersionDifference, table: str) -> str:
 
 
 def _difference_figure(new: CalibrationMap, old: CalibrationMap, view: View, alt: str) -> str:
-    """The new probability less the old one, in points, against the score."""
+    """Draw the new probability minus the old one, in percentage points, against the score."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -220,26 +221,26 @@ def _difference_figure(new: CalibrationMap, old: CalibrationMap, view: View, alt
     return render(draw, _SIZE, "difference", f"New less old probability. {alt}")
 
 
-def _segment_figures(found: VersionDifference, view: View) -> list[tuple[str, str]]:
-    """The maps of the segments that changed most: name and picture of each."""
-    if not found.segments:
+def _segment_figures(difference: VersionDifference, view: View) -> list[tuple[str, str]]:
+    """Draw the maps of the segments that changed most: name and figure of each."""
+    if not difference.segments:
         return []
-    new, old = (cached_segmented_lookup(version.lookup_path) for version in (found.new, found.old))
-    drawn = []
-    for i, (key, _, change) in enumerate(found.segments[:PICTURED]):
-        own = tuple(key.values())
-        maps = _named(found, new.map_of(own), old.map_of(own))
+    new, old = (cached_segmented_lookup(version.lookup_path) for version in (difference.new, difference.old))
+    figures = []
+    for i, (key, _, change) in enumerate(difference.segments[:MOST_MAPS]):
+        values = tuple(key.values())
+        maps = _named(difference, new.map_of(values), old.map_of(values))
         alt = (
             f"Calibrated probability against score of {_name(key)}: it changes by {percentage(change.mean)} points on "
             f"average and by {percentage(change.largest)} at most"
         )
-        drawn.append((_name(key), map_figure(maps, view, name=f"maps-{i}", alt=alt)))
-    return drawn
+        figures.append((_name(key), map_figure(maps, view, name=f"maps-{i}", alt=alt)))
+    return figures
 
 
-def _named(found: VersionDifference, new: CalibrationMap, old: CalibrationMap) -> dict[str, CalibrationMap]:
-    """Maps by the numbers of their versions: whole names would cover the curves."""
-    numbers = [version.name.partition("-")[0] for version in (found.new, found.old)]
+def _named(pair: VersionDifference, new: CalibrationMap, old: CalibrationMap) -> dict[str, CalibrationMap]:
+    """Label the maps with the numbers of their versions: full names would cover the curves."""
+    numbers = [version.name.partition("-")[0] for version in (pair.new, pair.old)]
     return {f"{numbers[0]} (new)": new, f"{numbers[1]} (old)": old}
 
 

@@ -1,4 +1,4 @@
-"""Fitting a calibrator to a log: the sort and the calibrator's passes, in one flow."""
+"""Fit of a calibrator to a log: the sort, then the calibrator's passes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from pipeline.table.segment_maps import SegmentRules
 
 _logger = logging.getLogger("logcal")
 
-_FAR_BELOW = 10
-"""Weights that add up to less than this fraction of the rows are weights that nobody meant as counts."""
+_ROWS_PER_WEIGHT = 10
+"""Number of rows per unit of weight from which on weights are probably not counts."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Recipe:
     Attributes
     ----------
     method, parameters, sampling_rate : see `make_calibrator`
-    transform : of the scores
+    transform : transform of the scores
     monotone : see `keep_monotone`
-    columns, rules : the segment columns, if there are any, and which segments have maps of their own
-    settings : of segments, for the manifest
-    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments only without partial
-        pooling; or 'auto', see `settled`
+    columns : segment columns; empty without segments
+    rules : which segments have their own maps
+    settings : settings of segments, for the manifest
+    interval : kind of the interval of each row of a map, one of `calibrators.methods.intervals.KINDS`, or 'auto', see
+        `settled`; with segments only without partial pooling
     """
 
     method: str
@@ -64,24 +65,24 @@ class Recipe:
     interval: str = NONE
 
     def calibrator(self) -> Calibrator:
-        """A new one. Errors: as `make_calibrator`."""
+        """Make a calibrator. Raises the errors of `make_calibrator`."""
         return make_calibrator(self.method, self.parameters, self.sampling_rate)
 
     def settled(self) -> Recipe:
-        """With the interval that 'auto' stands for: the posterior where there is one, otherwise the band."""
+        """Return the recipe with 'auto' replaced by the posterior interval, if there is one, or else the band."""
         if self.interval != AUTO:
             return self
         return replace(self, interval=POSTERIOR if self.has_posterior else BAND)
 
     @property
     def has_posterior(self) -> bool:
-        """True if all maps are a posterior's."""
+        """True if all maps have a posterior."""
         calibrator = self.calibrator()
         return calibrator.has_posterior and (not self.columns or calibrator.for_segments().has_posterior)
 
     @property
     def supports_partial_pooling(self) -> bool:
-        """True if segments' maps can be pooled with that of all rows."""
+        """True if the method can pool segments' maps with their parents'."""
         return make_calibrator(self.method, self.parameters).supports_partial_pooling
 
     @property
@@ -91,24 +92,24 @@ class Recipe:
 
     @property
     def isotonic(self) -> bool:
-        """True if the method is isotonic regression, constant on blocks."""
-        return _in_blocks(make_calibrator(self.method, self.parameters))
+        """True if the method is isotonic regression, whose maps are constant on blocks."""
+        return _is_isotonic(make_calibrator(self.method, self.parameters))
 
     @property
     def pooled(self) -> bool:
-        """True if the merge pools each segment's rows. Intervals are of points."""
+        """True if the merge pools each segment's rows into blocks; intervals need the points."""
         if self.sampling_rate != 1.0 or self.interval != NONE:
             return False
-        made = make_calibrator(self.method, self.parameters)
-        return not made.fitted_for_segments and _in_blocks(made.for_segments())
+        calibrator = make_calibrator(self.method, self.parameters)
+        return not calibrator.fitted_for_segments and _is_isotonic(calibrator.for_segments())
 
     @property
     def needs_table(self) -> bool:
-        """Tell whether a fit to a log has passes after the first."""
+        """True if a fit to a log has passes after the first."""
         return needs_table(self.calibrator(), self.interval)
 
 
-def _in_blocks(calibrator: Calibrator) -> bool:
+def _is_isotonic(calibrator: Calibrator) -> bool:
     return isinstance(calibrator, Isotonic) and calibrator.supports_partial_pooling
 
 
@@ -119,58 +120,61 @@ def make_calibrator(
     *,
     keys: tuple[str, str] = ("calibrator.method", "calibrator.params"),
 ) -> Calibrator:
-    """The calibrator of a method, its parameters checked by name and range.
+    """Make the calibrator of a method, after a check of the parameters' names and ranges.
 
-    sampling_rate : see `Calibrator.sampling_rate`. keys : of the configuration, for messages
+    sampling_rate : see `Calibrator.sampling_rate`
+    keys : configuration keys of the method and of the parameters, for messages
 
     Raises
     ------
     ConfigError
         An unknown method or parameter, with the nearest known one; a parameter out of range.
     """
-    of_method, of_parameters = keys
+    method_key, parameters_key = keys
     if method == "acp":
         raise ConfigError(
-            f"{of_method}: acp needs an interval for each prediction, so it cannot become a lookup table: "
+            f"{method_key}: acp needs an interval for each prediction, so it cannot become a lookup table: "
             "use calibrators.ACP from Python, or choose another method"
         )
     if method not in METHODS:
         raise ConfigError(
-            f"{of_method}: expected one of {', '.join(METHODS)}, found {method!r}{nearest(method, METHODS)}"
+            f"{method_key}: expected one of {', '.join(METHODS)}, found {method!r}{nearest(method, METHODS)}"
         )
     cls = _class_of(method)
-    known = list(inspect.signature(cls).parameters)
-    unknown = [p for p in parameters if p not in known]
+    names = list(inspect.signature(cls).parameters)
+    unknown = [p for p in parameters if p not in names]
     if unknown:
         raise ConfigError(
-            f"{of_parameters}.{unknown[0]}: {method} has no such parameter{nearest(unknown[0], known)}; "
-            f"it has {', '.join(known) or 'none'}{_others_with(unknown[0], of_method)}"
+            f"{parameters_key}.{unknown[0]}: {method} has no such parameter{nearest(unknown[0], names)}; "
+            f"it has {', '.join(names) or 'none'}{_others_with(unknown[0], method_key)}"
         )
     calibrator: Calibrator = cls(**parameters)
     try:
         calibrator.check_parameters()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{of_parameters}: {error}") from None
+        raise ConfigError(f"{parameters_key}: {error}") from None
     calibrator.sampling_rate = sampling_rate
     return calibrator
 
 
-def _others_with(parameter: str, of_method: str) -> str:
-    """A hint for users who set a parameter without a method."""
-    having = [name for name in METHODS if parameter in inspect.signature(_class_of(name)).parameters]
-    return f"; set {of_method} to one that has it: {', '.join(having)}" if having else ""
+def _others_with(parameter: str, method_key: str) -> str:
+    """Return a hint that names the methods with a parameter; empty if there are none."""
+    methods = [name for name in METHODS if parameter in inspect.signature(_class_of(name)).parameters]
+    return f"; set {method_key} to one that has it: {', '.join(methods)}" if methods else ""
 
 
 def _class_of(method: str) -> type[Calibrator]:
-    found: type[Calibrator] = getattr(calibrators, METHODS[method])
-    return found
+    cls: type[Calibrator] = getattr(calibrators, METHODS[method])
+    return cls
 
 
 @dataclass(frozen=True)
 class Fit:
     """A fitted calibrator, and the score table that it was fitted to.
 
-    cells, venn_abers, posterior : of the observations, for an interval of each row of a map, where it was asked for
+    cells : cells of the observations, for a band; None for other intervals
+    venn_abers : multiprobabilities; None for other intervals
+    posterior : whether rows of maps have posterior intervals
     """
 
     calibrator: Calibrator
@@ -181,15 +185,15 @@ class Fit:
 
 
 def needs_table(calibrator: Calibrator, interval: str = NONE) -> bool:
-    """True if a fit to a log has passes after the first.
+    """Return whether a fit to a log has passes after the first.
 
-    interval : see `fit_log`. A band and Venn-Abers predictions take passes of their own.
+    interval : see `fit_log`; a band and Venn-Abers predictions need further passes
     """
     return interval in (BAND, VENN_ABERS) or not calibrator.single_pass
 
 
-def placed(rows: SortedRows, calibrator: Calibrator, interval: str = NONE) -> SortedRows:
-    """Rows whose score table goes where their plan says, or to scratch where there are passes after the first."""
+def with_table_path(rows: SortedRows, calibrator: Calibrator, interval: str = NONE) -> SortedRows:
+    """Plan to write the score table to scratch space if later passes need it and the plan does not write it."""
     if rows.plan.write is None and needs_table(calibrator, interval):
         return rows._replace(plan=replace(rows.plan, write=f"{rows.plan.scratch}/score_table"))
     return rows
@@ -204,21 +208,21 @@ def fit_log(
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
-    The first pass runs inside the sort.
-    The score table is written only where it is wanted: to `rows.plan.write`, or to scratch where there are more passes.
-    Where it is not there, and the calibrator asks for another pass all the same, the runs are merged again.
-    rows : their total may be None: then they are sorted first.
-    interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers of isotonic regression alone
-    merged : what a graph has given by now, the table and the result of the first pass.
+    The first pass runs inside the sort. The score table is written to `rows.plan.write`, or to scratch space if there
+    are more passes. If neither holds and the calibrator needs another pass all the same, the runs are merged again.
+
+    rows : sorted first if their total is None
+    interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers only for isotonic regression
+    merged : the score table and the result of the first pass, if a graph has computed them
 
     Raises
     ------
     InputRejectedError
-        Unusable rows beyond the rules; one class only; one score only.
+        More bad rows than the rules allow; only one class; only one score.
     ConfigError
-        The scores do not suit the calibrator.
+        The calibrator refuses the scores.
     """
-    rows = placed(rows, calibrator, interval)
+    rows = with_table_path(rows, calibrator, interval)
     table: ScoreTable | None = None
     passes = itertools.count(1)
 
@@ -227,15 +231,15 @@ def fit_log(
         number = next(passes)
         if table is not None and rows.plan.write is not None:
             return table.run(request, executor, f"pass-{number}")
-        known = table or (merged and merged[0])
+        earlier = table or (merged and merged[0])
         if table is None and merged is not None:
             table, result = merged
         elif rows.total is None:
             table, result = build_score_table(rows.log, rows.plan, executor, request)
         else:
             table, result = merge_rows(rows, executor, request)
-        if known:
-            table = replace(table, shuffled=known.shuffled)
+        if earlier:
+            table = replace(table, shuffled=earlier.shuffled)
         check_table(table)
         calibrator.heaviest = table.heaviest
         return result
@@ -250,30 +254,31 @@ def fit_log(
     return Fit(calibrator, table, cells, venn_abers, interval == POSTERIOR)
 
 
-def interval_of(fit: Fit, one: CalibrationMap) -> Interval | None:
-    """Compute the interval of the rows of a map made from the fit's; None if there is none: see `band`."""
+def interval_of(fit: Fit, fitted_map: CalibrationMap) -> Interval | None:
+    """Compute the interval of each row of a fit's map after the monotone repair; None if there is none: see `band`."""
     if fit.posterior:
-        return fit.calibrator.posterior_.interval(one)
-    found = fit.venn_abers if fit.cells is None else band(one, lightened(fit.cells, fit.table.heaviest))
-    return None if found is None else divided(found, fit.calibrator.sampling_rate)
+        return fit.calibrator.posterior_.interval(fitted_map)
+    cells = None if fit.cells is None else lightened(fit.cells, fit.table.heaviest)
+    interval = fit.venn_abers if cells is None else band(fitted_map, cells)
+    return None if interval is None else divided(interval, fit.calibrator.sampling_rate)
 
 
 def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:
-    """Treat a map that decreases somewhere.
+    """Apply the policy for maps that decrease somewhere.
 
     Parameters
     ----------
     calibration_map : CalibrationMap
-    policy : 'allow' (it stays), 'repair' (its isotonic projection) or 'require' (it is refused)
+    policy : 'allow' (keep the map), 'repair' (project it on non-decreasing maps) or 'require' (refuse it)
 
     Returns
     -------
-    map, largest change of a level that the repair made
+    map, largest change of a level by the repair
 
     Raises
     ------
     CheckFailedError
-        With 'require'.
+        The map decreases and the policy is 'require'.
     """
     if calibration_map.monotone or policy == "allow":
         return calibration_map, 0.0
@@ -287,13 +292,13 @@ def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[Calibra
     return project_isotonic(calibration_map)
 
 
-def refuse_table(table: ScoreTable) -> None:
-    """Check that a score table can be calibrated.
+def check_classes_and_scores(table: ScoreTable) -> None:
+    """Check that a score table has both classes and different scores.
 
     Raises
     ------
     InputRejectedError
-        One class only, or one score only.
+        Only one class, or only one score.
     """
     if table.used_positive in (0, table.used):
         label = 0 if table.used_positive == 0 else 1
@@ -309,9 +314,9 @@ def refuse_table(table: ScoreTable) -> None:
 
 
 def check_table(table: ScoreTable) -> None:
-    """The same, with a warning of weights that nobody meant."""
-    refuse_table(table)
-    if table.scale == 1.0 and table.weight * _FAR_BELOW < table.used:
+    """Do `check_classes_and_scores`, and warn about weights that are probably not counts."""
+    check_classes_and_scores(table)
+    if table.scale == 1.0 and table.weight * _ROWS_PER_WEIGHT < table.used:
         _logger.warning(
             "the weights of %s rows add up to %.6g: every method counts a weight of 2 as the row twice, so these are "
             "taken for so few observations; set log.weights to sampling if rows were drawn with different "

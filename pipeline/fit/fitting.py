@@ -1,4 +1,4 @@
-"""Fits: a table made from the rows of a source by a recipe, ready to be published."""
+"""Fit of a table to the rows of a source by a recipe; the result is ready to be published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.fit.calibration import (
     fit_log,
     interval_of,
     keep_monotone,
-    placed,
+    with_table_path,
 )
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.sort.runs import RunReceipt
@@ -41,12 +41,12 @@ class Content:
 
     Attributes
     ----------
-    table : ScoreTable: of the rows that it was fitted to
-    whole : CalibrationMap or None: its map of all rows; None where they are too few
-    facts : of it, for the manifest
-    fingerprint : of all of it
-    lookup_bytes : a version's name to the bytes of its lookup table
-    beside : other files of the version, by name
+    table : ScoreTable of the rows that it was fitted to
+    whole : CalibrationMap or None: the map of all rows; None if they are too few
+    facts : facts for the manifest
+    fingerprint : digest of the table's content
+    lookup_bytes : function from a version's name to the bytes of its lookup table
+    extra_files : contents of other files of the version, by name
     """
 
     table: ScoreTable
@@ -54,18 +54,18 @@ class Content:
     facts: dict[str, Any]
     fingerprint: str
     lookup_bytes: Callable[[str], bytes]
-    beside: dict[str, bytes] = field(default_factory=dict)
+    extra_files: dict[str, bytes] = field(default_factory=dict)
 
     def write(self, folder: str, version: str = "candidate") -> str:
-        """Leave it in a folder, as a version is, for tasks that predict with it; return the lookup table's path."""
+        """Write the table to a folder, for tasks that predict with it; return the lookup table's path."""
         Folder.at(folder).make()
-        for name, content in {**self.beside, LOOKUP_FILE: self.lookup_bytes(version)}.items():
+        for name, content in {**self.extra_files, LOOKUP_FILE: self.lookup_bytes(version)}.items():
             write_blob(f"{folder}/{name}", [memoryview(content)])
         return f"{folder}/{LOOKUP_FILE}"
 
 
-class Found(NamedTuple):
-    """Result of a fit's graph: the runs, without facts about segments; a window's days; and the fit."""
+class GraphResult(NamedTuple):
+    """Result of a fit's graph: the runs, without their segments; the days of a window; and the fit."""
 
     total: RunReceipt
     days: Days
@@ -78,9 +78,9 @@ class Fitting:
 
     Attributes
     ----------
-    recipe : how the table is made
+    recipe : instructions for making the table
     source : the rows
-    plan : where and how they are sorted; its `write` is where the score table is kept, if it is wanted
+    plan : plan of their sort; `write` is the path of the score table, if it is kept
     """
 
     recipe: Recipe
@@ -88,18 +88,18 @@ class Fitting:
     plan: SortPlan
 
     def add(self, graph: Graph) -> Any:
-        """Add to a graph all of the fit that does not depend on the rows; return a reference to a `Found`."""
+        """Add to a graph all tasks of the fit that do not depend on the rows; return a reference to a `GraphResult`."""
         total, days = self.source.add(graph, self.plan)
         merged = self._add_rows(graph, total)
         if self.recipe.columns:
-            # Each run holds most names of segments: they are no longer needed, and are let go.
+            # Each run lists most segments; these lists are no longer needed.
             total = graph.task("kept-runs", without_segments, total)
-        return graph.task("found", Found, total, days, merged)
+        return graph.task("found", GraphResult, total, days, merged)
 
     def fit(self, executor: Executor, total: RunReceipt | None = None) -> tuple[Content, Days]:
         """Fit the table.
 
-        total : the runs, where they are there already
+        total : the runs, if the rows are sorted already
 
         Raises
         ------
@@ -109,89 +109,88 @@ class Fitting:
         graph = Graph()
         if total is not None:
             merged = executor.compute(graph, self._add_rows(graph, total))
-            found = Found(total, Days(), merged)
+            result = GraphResult(total, Days(), merged)
         else:
-            found = executor.compute(graph, self.add(graph))
-        return self.finish(found, executor), found.days
+            result = executor.compute(graph, self.add(graph))
+        return self.finish(result, executor), result.days
 
     def _add_rows(self, graph: Graph, total: Any) -> Any:
         rows, recipe = self._rows(total), self.recipe
         if recipe.columns:
             return add_segment_fit(graph, recipe, rows)
         calibrator = recipe.calibrator()
-        rows = placed(rows, calibrator, recipe.interval)
+        rows = with_table_path(rows, calibrator, recipe.interval)
         return add_merge(graph, rows, calibrator.first_pass())
 
     def _rows(self, total: Any) -> SortedRows:
         return SortedRows(self.source.sorted_log, self.plan, total)
 
-    def finish(self, found: Found, executor: Executor) -> Content:
-        """Carry out the passes that are left. found : what the graph gave."""
-        rows, recipe = self._rows(found.total), self.recipe
+    def finish(self, result: GraphResult, executor: Executor) -> Content:
+        """Run the remaining passes. result : result of the graph."""
+        rows, recipe = self._rows(result.total), self.recipe
         if not recipe.columns:
-            fit = fit_log(recipe.calibrator(), rows, executor, recipe.interval, found.merged)
+            fit = fit_log(recipe.calibrator(), rows, executor, recipe.interval, result.merged)
             return plain_content(recipe, fit)
-        return segmented_content(recipe, *finish_segments(recipe, rows, executor, found.merged))
+        return segmented_content(recipe, *finish_segments(recipe, rows, executor, result.merged))
 
     def drawn(self) -> Graph:
-        """The fit's graph for a drawing: of the passes whose number depends on the rows, one stands for all."""
+        """Return the fit's graph for a drawing: one pass stands for all passes, whose number depends on the rows."""
         graph = Graph()
-        found = self.add(graph)
+        result = self.add(graph)
         rows = self._rows(None)
         if self.recipe.needs_table:
-            parts = [(found, i) for i in range(rows.most_parts)]
+            parts = [(result, i) for i in range(rows.most_parts)]
             graph.task("combine-pass", list, graph.layer("pass", list, parts))
         return graph
 
     def scratch_bytes(self, *, write: bool = False) -> int:
-        """Scratch space that the fit needs at most. write : whether the score table is wanted in any case."""
+        """Return the largest scratch space needed, in bytes. write : whether the score table is kept."""
         log = self.source.sorted_log
-        more = self.recipe.needs_table
-        needed = self.source.scratch_bytes(write=more or write)
-        # What the merge leaves of each level's segments.
+        needed = self.source.scratch_bytes(write=self.recipe.needs_table or write)
+        # The merge also writes the points or blocks of each level's segments.
         return needed + len(self.recipe.columns) * 32 * log.rows
 
     def gathers(self) -> int:
-        """Bytes that one process holds at most of what tasks leave of a pass over all rows."""
+        """Return the most bytes of task results of a pass over all rows that one process holds."""
         rows = self._rows(None)
         calibrator = self.recipe.calibrator()
         return int(calibrator.gathers(rows.log.rows, rows.most_parts, weighted=rows.weighted))
 
 
 def plain_content(recipe: Recipe, fit: Fit) -> Content:
-    """The table of a fit to all rows."""
-    one, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
-    content = _content(
-        recipe, {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
-    )
-    interval = interval_of(fit, one)
+    """Make the table of a fit without segments."""
+    final_map, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
+    data = {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
+    table_facts = _table_facts(recipe, data)
+    interval = interval_of(fit, final_map)
     if recipe.interval != NONE and interval is None:
         _logger.warning(
             "calibrator.interval: the observations refute that the true probability never decreases with the "
-            "score, by more than chance in one table of %.0f explains: there is no band, and the table has no "
+            "score (chance explains this in at most one table of %.0f): there is no band, and the table has no "
             "prob_lower and prob_upper",
             1 / ALPHA,
         )
-    facts = {**content, "monotone": one.monotone, "lookup_rows": len(one), **_course(fit)}
+    facts = {**table_facts, "monotone": final_map.monotone, "lookup_rows": len(final_map), **_path_facts(fit)}
     if recipe.interval != NONE:
         facts["interval"] = recipe.interval if interval is not None else "refuted"
     if interval is not None:
         facts["format_version"] = schema.SECOND_FORMAT_VERSION
-        content["interval"] = (recipe.interval, interval)
+        table_facts["interval"] = (recipe.interval, interval)
     return Content(
         fit.table,
-        one,
+        final_map,
         facts,
-        fingerprint(one, **content),
-        lambda name: lookup_bytes(one, version=name, **content),
+        fingerprint(final_map, **table_facts),
+        lambda name: lookup_bytes(final_map, version=name, **table_facts),
     )
 
 
-def segmented_content(recipe: Recipe, fit: SegmentedFit, of_all: Fit) -> Content:
-    """The table of a fit to segments."""
-    chosen = of_all.calibrator.facts() if recipe.method == "auto" else {}
-    content = _content(recipe, {**of_all.table.facts(), "largest_monotone_repair": fit.repair, **chosen})
-    files = segmented_files(fit, recipe.columns, content)
+def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Content:
+    """Make the table of a fit to segments. overall : the fit to all rows."""
+    choice = overall.calibrator.facts() if recipe.method == "auto" else {}
+    data = {**overall.table.facts(), "largest_monotone_repair": fit.repair, **choice}
+    table_facts = _table_facts(recipe, data)
+    files = segmented_files(fit, recipe.columns, table_facts)
     segments = {
         "columns": list(recipe.columns),
         "count": len(fit.levels[-1].keys),
@@ -201,36 +200,36 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, of_all: Fit) -> Content
     }
     if fit.variances:
         segments["variances"] = [
-            {"level": i, "shift": shift, "slope": slope, **level.bent}
+            {"level": i, "shift": shift, "slope": slope, **level.bend_facts}
             for level, (i, (shift, slope)) in zip(fit.levels[1:], enumerate(fit.variances, 1), strict=True)
         ]
         segments["variances_across"] = [
-            {"level": level.level, "shift": level.crossed[0], "slope": level.crossed[1]}
+            {"level": level.level, "shift": level.variances_across[0], "slope": level.variances_across[1]}
             for level in fit.levels[2:]
         ]
-    facts = {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
+    facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
     if fit.interval != NONE:
         facts["interval"] = fit.interval
         segments["intervals_refuted"] = fit.refuted
     if fit.refuted:
         _logger.warning(
             "calibrator.interval: the observations of %s of the segments' maps refute that the true probability "
-            "never decreases with the score, by more than chance in one of %.0f explains: there is no band for "
-            "them, and their rows say from 0 to 1",
+            "never decreases with the score (chance explains this in at most one map of %.0f): these maps have no "
+            "band, and their rows have prob_lower 0 and prob_upper 1",
             f"{fit.refuted:,}",
             1 / ALPHA,
         )
     return Content(
-        of_all.table,
+        overall.table,
         None if fit.identity else fit.levels[0].maps.first(),
-        {**facts, "format_version": files.format_version, **_course(of_all)},
+        {**facts, "format_version": files.format_version, **_path_facts(overall)},
         files.fingerprint,
         files.lookup_bytes,
         {SEGMENTS_FILE: files.segments},
     )
 
 
-def _content(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
+def _table_facts(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
     if recipe.sampling_rate != 1:
         data = {**data, "sampling_rate": recipe.sampling_rate}
     return {
@@ -241,7 +240,7 @@ def _content(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _course(fit: Fit) -> dict[str, Any]:
-    """Course of a fit: the start of its path. It may depend on sizes of tasks."""
+def _path_facts(fit: Fit) -> dict[str, Any]:
+    """Return the start of the fit's path, which may depend on the sizes of tasks."""
     path = fit.calibrator.path_facts()
     return {"path": path} if path else {}

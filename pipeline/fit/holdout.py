@@ -1,4 +1,4 @@
-"""Holding rows out of a fit: a candidate is fitted without them, and measured on them beside the current version."""
+"""Holdout: a candidate is fitted without some rows and compared on them with the current version."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from pipeline.table.lookup_table import Predictor
 from pipeline.table.published import Version, fitted_until, segments_of
 
 TRIAL = "trial"
-"""Folder in scratch space."""
+"""Name of the folder in scratch space."""
 
 Run = Callable[[Pass], Any]
-"""Carries out a pass over the parts of a score table."""
+"""Function that runs a pass over the parts of a score table."""
 
 Predict = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Number of rows: their weight, and that of those with label 1."""
+    """Total weight of rows, and weight of the rows with label 1."""
 
     weight: float
     positives: float
@@ -55,8 +55,9 @@ class Rows:
 class PlainRows:
     """Rows without segments.
 
-    run : carries passes out over their score table. size : how many they are
-    monotone : whether what is measured never decreases with the score
+    run : runs passes over their score table
+    size : number of rows
+    monotone : whether the measured map never decreases
     """
 
     run: Run
@@ -64,17 +65,17 @@ class PlainRows:
     monotone: bool = True
 
     def bars(self, new: Predict) -> ErrorBars | None:
-        """Error bars of probabilities; None if their order is not that of the scores."""
+        """Compute error bars of probabilities; None if their order is not that of the scores."""
         return run_passes(error_bar_passes(new), self.run) if self.monotone else None
 
     def compare(self, old: Predict | None, new: Predict) -> tuple[Comparison, list[dict[str, Any]]]:
-        """Two predictions of the rows."""
+        """Compare two predictions of the rows. old : None: the scores."""
         return run_passes(comparison_passes(old, new), self.run), []
 
 
 @dataclass(frozen=True)
 class SegmentedRows:
-    """Rows with segments: each goes through its segment's map. folder : for what is sorted in another order."""
+    """Rows with segments: each has its segment's map. folder : scratch folder for sorts by probability."""
 
     rows: SegmentRows
     folder: str
@@ -86,32 +87,36 @@ class SegmentedRows:
         return Rows(self.rows.table.weight, self.rows.table.positives)
 
     def bars(self, new: Predictor) -> ErrorBars:
-        """Error bars of probabilities."""
+        """Compute error bars of probabilities."""
         table = order_predictions(self.rows, new, self.folder, self.executor)
         run = partial(table.run, executor=self.executor, stage="holdout")
-        found: ErrorBars = run_passes(error_bar_passes(), run)
-        return found
+        bars: ErrorBars = run_passes(error_bar_passes(), run)
+        return bars
 
     def compare(self, old: Predictor | None, new: Predictor) -> tuple[Comparison, list[dict[str, Any]]]:
-        """Two predictions of the rows, and the segments in which the new one is worse beyond chance."""
-        found = compare_predictions(self.rows, old or Predictor(), new, self.executor)
-        return found.whole, found.worse()
+        """Compare two predictions of the rows; also list the segments in which the new one is worse beyond chance."""
+        comparison = compare_predictions(self.rows, old or Predictor(), new, self.executor)
+        return comparison.whole, comparison.worse()
 
 
-Measured = PlainRows | SegmentedRows
+HeldOutRows = PlainRows | SegmentedRows
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Value of a table on rows that it was not fitted to.
+    """Measurement of a candidate on rows that it was not fitted to.
 
     Attributes
     ----------
-    rows : that it was measured on. bars : of its probabilities; None where they cannot be had. loss : its mean log
-        loss. expected : the sum of its probabilities.
-    against : the current table and it, on those rows that neither was fitted to; None: not compared.
-    fresh : the rows of that comparison. raw : the scores and it, where scores are probabilities.
-    current : whether there is a current table. worse : segments in which it is worse than that one beyond chance.
+    rows : number of held-out rows
+    bars : error bars of the candidate's probabilities; None if their order is not that of the scores
+    loss : the candidate's mean log loss
+    expected : sum of the candidate's probabilities
+    against : comparison with the current table on rows that neither was fitted to; None: not compared
+    fresh : number of rows of that comparison
+    raw : comparison with the scores, if these are probabilities
+    current : whether there is a current table
+    worse : segments in which the candidate is worse than the current table beyond chance
     """
 
     rows: Rows
@@ -125,7 +130,7 @@ class HeldOut:
     worse: list[dict[str, Any]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dict for JSON."""
         return {
             "rows": self.rows.weight,
             "rows_positive": self.rows.positives,
@@ -142,43 +147,43 @@ class HeldOut:
 
 def measure_held_out(
     new: Any,
-    rows: Measured,
+    rows: HeldOutRows,
     *,
     current: Any = None,
-    fresh: Measured | None = None,
+    fresh: HeldOutRows | None = None,
     probabilities: bool = False,
 ) -> HeldOut:
-    """Measure a table on held-out rows.
+    """Measure a candidate on held-out rows.
 
     Parameters
     ----------
-    new : what predicts with it, as the rows take it
-    rows : that it was not fitted to
-    current, fresh : another table's, and those rows that neither was fitted to
+    new : the candidate's predictions: a `Predict` for `PlainRows`, a `Predictor` for `SegmentedRows`
+    rows : rows that the candidate was not fitted to
+    current : the current table's predictions, as `new`
+    fresh : rows that neither table was fitted to
     probabilities : whether the scores are probabilities
     """
-    held = rows.size
-    if held.rarer == 0:
-        return HeldOut(held, current=current is not None)
+    size = rows.size
+    if size.rarer == 0:
+        return HeldOut(size, current=current is not None)
     same, _ = rows.compare(new, new)
-    found = HeldOut(held, rows.bars(new), same.log_loss.new, same.expected_new, current=current is not None)
+    result = HeldOut(size, rows.bars(new), same.log_loss.new, same.expected_new, current=current is not None)
     if probabilities:
-        found = replace(found, raw=rows.compare(None, new)[0])
+        result = replace(result, raw=rows.compare(None, new)[0])
     if current is None or fresh is None:
-        return found
-    both = fresh.size
-    if both.rarer == 0:
-        return replace(found, fresh=both)
+        return result
+    if fresh.size.rarer == 0:
+        return replace(result, fresh=fresh.size)
     against, worse = fresh.compare(current, new)
-    return replace(found, fresh=both, against=against, worse=worse)
+    return replace(result, fresh=fresh.size, against=against, worse=worse)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate and what it is worth on the rows that it was not fitted to.
+    """A candidate, and its measurement on rows that it was not fitted to.
 
-    content : None where there is nothing to fit it to
-    positives : rows with label 1 that it was fitted to, as weights count them
+    content : the candidate; None if there are no rows to fit it to
+    positives : weight of the rows with label 1 that it was fitted to
     """
 
     content: Content | None
@@ -192,10 +197,14 @@ class Trials:
 
     Attributes
     ----------
-    last : rows of so many last days of a window are held out; 0: a share of all rows. share : in (0, 1)
-    refit : whether the table is then fitted to all rows, so that no candidate is needed
-    fitting : the fit to all rows. days : the source's. current : the current version.
-    comparable : whether the log has the columns of the current version's segments
+    last : number of last days of a window to hold out; 0: hold out a share of all rows
+    share : that share, in (0, 1)
+    refit : whether the published table is fitted to all rows, so that the trial may lack a candidate
+    fitting : the fit to all rows
+    executor : Executor
+    days : days of the source
+    current : the current version, if there is one
+    comparable : whether the log has the segment columns of the current version
     """
 
     last: int
@@ -208,45 +217,45 @@ class Trials:
     comparable: bool = True
 
     def of(self, total: RunReceipt) -> Trial:
-        """Try a candidate out.
+        """Fit a candidate without the held-out rows, and measure it on them.
 
-        total : all rows' runs
+        total : runs of all rows
 
         Raises
         ------
         InputRejectedError
-            What is left does not suit the calibrator.
+            The calibrator refuses the remaining rows.
         """
-        kept, held = self._last_days() if self.last else self._share(total, "divided")
-        if not kept.used and self.refit:
+        training, held_out = self._divide_by_day() if self.last else self._divide(total, "divided")
+        if not training.used and self.refit:
             return Trial(None, HeldOut(Rows(0.0, 0.0)), 0)
-        if not kept.used:
+        if not training.used:
             raise InputRejectedError(
                 "gate.holdout: expected rows that are not held out, found none: hold out less, or set gate.refit"
             )
-        keep = None if self.refit else self.fitting.plan.write
+        table_path = None if self.refit else self.fitting.plan.write
         try:
-            fitting = replace(self.fitting, plan=replace(self._place("kept"), write=keep))
-            content, _ = fitting.fit(self.executor, kept)
+            fitting = replace(self.fitting, plan=replace(self._plan("kept"), write=table_path))
+            content, _ = fitting.fit(self.executor, training)
         except InputRejectedError as error:
             raise InputRejectedError(f"gate.holdout: of the rows that are not held out: {error}") from None
         recipe, positives = self.fitting.recipe, content.table.positives
-        if not held.used:
+        if not held_out.used:
             return Trial(content, HeldOut(Rows(0.0, 0.0)), positives)
-        path = content.write(self._place("candidate").scratch)
-        rows = self._measured("held", held, content, recipe.columns)
+        path = content.write(self._plan("candidate").scratch)
+        rows = self._rows("held", held_out, content, recipe.columns)
         current = self._predictor()
-        found = measure_held_out(
+        result = measure_held_out(
             Predictor(path, recipe.columns, recipe.sampling_rate),
             rows,
             current=current,
-            fresh=None if current is None else self._fresh(held, content, current.columns),
-            probabilities=held.lowest >= 0 and held.highest <= 1,
+            fresh=None if current is None else self._fresh(held_out, content, current.columns),
+            probabilities=held_out.lowest >= 0 and held_out.highest <= 1,
         )
-        return Trial(content, found, positives)
+        return Trial(content, result, positives)
 
     def _predictor(self) -> Predictor | None:
-        """Predictor of the live version, if it takes the rows' scores."""
+        """Return the predictions of the live version, if it has the transform of the scores."""
         recipe = self.fitting.recipe
         if self.current is None or self.current.manifest["score_transform"] != recipe.transform:
             return None
@@ -256,42 +265,42 @@ class Trials:
     def _log(self) -> Log:
         return self.fitting.source.sorted_log
 
-    def _share(self, total: RunReceipt, name: str) -> tuple[RunReceipt, RunReceipt]:
+    def _divide(self, total: RunReceipt, name: str) -> tuple[RunReceipt, RunReceipt]:
         assert self.share is not None
         weighted, columns = self._log.columns.weight is not None, len(self.fitting.recipe.columns)
-        return divide(total, self._place(name), self.executor, self.share, weighted=weighted, columns=columns)
+        return divide(total, self._plan(name), self.executor, self.share, weighted=weighted, columns=columns)
 
     @property
     def _tables(self) -> list[DayTable]:
         return [table for table in self.days.used if table.receipt.rows]
 
-    def _last_days(self) -> tuple[RunReceipt, RunReceipt]:
-        begin = self._first_held
-        kept = self._some_days("earlier", [table for table in self._tables if table.day < begin])
-        held = self._some_days("last", [table for table in self._tables if table.day >= begin])
-        kept.held_out = {"rows_held_out": held.used}
-        kept.rows += held.rows
-        kept.bad.merge(held.bad)
-        return kept, held
+    def _divide_by_day(self) -> tuple[RunReceipt, RunReceipt]:
+        first_day = self._first_day
+        training = self._sort_days("earlier", [table for table in self._tables if table.day < first_day])
+        held_out = self._sort_days("last", [table for table in self._tables if table.day >= first_day])
+        training.held_out = {"rows_held_out": held_out.used}
+        training.rows += held_out.rows
+        training.bad.merge(held_out.bad)
+        return training, held_out
 
     @property
-    def _first_held(self) -> int:
-        known = [table.day for table in self._tables if table.receipt.used]
-        return max(known or [table.day for table in self._tables]) - self.last + 1
+    def _first_day(self) -> int:
+        """The first held-out day."""
+        days = [table.day for table in self._tables if table.receipt.used]
+        return max(days or [table.day for table in self._tables]) - self.last + 1
 
-    def _some_days(self, name: str, tables: list[DayTable]) -> RunReceipt:
+    def _sort_days(self, name: str, tables: list[DayTable]) -> RunReceipt:
         if not any(table.receipt.used for table in tables):
             return RunReceipt()
-        found: RunReceipt = self._sorted(name, Source(self._log, self.fitting.source.window, tables=tables))
-        return found
+        return self._sort(name, Source(self._log, self.fitting.source.window, tables=tables))
 
-    def _sorted(self, name: str, source: Source) -> RunReceipt:
-        found: RunReceipt = source.sort(self._place(name), self.executor).total
-        return found
+    def _sort(self, name: str, source: Source) -> RunReceipt:
+        total: RunReceipt = source.sort(self._plan(name), self.executor).total
+        return total
 
-    def _measured(self, name: str, total: RunReceipt, content: Content, columns: tuple[str, ...]) -> Measured:
-        """Rows as they are measured. columns : their segments'."""
-        rows = SortedRows(self._log, self._place(name), total)
+    def _rows(self, name: str, total: RunReceipt, content: Content, columns: tuple[str, ...]) -> HeldOutRows:
+        """Prepare sorted rows for measurement. columns : their segment columns."""
+        rows = SortedRows(self._log, self._plan(name), total)
         if columns:
             segments = SegmentRows.of(rows, self.executor, columns)
             return SegmentedRows(segments, f"{rows.plan.scratch}/in-order", self.executor)
@@ -299,66 +308,65 @@ class Trials:
         run = partial(table.run, executor=self.executor, stage="holdout")
         return PlainRows(run, Rows(table.weight, table.positives), monotone=bool(content.facts["monotone"]))
 
-    def _fresh(self, held: RunReceipt, content: Content, others: tuple[str, ...]) -> Measured | None:
-        """The rows that neither the candidate nor the current version was fitted to; None where there are none.
+    def _fresh(self, held_out: RunReceipt, content: Content, current: tuple[str, ...]) -> HeldOutRows | None:
+        """Return the held-out rows that the current version was not fitted to; None if there are none.
 
-        others : the current version's segment columns; where the candidate has not all of them, rows are read again.
+        current : the current version's segment columns; columns that the candidate lacks are read from the log
         """
         columns = self.fitting.recipe.columns
-        more = tuple(name for name in others if name not in columns)
-        source, everything = self._unseen()
+        missing = tuple(name for name in current if name not in columns)
+        source, all_rows = self._fresh_source()
         if source is None or not self.comparable:
             return None
-        if everything and not more:
-            return self._measured("fresh", held, content, columns)
-        if more:
-            log = replace(source.log, columns=replace(source.log.columns, segments=columns + more))
+        if all_rows and not missing:
+            return self._rows("fresh", held_out, content, columns)
+        if missing:
+            log = replace(source.log, columns=replace(source.log.columns, segments=columns + missing))
             window = None if source.window is None else replace(source.window, log=log)
-            total = self._sorted("fresh", replace(source, log=log, window=window, tables=None))
+            total = self._sort("fresh", replace(source, log=log, window=window, tables=None))
         elif source.tables is not None:
-            total = self._some_days("fresh", list(source.tables))
+            total = self._sort_days("fresh", list(source.tables))
         else:
-            total = self._sorted("fresh", source)
+            total = self._sort("fresh", source)
         if not total.used:
             return None
         if not self.last:
-            total = self._share(total, "fresh-divided")[1]
-        return self._measured("fresh-held", total, content, columns + more) if total.used else None
+            total = self._divide(total, "fresh-divided")[1]
+        return self._rows("fresh-held", total, content, columns + missing) if total.used else None
 
-    def _place(self, name: str) -> SortPlan:
-        """A sort in a folder of its own: names of runs and parts are not unique in all of scratch space."""
+    def _plan(self, name: str) -> SortPlan:
+        """Plan a sort in a separate folder, since names of runs and parts are unique only within a sort."""
         plan = self.fitting.plan
         scratch = f"{plan.scratch}/{TRIAL}/{name}"
         Folder.at(scratch).make()
-        rules = replace(plan.rules, keep=False)  # the fit itself has kept them
+        rules = replace(plan.rules, keep=False)  # the fit quarantines them itself
         return replace(plan, scratch=scratch, write=f"{scratch}/score_table", rules=rules)
 
-    def _unseen(self) -> tuple[Source | None, bool]:
-        """The rows that the current version was not fitted to, held out or not; and whether these are all."""
+    def _fresh_source(self) -> tuple[Source | None, bool]:
+        """Return the rows that the current version was not fitted to; and whether these are all rows."""
         source = self.fitting.source
         if source.window is not None:
-            tables = [t for t in self._tables if not self.last or t.day >= self._first_held]
-            fresh = [table for table in tables if not self._seen_day(table.day)]
-            only = frozenset(table.day for table in fresh)
-            found = (
-                replace(source, day_tables=None, rule=EVERY_DAY, tables=fresh, only=only) if fresh else None
-            )
-            return found, len(fresh) == len(tables)
+            tables = [t for t in self._tables if not self.last or t.day >= self._first_day]
+            fresh = [table for table in tables if not self._fitted_to_day(table.day)]
+            days = frozenset(table.day for table in fresh)
+            if fresh:
+                source = replace(source, day_tables=None, rule=EVERY_DAY, tables=fresh, only=days)
+            return source if fresh else None, len(fresh) == len(tables)
         log = source.log
-        files = tuple(file for file in log.files if (file.path, file.size, file.rows) not in self._seen)
+        files = tuple(file for file in log.files if (file.path, file.size, file.rows) not in self._fitted)
         if not any(file.rows for file in files):
             return None, False
         return Source(replace(log, files=files)), len(files) == len(log.files)
 
     @property
-    def _seen(self) -> set[tuple[Any, ...]]:
+    def _fitted(self) -> set[tuple[Any, ...]]:
         """The files that the current version was fitted to."""
         sources = [] if self.current is None else self.current.manifest["log"]["files"]
         return {(file["path"], file["bytes"], file["rows"]) for file in sources}
 
-    def _seen_day(self, day: int) -> bool:
-        """Tell whether the live version may have been fitted to rows of a day."""
+    def _fitted_to_day(self, day: int) -> bool:
+        """Return whether the live version may have been fitted to rows of a day."""
         manifest = {} if self.current is None else self.current.manifest
         if window := manifest.get("window"):
             return bool(window["first"] <= day_of(day).isoformat() <= fitted_until(manifest))
-        return any((file.path, file.size, file.rows) in self._seen for file in self._log.files)
+        return any((file.path, file.size, file.rows) in self._fitted for file in self._log.files)

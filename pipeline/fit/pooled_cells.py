@@ -1,8 +1,8 @@
 """Tasks of partial pooling for the segments of a level: see `pipeline.fit.pooled_segments`.
 
-A task takes neighbouring segments. It writes their counts within the block ranges of their parents' maps to a file in
-scratch space, since those of all segments together can be as large as the log. Once the level's variances are known, a
-task makes the maps of its segments from that file.
+A task gathers neighbouring segments. It writes their counts within the block ranges of their parents' maps to a file in
+scratch space, since the counts of all segments can be as large as the log. Once the level's variances are estimated,
+another task makes the maps of these segments from that file.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from pipeline.files.blobs import Blob
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import Packed, ShuffleFile, gather, read_codes, write_packed
 
-MOST_HELD = 1 << 23
-"""Cells that are read once and held, 24 bytes each."""
+MOST_IN_MEMORY = 1 << 23
+"""Largest number of cells, of 24 bytes each, that are kept in memory instead of being read again."""
 
 
 class Parents(NamedTuple):
-    """The maps that the segments of a task move: paths of files, and the place of the first block range.
+    """Parents' maps of the segments of a task.
 
-    edges, logits : of all block ranges. starts : of the block ranges of these maps, shape (maps + 1,)
-    of : the place of each segment's map among all
+    edges, logits : paths of files with the edge and the level's logit of each block range of the level's parents
+    starts : positions of these maps' block ranges in the files, shape (maps + 1,)
+    of : path of a file with the index of each segment's parent
     """
 
     edges: str
@@ -47,18 +48,21 @@ class Parents(NamedTuple):
     of: str
 
     def read(self, path: str) -> Array:
-        """Read a file's rows of these maps' block ranges."""
-        own = np.empty(int(self.starts[-1] - self.starts[0]))
+        """Read a file's values for the block ranges of these maps."""
+        values = np.empty(int(self.starts[-1] - self.starts[0]))
         with Blob(path) as blob:
-            blob.read(8 * int(self.starts[0]), own.data.cast("B"))
-        return own
+            blob.read(8 * int(self.starts[0]), values.data.cast("B"))
+        return values
 
 
-class Work(NamedTuple):
+class GatherTask(NamedTuple):
     """Task that gathers neighbouring segments first, ..., last from all ranges of scores.
 
-    pooled : which are to have a map of their own; see `pool_within`. below : whether there are segments below
-    left : path of the file that the task leaves
+    files : the shuffle files of the ranges
+    parents : maps of the segments' parents
+    pooled : mask of the segments that get their own map; see `pool_within`
+    below : whether there is a level below
+    path : path of the file that the task writes
     """
 
     files: tuple[ShuffleFile, ...]
@@ -67,16 +71,18 @@ class Work(NamedTuple):
     parents: Parents
     pooled: npt.NDArray[np.bool_]
     below: bool
-    left: str
+    path: str
 
 
-class Joined(NamedTuple):
-    """Rows of some segments in the block ranges of their parents' maps, in a file.
+class GatheredCells(NamedTuple):
+    """File with the counts of some segments in the block ranges of their parents' maps.
 
-    Cells are what a segment has in a block range; a pooled segment's are made of items. Columns: of each segment its
-    cells; of each cell the place of its block range among all, weight, positives, and where segments are below
-    its first score; of the pooled segments' cells how many items each has, of pooled segments how many; of
-    their items first score, last score, weight, positives.
+    A cell has the counts of a segment in a block range; a pooled segment's cells consist of items. Columns:
+
+    - 0: number of cells of each segment
+    - 1 to 4: index of the block range among all, weight, positives and, if there is a level below, first score of cells
+    - 5, 6: number of items of each cell of pooled segments, and of each pooled segment
+    - 7 to 10: first score, last score, weight and positives of these items
     """
 
     file: Packed
@@ -87,73 +93,74 @@ class Joined(NamedTuple):
         return self.file.sizes[0]
 
     def sizes(self) -> Integers:
-        """Number of cells of each segment."""
+        """Return the number of cells of each segment."""
         return self.file.read(0).view(np.int64)
 
     def block_ranges(self, start: int = 0, stop: int | None = None) -> Integers:
-        """Block ranges of cells start, ..., stop - 1."""
+        """Return the indices of the block ranges of cells start, ..., stop - 1."""
         return self.file.read(1, start, stop).view(np.int64)
 
     def numbers(self, column: int, start: int = 0, stop: int | None = None) -> Array:
-        """The same; column : 2 for the weight, 3 for positives, 4 for the first score."""
+        """Return a column of cells start, ..., stop - 1: 2 for weight, 3 for positives, 4 for first score."""
         return self.file.read(column, start, stop).view(np.float64)
 
     def item_counts(self) -> tuple[Integers, Integers]:
-        """Number of items of each of the pooled segments' cells, and of each of these segments."""
+        """Return the number of items of each cell of pooled segments, and of each pooled segment."""
         return self.file.read(5).view(np.int64), self.file.read(6).view(np.int64)
 
     def items(self) -> list[Array]:
-        """The items."""
+        """Return the columns of the items."""
         return [self.file.read(column).view(np.float64) for column in range(7, 11)]
 
 
-def join(work: Work | None) -> Joined | None:
-    """Gather the rows of segments in the block ranges of their parents' maps."""
-    if work is None:
+def gather_cells(task: GatherTask | None) -> GatheredCells | None:
+    """Gather the counts of segments in the block ranges of their parents' maps."""
+    if task is None:
         return None
-    parents = work.parents
-    parent = read_codes(parents.of, work.first, work.last + 1)
+    parents = task.parents
+    parent = read_codes(parents.of, task.first, task.last + 1)
     parent -= parent[0]
     block_ranges = BlockRanges(parents.read(parents.edges), parents.starts - parents.starts[0])
-    columns, starts, _ = gather(work.files, work.first, work.last)
-    if len(columns) == 4:  # counts
+    columns, starts, _ = gather(task.files, task.first, task.last)
+    if len(columns) == 4:  # without weights, sums are counts
         first, last, weight, positives = columns
-        none = np.empty(0)
-        columns = [first, last, weight, none, positives, none]
-    found = pool_within(columns, starts, block_ranges, parent, work.pooled)
+        empty = np.empty(0)
+        columns = [first, last, weight, empty, positives, empty]
+    cells = pool_within(columns, starts, block_ranges, parent, task.pooled)
     del columns
-    return Joined(write_packed(work.left, _columns(work, found)))
+    return GatheredCells(write_packed(task.path, _columns(task, cells)))
 
 
-def _columns(work: Work, found: WithinBlockRanges) -> Iterator[npt.NDArray[Any]]:
-    """The columns of a `Joined`: most are short, and so each is made when the one before it is written."""
-    pooled = np.repeat(work.pooled, found.cells)
-    begin = np.cumsum(found.counts) - found.counts
-    first, last, weight, _, positives, _ = found.items
-    yield found.cells
-    yield found.block_range + work.parents.starts[0]
+def _columns(task: GatherTask, cells: WithinBlockRanges) -> Iterator[npt.NDArray[Any]]:
+    """Yield the columns of `GatheredCells`, one at a time to save memory."""
+    pooled = np.repeat(task.pooled, cells.cells)
+    begin = np.cumsum(cells.counts) - cells.counts
+    first, last, weight, _, positives, _ = cells.items
+    yield cells.cells
+    yield cells.block_range + task.parents.starts[0]
     yield np.add.reduceat(weight, begin)
     yield np.add.reduceat(positives, begin)
-    yield first[begin] if work.below else np.empty(0)
-    yield found.counts[pooled]
-    yield found.sizes[work.pooled]
-    mine = np.repeat(work.pooled, found.sizes)
+    yield first[begin] if task.below else np.empty(0)
+    yield cells.counts[pooled]
+    yield cells.sizes[task.pooled]
+    pooled_items = np.repeat(task.pooled, cells.sizes)
     for column in (first, last, weight, positives):
-        yield column[mine]
+        yield column[pooled_items]
 
 
-class JoinedCells:
-    """The cells of all segments of a level, read where they are looked at: of a million segments they are 400 MB.
+class LevelCells:
+    """The cells of all segments of a level, read from files on access: those of a million segments have 400 MB.
 
-    logit : of all block ranges of the parents' maps. centre : of each segment's parent
+    logit : logit of the level of each block range of the parents' maps
+    centre : centre of each segment's parent, see `calibrators.segments.adjusting.Curve`
     """
 
-    def __init__(self, joined: Sequence[Joined], logit: Array, centre: Array) -> None:
-        self._joined = joined
+    def __init__(self, gathered: Sequence[GatheredCells], logit: Array, centre: Array) -> None:
+        self._gathered = gathered
         self._logit = logit
         self._centre = centre
-        self.starts = starts_of(np.concatenate([part.sizes() for part in joined]))
-        self._first = starts_of(np.array([part.segments for part in joined]))
+        self.starts = starts_of(np.concatenate([part.sizes() for part in gathered]))
+        self._first = starts_of(np.array([part.segments for part in gathered]))
 
     @property
     def groups(self) -> int:
@@ -165,29 +172,31 @@ class JoinedCells:
         starts = self.starts[start : stop + 1] - self.starts[start]
         columns = np.empty((3, int(starts[-1])))
         at = 0
-        for part, first in zip(self._joined, self._first.tolist(), strict=False):
+        for part, first in zip(self._gathered, self._first.tolist(), strict=False):
             low, high = max(start, first), min(stop, first + part.segments)
             if low >= high:
                 continue
             begin, end = (self.starts[[low, high]] - self.starts[first]).tolist()
-            own = slice(at, at + end - begin)
-            columns[0, own] = self._logit[part.block_ranges(begin, end)]
-            columns[1, own] = part.numbers(2, begin, end)
-            columns[2, own] = part.numbers(3, begin, end)
-            at = own.stop
+            span = slice(at, at + end - begin)
+            columns[0, span] = self._logit[part.block_ranges(begin, end)]
+            columns[1, span] = part.numbers(2, begin, end)
+            columns[2, span] = part.numbers(3, begin, end)
+            at = span.stop
         return Cells(starts, self._centre[start:stop], *columns)
 
 
-def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> CellParts:
-    """See `JoinedCells`; in memory where they are few, since they are looked at several times."""
-    cells = JoinedCells(joined, logit, centre)
-    return cells if cells.starts[-1] > MOST_HELD else cells.part(0, cells.groups)
+def cells_of(gathered: Sequence[GatheredCells], logit: Array, centre: Array) -> CellParts:
+    """Return the cells of a level, in memory up to `MOST_IN_MEMORY`. Parameters: see `LevelCells`."""
+    cells = LevelCells(gathered, logit, centre)
+    return cells if cells.starts[-1] > MOST_IN_MEMORY else cells.part(0, cells.groups)
 
 
-class Own(NamedTuple):
+class MapInput(NamedTuple):
     """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
-    pooled : which are to have a map of their own. theta : of these, see `Bends`; None where they do not bend
+    shift, slope : adjustment of each segment
+    pooled : mask of the segments that get their own map
+    theta : coefficients of these segments' bends, see `Bends`; None: no bends
     strength : see `own_maps`
     """
 
@@ -198,32 +207,34 @@ class Own(NamedTuple):
     strength: float
 
 
-def shares_of(
-    joined: Sequence[Joined | None],
+def map_inputs(
+    gathered: Sequence[GatheredCells | None],
     adjusted: Adjusted,
     pooled: npt.NDArray[np.bool_],
     theta: Array | None,
     strength: float,
-) -> list[Own | None]:
-    """Divide the input among the tasks. pooled : which segments are to have a map of their own."""
-    shares: list[Own | None] = []
+) -> list[MapInput | None]:
+    """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
+    inputs: list[MapInput | None] = []
     before = starts_of(pooled.astype(np.int64))
     at = 0
-    for part in joined:
+    for part in gathered:
         if part is None:
-            shares.append(None)
+            inputs.append(None)
             continue
-        own = slice(at, at + part.segments)
-        bends = None if theta is None else theta[before[own.start] : before[own.stop]]
-        shares.append(Own(adjusted.shift[own], adjusted.slope[own], pooled[own], bends, strength))
+        span = slice(at, at + part.segments)
+        bends = None if theta is None else theta[before[span.start] : before[span.stop]]
+        inputs.append(MapInput(adjusted.shift[span], adjusted.slope[span], pooled[span], bends, strength))
         at += part.segments
-    return shares
+    return inputs
 
 
 class AdjustedMaps(NamedTuple):
-    """Finished maps of some segments, as the segments below move them: see `pooled_segments.Curves`.
+    """Curves of some segments, the parents of the level below: see `pooled_segments._Curves`.
 
-    edges, logit : float64 arrays. sizes : of each segment its block ranges. centre : of each segment
+    edges, logit : float64 arrays: first score and level's logit of each block range
+    sizes : number of block ranges of each segment
+    centre : float64 array: centre of each segment
     """
 
     edges: Array
@@ -232,11 +243,13 @@ class AdjustedMaps(NamedTuple):
     centre: Array
 
 
-class Made(NamedTuple):
-    """Maps of some segments.
+class TaskMaps(NamedTuple):
+    """Maps of the segments of a task.
 
-    fitted : which have one of their own. sizes : of each segment the rows of its map
-    columns : the rows, as `CalibrationMap` names them. curves : None where nothing is below
+    fitted : mask of the segments that have their own map
+    sizes : number of rows of each segment's map
+    columns : the rows' columns, those of `CalibrationMap`
+    curves : None if there is no level below
     """
 
     fitted: npt.NDArray[np.bool_]
@@ -245,61 +258,67 @@ class Made(NamedTuple):
     curves: AdjustedMaps | None
 
 
-def make(work: Work | None, joined: Joined | None, share: Own | None, rate: float) -> Made | None:
-    """Maps of the segments that have one of their own. rate : by which odds are divided."""
-    if work is None or joined is None or share is None:
+def make_maps(
+    task: GatherTask | None, gathered: GatheredCells | None, estimates: MapInput | None, rate: float
+) -> TaskMaps | None:
+    """Make the own maps of a task's segments. rate : sampling rate, by which odds are divided."""
+    if task is None or gathered is None or estimates is None:
         return None
-    fitted, sizes = share.pooled.copy(), np.zeros(share.pooled.size, np.int64)
-    columns, own = [np.empty(0)] * 7, None
-    if not (work.below or fitted.any()):
-        return Made(fitted, sizes, columns, None)
-    cells = joined.sizes()
-    logit = work.parents.read(work.parents.logits)[joined.block_ranges() - work.parents.starts[0]]
-    eta = np.repeat(share.shift, cells) + np.repeat(share.slope, cells) * logit
+    fitted, sizes = estimates.pooled.copy(), np.zeros(estimates.pooled.size, np.int64)
+    columns, maps = [np.empty(0)] * 7, None
+    if not (task.below or fitted.any()):
+        return TaskMaps(fitted, sizes, columns, None)
+    cells = gathered.sizes()
+    logit = task.parents.read(task.parents.logits)[gathered.block_ranges() - task.parents.starts[0]]
+    eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
     if fitted.any():
-        of_cells, items = joined.item_counts()
-        first, last, weight, positives = joined.items()
+        cell_items, items = gathered.item_counts()
+        first, last, weight, positives = gathered.items()
         starts = starts_of(items)
         several = first[starts[:-1]] != last[starts[1:] - 1]
-        fitted[share.pooled] = several
+        fitted[estimates.pooled] = several
     if fitted.any():
-        level, mine = np.empty(of_cells.size), np.repeat(share.pooled, cells)
-        own_eta = eta[mine]
-        if share.theta is not None:
-            own_eta = bent(own_eta, joined.numbers(2)[mine], cells[share.pooled], share.theta)
-        logistic(own_eta, level)
-        prior = np.repeat(level, of_cells)
+        level, pooled = np.empty(cell_items.size), np.repeat(estimates.pooled, cells)
+        logit = eta[pooled]
+        if estimates.theta is not None:
+            logit = bent(logit, gathered.numbers(2)[pooled], cells[estimates.pooled], estimates.theta)
+        logistic(logit, level)
+        prior = np.repeat(level, cell_items)
         if not several.all():
-            mine = np.repeat(several, items)
+            mask = np.repeat(several, items)
             first, last, weight, positives, prior = (
-                column[mine] for column in (first, last, weight, positives, prior)
+                column[mask] for column in (first, last, weight, positives, prior)
             )
-        own = own_maps(first, last, weight, positives, starts_of(items[several]), prior, share.strength)
-        said = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
-        blocks = np.stack([own.first, own.last, own.weight, own.positives])
-        columns, sizes[fitted] = maps_of_blocks(blocks, said, own.sizes)
-    curves = _curves(joined.numbers(4), eta, joined.numbers(2), cells, fitted, own) if work.below else None
-    return Made(fitted, sizes, columns, curves)
+        maps = own_maps(first, last, weight, positives, starts_of(items[several]), prior, estimates.strength)
+        prob = maps.level if rate == 1.0 else np.asarray(odds_divided(maps.level, rate))
+        blocks = np.stack([maps.first, maps.last, maps.weight, maps.positives])
+        columns, sizes[fitted] = maps_of_blocks(blocks, prob, maps.sizes)
+    curves = _curves(gathered, eta, cells, fitted, maps) if task.below else None
+    return TaskMaps(fitted, sizes, columns, curves)
 
 
 def _curves(
-    first: Array,
+    gathered: GatheredCells,
     logit: Array,
-    weight: Array,
     cells: Integers,
     fitted: npt.NDArray[np.bool_],
-    own: OwnMaps | None,
+    maps: OwnMaps | None,
 ) -> AdjustedMaps:
-    """first, logit, weight : of all cells where the parents' maps are adjusted. cells : of each segment."""
+    """Collect own maps and, for the other segments, adjusted maps, whose block ranges are the cells.
+
+    logit : adjusted logit of each cell
+    cells : number of cells of each segment
+    """
     owner = np.repeat(np.arange(fitted.size), cells)
-    kept = ~fitted[owner]
-    edges, logit, weight, owner = first[kept], logit[kept], weight[kept], owner[kept]
-    if own is not None:
-        level = np.clip(own.level, LEAST, MOST)
-        owner = np.concatenate([owner, np.repeat(np.flatnonzero(fitted), own.sizes)])
-        edges = np.concatenate([edges, own.first])
+    adjusted = ~fitted[owner]
+    edges, weight = gathered.numbers(4)[adjusted], gathered.numbers(2)[adjusted]
+    logit, owner = logit[adjusted], owner[adjusted]
+    if maps is not None:
+        level = np.clip(maps.level, LEAST, MOST)
+        owner = np.concatenate([owner, np.repeat(np.flatnonzero(fitted), maps.sizes)])
+        edges = np.concatenate([edges, maps.first])
         logit = np.concatenate([logit, logit_of(level, 1.0 - level)])
-        weight = np.concatenate([weight, own.weight])
+        weight = np.concatenate([weight, maps.weight])
         order = np.argsort(owner, kind="stable")
         owner, edges, logit, weight = owner[order], edges[order], logit[order], weight[order]
     starts = np.searchsorted(owner, np.arange(fitted.size + 1))
@@ -312,5 +331,5 @@ def _curves(
 
 
 def starts_of(sizes: Integers) -> Integers:
-    """Return the start of each of neighbours, and the end of all."""
+    """Return the start of each of consecutive ranges, and the end of the last one."""
     return np.concatenate([[0], np.cumsum(sizes)])

@@ -1,8 +1,9 @@
-"""Partial pooling of segments, out of core: see `calibrators.segments.partial_pooling` for what is fitted.
+"""Partial pooling of segments, out of core: see `calibrators.segments.partial_pooling` for the model.
 
-A merged range of scores leaves each segment's counts within the block ranges where its parent's map can be constant.
-Level by level these counts are gathered (a task takes neighbouring segments of all ranges), and the variances of the
-level are estimated from all its segments, in the order of their keys. The level's maps are the parents of the next.
+The merge of a range of scores writes each segment's counts within the block ranges where its parent's map can be
+constant. For each level, tasks gather these counts (each task neighbouring segments from all ranges), and the variances
+of the level are estimated from all its segments, in the order of their keys. The level's maps are the parents of the
+next level.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from calibrators.segments.bends import STRENGTH, bend
 from calibrators.segments.partial_pooling import OWN_STRENGTH, BlockRanges
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
-from pipeline.fit.calibration import refuse_table
+from pipeline.fit.calibration import check_classes_and_scores
 from pipeline.fit.pooled_cells import (
-    Joined,
-    Made,
-    Own,
+    GatheredCells,
+    GatherTask,
+    MapInput,
     Parents,
-    Work,
+    TaskMaps,
     cells_of,
-    join,
-    make,
-    shares_of,
+    gather_cells,
+    make_maps,
+    map_inputs,
     starts_of,
 )
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
@@ -46,13 +47,14 @@ from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, Adjustments, LevelFi
 
 @dataclass(frozen=True)
 class _Curves:
-    """The finished maps of a level, as the segments below it move them.
+    """Curves of a level, the parents of the level below.
 
     Attributes
     ----------
-    block_ranges : where each map is constant on the rows that it was fitted to
-    logit : float64 array: of each block range's level. centre : float64 array, shape (maps,): see `Curve`
-    adjustments : how each map comes from one of those in the table
+    block_ranges : block ranges on which each curve is constant
+    logit : float64 array, shape (block ranges,): logit of the curve's value
+    centre : float64 array, shape (curves,): see `calibrators.segments.adjusting.Curve`
+    adjustments : how each curve follows from a map in the table
     """
 
     block_ranges: BlockRanges
@@ -62,10 +64,11 @@ class _Curves:
 
 
 class Numbered(NamedTuple):
-    """The segments of a log, and what is to be done with them.
+    """The segments of a log, and which of them are fitted.
 
-    reasons : of each level, why segments are not fitted, None where they are. wanted : which are
-    cutting : what the merge leaves of them
+    reasons : for each level the reasons why segments are not fitted; None if they are
+    wanted : for each level the mask of the fitted segments
+    cutting : how the merge writes the segments' rows
     """
 
     segments: Segments
@@ -75,38 +78,38 @@ class Numbered(NamedTuple):
 
 
 def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, rows: SortedRows) -> Any:
-    """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> move-1 -> own-1-i -> level-1
+    """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> adjust-1 -> own-1-i -> level-1
     -> pack-2 ... -> levels`.
 
     Parameters
     ----------
-    calibrator : of all rows; with its sampling rate counts are the log's, and maps those of all rows. Where it is
-        isotonic regression, shifts and slopes are the most likely ones, and own maps are pooled with adjusted maps;
-        otherwise they give expected probabilities, and own maps are pooled with adjusted maps that bend
+    calibrator : calibrator of all rows. For isotonic regression shifts and slopes are the most likely ones, and own
+        maps are pooled with the adjusted maps. For other methods shifts and slopes give expected probabilities, and
+        own maps are pooled with adjusted maps that bend.
     first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns
     -------
-    reference to the fits of the levels, each one's variances of shifts and slopes, and the fitted calibrator
+    reference to the fits of the levels, the variances of each level's shifts and slopes, and the fitted calibrator
     """
     rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
     mean = not isinstance(calibrator, Isotonic)
-    fitted = graph.task("whole", _fitted, first, calibrator)
-    curves = graph.task("curve", _curve_of_all, fitted, rate)
+    fitted = graph.task("whole", _fit_all_rows, first, calibrator)
+    curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
-        packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
-        works = graph.entries(f"work-{i + 1}", packed, most)
+        packed = graph.task(f"pack-{i + 1}", _pack_level, first, numbered, curves, i, plan, most)
+        tasks = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
-        joined = graph.layer(f"join-{i + 1}", join, [(work,) for work in works], receipts=receipts)
-        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, joined, curves, i, mean)
-        shares = graph.entries(
-            f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("shares"), adjusted), most
+        gathered = graph.layer(f"join-{i + 1}", gather_cells, [(task,) for task in tasks], receipts=receipts)
+        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, mean)
+        inputs = graph.entries(
+            f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("inputs"), adjusted), most
         )
-        each = [(*of, rate) for of in zip(works, joined, shares, strict=True)]
-        made = graph.layer(f"own-{i + 1}", make, each)
-        level = graph.task(f"level-{i + 1}", _fit_level, numbered, adjusted, made, curves, i, rate)
+        arguments = [(*of_task, rate) for of_task in zip(tasks, gathered, inputs, strict=True)]
+        maps = graph.layer(f"own-{i + 1}", make_maps, arguments)
+        level = graph.task(f"level-{i + 1}", _fit_level, numbered, adjusted, maps, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
         levels.append(level)
     return graph.task("levels", _all_levels, levels, fitted)
@@ -118,42 +121,42 @@ def _all_levels(
     return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels), fitted
 
 
-def _fitted(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> Calibrator:
-    refuse_table(first[0])
-    # Other computations of the graph have it, too.
+def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> Calibrator:
+    check_classes_and_scores(first[0])
+    # Copy: other tasks of the graph share the calibrator.
     return copy.copy(calibrator).fit_passes(lambda request: first[1])
 
 
-def _curve_of_all(fitted: Calibrator, rate: float) -> _Curves:
-    found, ends = fitted.block_ranges(), fitted.calibration_map_.prob_lo[[0, -1]]
-    curve = curve_of(found.level, found.weight)
-    if isinstance(fitted, Isotonic):  # the curve is the map, but that it says neither 0 nor 1
+def _curve_of_all_rows(fitted: Calibrator, rate: float) -> _Curves:
+    blocks, ends = fitted.block_ranges(), fitted.calibration_map_.prob_lo[[0, -1]]
+    curve = curve_of(blocks.level, blocks.weight)
+    if isinstance(fitted, Isotonic):  # the curve equals the map, except that it is never 0 or 1
         ends = np.array([curve.low, curve.high])
         ends = np.asarray(odds_divided(ends, rate)) if rate != 1.0 else ends
     low, high = ends.reshape(2, 1)
     adjustments = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
-    block_ranges = BlockRanges(found.edges, np.array([0, found.edges.size]))
+    block_ranges = BlockRanges(blocks.edges, np.array([0, blocks.edges.size]))
     return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments)
 
 
 def _parents(numbered: Numbered, level: int) -> Codes:
-    """The place of each segment's parent among those of the level above."""
-    own = numbered.segments.levels[level]
-    parent = np.zeros(len(own.keys), np.int32)
+    """Return the index of each segment's parent in the level above."""
+    segments = numbered.segments.levels[level]
+    parent = np.zeros(len(segments.keys), np.int32)
     if level:
-        parent[own.of] = numbered.segments.levels[level - 1].of
+        parent[segments.of] = numbered.segments.levels[level - 1].of
     return parent
 
 
-def _packed(
+def _pack_level(
     merged: tuple[ScoreTable, Any],
     numbered: Numbered,
     curves: _Curves,
     level: int,
     plan: SortPlan,
     count: int,
-) -> list[Work | None]:
-    """Gather a level's segments from tasks, within the block ranges of their parents' maps."""
+) -> list[GatherTask | None]:
+    """Divide a level's segments among at most `count` tasks that gather their counts; pad with None."""
     files, block_ranges, pooled = merged[0].shuffled[level], curves.block_ranges, numbered.wanted[level]
     parent, below = _parents(numbered, level), level + 1 < len(numbered.segments.levels)
     name = f"{plan.scratch}/level-{level + 1}"
@@ -163,54 +166,53 @@ def _packed(
     of = write_codes(f"{name}-parents", parent)
     sizes = 8 * files[0].columns * item_counts(files)
 
-    def works(task_bytes: int, most: int) -> list[Work]:
+    def tasks(task_bytes: int, most: int) -> list[GatherTask]:
         small, _ = pack(sizes, np.zeros(parent.size, np.bool_), task_bytes, most, cut=False)
-        found = []
+        result = []
         for first, last in ((int(codes[0]), int(codes[-1])) for codes in small):
-            starts = block_ranges.starts[parent[first] : parent[last] + 2]
-            own = pooled[first : last + 1]
-            left = f"{name}-cells-{first}"
-            found.append(
-                Work(tuple(files), first, last, Parents(edges, logits, starts, of), own, below, left)
-            )
-        return found
+            parents = Parents(edges, logits, block_ranges.starts[parent[first] : parent[last] + 2], of)
+            mask, path = pooled[first : last + 1], f"{name}-cells-{first}"
+            result.append(GatherTask(tuple(files), first, last, parents, mask, below, path))
+        return result
 
-    return limit_batches(count, plan.bucket_bytes, MOST_POOLED, works)
+    return limit_batches(count, plan.bucket_bytes, MOST_POOLED, tasks)
 
 
 class _Level(NamedTuple):
-    """Adjustments of a level's segments. crossed : variances of the adjustments by their last column's values.
+    """Adjustments of a level's segments.
 
-    bent : for the manifest. shares : of tasks that make maps
+    variances_across, bend_facts : see `LevelFit`
+    inputs : inputs of the tasks that make maps
     """
 
     adjusted: Adjusted
-    crossed: tuple[float, float]
-    bent: dict[str, float]
-    shares: list[Own | None]
+    variances_across: tuple[float, float]
+    bend_facts: dict[str, float]
+    inputs: list[MapInput | None]
 
 
 def _adjust(
-    numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int, mean: bool
+    numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int, mean: bool
 ) -> _Level:
-    parent, pooled = _parents(numbered, place), numbered.wanted[place]
+    parent, pooled = _parents(numbered, index), numbered.wanted[index]
     centre = above.centre[parent]
-    cells = cells_of([part for part in joined if part is not None], above.logit, centre)
-    adjusted, crossed, across = _adjusted(cells, centre, numbered.segments.levels[place], parent, mean)
+    cells = cells_of([part for part in gathered if part is not None], above.logit, centre)
+    adjusted, variances, across = _adjusted(cells, centre, numbered.segments.levels[index], parent, mean)
     if not mean:
-        return _Level(adjusted, crossed, {}, shares_of(joined, adjusted, pooled, None, OWN_STRENGTH))
+        return _Level(adjusted, variances, {}, map_inputs(gathered, adjusted, pooled, None, OWN_STRENGTH))
     bends = bend(cells, adjusted, pooled)
-    # Where nothing bends own maps would add noise alone.
+    # Without bends, own maps would only add noise.
     bending = pooled & (bends.sigma > 0)
-    bent = {"place": adjusted.pivot, "place_across": across, "bend": bends.sigma}
-    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTH))
+    facts = {"place": adjusted.pivot, "place_across": across, "bend": bends.sigma}
+    return _Level(adjusted, variances, facts, map_inputs(gathered, adjusted, bending, bends.theta, STRENGTH))
 
 
 def _adjusted(
     parts: CellParts, centre: Array, level: Level, parent: Codes, mean: bool
 ) -> tuple[Adjusted, tuple[float, float], float]:
-    """Adjust segments to their parents' curves: by their last column's value in all of them, and each by what
-    is left; and the variances and the place of the former.
+    """Adjust parents' curves to segments: first by the last column's value, across all parents, then by segment.
+
+    Returns the adjustments, and the variances and the pivot of the first step.
     """
     if level.level < 2:
         return adjust(parts, mean=mean), (0.0, 0.0), 0.0
@@ -220,22 +222,22 @@ def _adjusted(
     main = cross(cells, value, parent.astype(np.int64), mean=mean)
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    own = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
-    shift, slope = own.shift + own.slope * main.shift, own.slope * main.slope
-    return Adjusted(own.variances, shift, slope, own.pivot), main.variances, main.pivot
+    residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
+    shift, slope = residual.shift + residual.slope * main.shift, residual.slope * main.slope
+    return Adjusted(residual.variances, shift, slope, residual.pivot), main.variances, main.pivot
 
 
 def _fit_level(
-    numbered: Numbered, level: _Level, made: list[Made | None], above: _Curves, depth: int, rate: float
+    numbered: Numbered, level: _Level, maps: list[TaskMaps | None], above: _Curves, depth: int, rate: float
 ) -> tuple[LevelFit, _Curves | None, tuple[float, float]]:
-    """The fit of a level, its finished maps, and the variances of their shifts and slopes."""
-    segments, parts = numbered.segments.levels[depth], [part for part in made if part is not None]
+    """Collect the fit of a level, its curves for the level below, and the variances of its shifts and slopes."""
+    segments, parts = numbered.segments.levels[depth], [part for part in maps if part is not None]
     fitted = np.concatenate([part.fitted for part in parts])
     reasons = list(numbered.reasons[depth])
-    for lacking in np.flatnonzero(numbered.wanted[depth] & ~fitted).tolist():
-        reasons[lacking] = ONE_SCORE if level.bent.get("bend", 1) > 0 else NO_BEND
+    for i in np.flatnonzero(numbered.wanted[depth] & ~fitted).tolist():
+        reasons[i] = ONE_SCORE if level.bend_facts.get("bend", 1) > 0 else NO_BEND
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
-    maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
+    columns = [list(column) for column in zip(*(part.columns for part in parts), strict=True)]
     adjustments = _adjustments(
         segments.level, level.adjusted, above.adjustments, _parents(numbered, depth), parts, rate
     )
@@ -245,10 +247,10 @@ def _fit_level(
         segments.rows,
         segments.positives,
         reasons,
-        maps,
+        Maps(sizes, columns),
         adjustments,
-        level.crossed,
-        level.bent,
+        level.variances_across,
+        level.bend_facts,
     )
     part_curves = [part.curves for part in parts if part.curves is not None]
     curves = None
@@ -265,28 +267,28 @@ def _adjustments(
     adjusted: Adjusted,
     above: Adjustments,
     parent: Codes,
-    made: list[Made],
+    parts: list[TaskMaps],
     rate: float,
 ) -> Adjustments:
-    """Return the adjustments as the table has them: those of a parent without a map of its own come first."""
-    # With odds times the rate: logit p - log r = shift + slope (logit q - log r).
+    """Compose each segment's adjustment with that of its parent, unless the parent has its own map."""
+    # Sampling multiplies odds by the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
     slope = adjusted.slope
     shift = adjusted.shift + (1.0 - slope) * log_rate
     low, high = above.low[parent], above.high[parent]
-    fitted = np.concatenate([part.fitted for part in made])
+    fitted = np.concatenate([part.fitted for part in parts])
     fitted_level = above.fitted_level[parent]
     fitted_level[fitted] = level
-    for of, ends in ((low, 0), (high, 1)):
-        of[fitted] = np.concatenate([_ends(part)[ends] for part in made])
+    for bound, i in ((low, 0), (high, 1)):
+        bound[fitted] = np.concatenate([_ends(part)[i] for part in parts])
     shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])
     slope = np.where(fitted, 1.0, slope * above.slope[parent])
     return Adjustments(fitted_level, shift, slope, np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST))
 
 
-def _ends(made: Made) -> tuple[Array, Array]:
-    """The lowest and the highest probability of each map."""
-    rows = made.sizes[made.fitted]
+def _ends(maps: TaskMaps) -> tuple[Array, Array]:
+    """Return the lowest and the highest probability of each map."""
+    rows = maps.sizes[maps.fitted]
     last = np.cumsum(rows) - 1
-    prob = made.columns[2]
+    prob = maps.columns[2]
     return prob[last - rows + 1], prob[last]

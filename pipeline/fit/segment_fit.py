@@ -1,10 +1,10 @@
-"""Fitting a calibrator to each segment of a log, out of core.
+"""Fit of a calibrator to each segment of a log, out of core.
 
-One read of the log, and one order of its rows by score, serve all rows and each level's segments (see
-`pipeline.sort.segment_merge`). Isotonic regression pools each segment within each range of scores, and then once more
-what that leaves, which is exact; other methods have each segment's points gathered. Thin segments adjust their parent's
-map (see `pipeline.fit.pooled_segments`), or have no map of their own and fall back to the level below: the segment of
-one column less, then all rows, then the score as it is.
+The log is read once, and one sort of its rows by score serves all rows and each level's segments (see
+`pipeline.sort.segment_merge`). Isotonic regression pools each segment within each range of scores, and then pools the
+resulting blocks, which is exact; for other methods each segment's points are gathered. Small segments adjust their
+parent's map (see `pipeline.fit.pooled_segments`), or have no map of their own and fall back to the segment with one
+column fewer, then to all rows, then to the unchanged score.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pipeline.fit.calibration import (
     fit_log,
     interval_of,
     keep_monotone,
-    placed,
+    with_table_path,
 )
 from pipeline.fit.pooled_segments import Numbered, add_pooled
 from pipeline.sort.runs import RunReceipt
@@ -67,7 +67,7 @@ class Merged(NamedTuple):
     """Result of the graph of a fit to segments.
 
     first : the score table of all rows, and the result of the first pass
-    joined : of the segments, from `add_pooled` or `add_segment_tasks`; None where these need the fit to all rows
+    joined : results of `add_pooled` or `add_segment_tasks`; None if these need the fit to all rows first
     """
 
     first: tuple[ScoreTable, Any]
@@ -78,11 +78,13 @@ class Merged(NamedTuple):
 def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     """Add a fit to segments to a graph: `number -> split -> merge-i -> combine -> pack -> join-i -> fitted`.
 
-    rows : their plan's `write` is where the score table of the segments is kept. Returns a reference to a `Merged`.
+    rows : their plan's `write` is the path of the segments' score table, if it is kept
+
+    Returns a reference to a `Merged`.
     """
     calibrator = recipe.calibrator()
-    keep, rows = rows.plan.write, _placed(rows, recipe)
-    numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, keep)
+    table_path, rows = rows.plan.write, _with_table_path(rows, recipe)
+    numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, table_path)
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
     first = add_merge(graph, rows, calibrator.first_pass(), cutting)
     joined = None
@@ -95,55 +97,56 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     return graph.task("fitted", Merged, first, numbered, joined)
 
 
-def _placed(rows: SortedRows, recipe: Recipe) -> SortedRows:
+def _with_table_path(rows: SortedRows, recipe: Recipe) -> SortedRows:
     plan = replace(rows.plan, write=None)
-    return placed(rows._replace(plan=plan), recipe.calibrator(), recipe.interval)
+    return with_table_path(rows._replace(plan=plan), recipe.calibrator(), recipe.interval)
 
 
 def _add_segment_tasks(
     graph: Graph, segment_task: SegmentTask[Fitted], first: Any, wanted: Any, rows: SortedRows, recipe: Recipe
 ) -> Any:
     pooled, task_bytes = segment_task.first is None, rows.plan.bucket_bytes
-    few = MOST_POOLED if pooled else MOST_SEGMENTS
-    each = most_batches(rows.log.rows, ITEM_BYTES, task_bytes, recipe.rules.min_rows, few)
-    most = each * len(recipe.columns)
+    most_segments = MOST_POOLED if pooled else MOST_SEGMENTS
+    per_level = most_batches(rows.log.rows, ITEM_BYTES, task_bytes, recipe.rules.min_rows, most_segments)
+    most = per_level * len(recipe.columns)
     works = add_batches(graph, first, wanted, pooled=pooled, task_bytes=task_bytes, most=most)
     return add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
 
 
 def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> SegmentTask[Fitted]:
-    """Fit segments in a segment task.
+    """Make the segment task that fits segments.
 
-    calibrator : for them. heaviest : of the score table; segments that are not cut know it by themselves
+    calibrator : calibrator of a segment
+    heaviest : largest weight of a row of the score table, for segments that are cut
     """
     if isinstance(calibrator, Isotonic) and recipe.pooled:
         return SegmentTask(functools.partial(_fit_pooled, float(calibrator.ends)))
-    if recipe.interval == NONE:  # an interval describes the rows of the map
+    if recipe.interval == NONE:  # intervals belong to rows of a map, which lines do not have
         calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
-    way = _Way(calibrator, recipe.monotone, recipe.interval)
+    settings = _Settings(calibrator, recipe.monotone, recipe.interval)
     return SegmentTask(
-        small=functools.partial(_fit_small, way),
+        small=functools.partial(_fit_small, settings),
         first=calibrator.first_pass(),
-        large=functools.partial(_fit_large, way, heaviest),
+        large=functools.partial(_fit_large, settings, heaviest),
     )
 
 
-def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, keep: str | None) -> Numbered:
+def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, path: str | None) -> Numbered:
     segments = number_segments(total.runs, scratch)
     rules = recipe.rules if recipe.partial_pooling else replace(recipe.rules, partial_pooling=False)
     reasons = tuple(rules.reasons(level.rows, level.positives) for level in segments.levels)
-    wanted = tuple(np.array([reason is None for reason in own], np.bool_) for own in reasons)
+    wanted = tuple(np.array([reason is None for reason in level], np.bool_) for level in reasons)
     pooled = None if recipe.partial_pooling else recipe.pooled
     cutting = cut_levels(segments, wanted, scratch, pooled=pooled, weighted=weighted)
-    if keep is not None:
-        cutting = cutting._replace(kept=keep_keys(segments, recipe.columns, scratch, keep))
+    if path is not None:
+        cutting = cutting._replace(kept=keep_keys(segments, recipe.columns, scratch, path))
     return Numbered(segments, reasons, wanted, cutting)
 
 
 def finish_segments(
     recipe: Recipe, rows: SortedRows, executor: Executor, merged: Merged
 ) -> tuple[SegmentedFit, Fit]:
-    """Finish what the graph could not know beforehand: passes after the first, of all rows and of large segments.
+    """Run the passes after the first, of all rows and of large segments, whose number depends on the rows.
 
     The result depends neither on the order of the rows nor on files, sizes of tasks, or workers, and equals fitting
     each segment's rows in memory.
@@ -151,8 +154,8 @@ def finish_segments(
     Parameters
     ----------
     recipe : its columns are those of the log
-    rows : their plan's `write` is where the score table of the segments is kept, if it is wanted
-    merged : what `add_segment_fit` gave
+    rows : their plan's `write` is the path of the segments' score table, if it is kept
+    merged : result of the tasks of `add_segment_fit`
 
     Returns
     -------
@@ -161,22 +164,22 @@ def finish_segments(
     Raises
     ------
     InputRejectedError
-        As `fit_log` for all rows; too many segments; too few rows for any map where scores are not in [0, 1].
+        As `fit_log` for all rows; too many segments; too few rows for any map and scores outside [0, 1].
     CheckFailedError
-        With monotone='require'.
+        A map decreases and monotone is 'require'.
     """
     first, numbered, joined = merged
-    rows, interval = _placed(rows, recipe), recipe.interval
+    rows, interval = _with_table_path(rows, recipe), recipe.interval
     if recipe.partial_pooling:
-        below, variances, fitted = joined
+        pooled_levels, variances, calibrator = joined
         check_table(first[0])
-        fit = Fit(fitted, first[0])
+        fit = Fit(calibrator, first[0])
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
-    level_0, identity, repair, refuted = _whole(fit, recipe)
+    level_0, identity, repair, refuted = _fit_level_0(fit, recipe)
     if recipe.partial_pooling:
         types = numbered.segments.levels[-1].types
-        return SegmentedFit((level_0, *below), types, False, True, 0.0, variances), fit
+        return SegmentedFit((level_0, *pooled_levels), types, False, True, 0.0, variances), fit
     segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
     if joined is None:
         graph = Graph()
@@ -185,17 +188,17 @@ def finish_segments(
         )
     numbered_levels = numbered.segments.levels
     levels, results, lines = [level_0], [], []
-    for level, reasons, done in zip(
+    for level, reasons, level_results in zip(
         numbered_levels,
         numbered.reasons,
         finish_segment_tasks(joined, len(numbered_levels), executor, segment_task),
         strict=True,
     ):
-        levels.append(_level_fit(level, done, list(reasons), interval))
-        results += [result for _, result in done]
-        lines.append(_lines_of(len(level.keys), done))
+        levels.append(_level_fit(level, level_results, list(reasons), interval))
+        results += [result for _, result in level_results]
+        lines.append(_lines_of(len(level.keys), level_results))
     if any(line is not None for level_lines in lines for line in level_lines):
-        _say_as_moves(levels, lines, [level.of for level in numbered_levels])
+        _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
     first_map = level_0.maps.first()
     monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
@@ -210,9 +213,12 @@ def finish_segments(
     return fitted, fit
 
 
-def _whole(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
-    """Level 0: the map of all rows, or the score as it is where they are too few; and how many bands were refuted."""
-    table, own, interval = fit.table, None, recipe.interval
+def _fit_level_0(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
+    """Make level 0: the map of all rows, or the identity if they are too few.
+
+    Also return whether it is the identity, the largest change by the monotone repair, and the number of refuted bands.
+    """
+    table, interval = fit.table, None
     rows, positives = np.array([table.used]), np.array([table.used_positive])
     [reason] = (
         [None]
@@ -221,12 +227,12 @@ def _whole(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
     )
     if reason is None:
         calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
-        own = interval_of(fit, calibration_map)
+        interval = interval_of(fit, calibration_map)
     else:
         calibration_map, repair = _identity(table, reason), 0.0
-    maps = Maps.empty([], interval)
-    maps.add(calibration_map, own)
-    refuted = int(reason is None and interval != NONE and own is None)
+    maps = Maps.empty([], recipe.interval)
+    maps.add(calibration_map, interval)
+    refuted = int(reason is None and recipe.interval != NONE and interval is None)
     return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, repair, refuted
 
 
@@ -245,129 +251,136 @@ def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
 
 
 def _level_fit(
-    level: Level, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None], interval: str
+    level: Level, fits: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None], interval: str
 ) -> LevelFit:
-    """Collect a level's maps in the order of its segments, and add the reasons that fits gave for refusing one."""
+    """Collect a level's maps in the order of its segments, and the fits' reasons for missing maps."""
     maps = Maps.empty([0] * len(level.keys), interval)
-    for codes, result in done:
+    for codes, result in fits:
         for code, size, reason in zip(codes.tolist(), result.maps.sizes, result.reasons, strict=True):
             maps.sizes[code] = size
             reasons[code] = reason
-        for column, more in zip(maps.columns, result.maps.columns, strict=True):
-            column.extend(more)
+        for column, arrays in zip(maps.columns, result.maps.columns, strict=True):
+            column.extend(arrays)
     return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, of=level.of)
 
 
-def _lines_of(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:
-    """Return for each segment of a level its line, if it has one."""
-    found: list[Line | None] = [None] * count
-    for codes, result in done:
+def _lines_of(count: int, fits: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:
+    """Return the line of each segment of a level; None if it has none."""
+    lines: list[Line | None] = [None] * count
+    for codes, result in fits:
         for code, line in zip(codes.tolist(), result.lines, strict=False):
-            found[code] = line
-    return found
+            lines[code] = line
+    return lines
 
 
-def _say_as_moves(levels: list[LevelFit], lines: list[list[Line | None]], of: list[Codes]) -> None:
-    """Say of all segments what they go through, where some have lines instead of maps.
+def _adjust_by_lines(levels: list[LevelFit], lines: list[list[Line | None]], indices: list[Codes]) -> None:
+    """Set the adjustments of all levels, if some segments have lines instead of maps.
 
-    of : of each level, the segments of the most columns by their segment of that level
+    indices : for each level the index of each segment of the last level
     """
-    above = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_HELD, np.zeros(1, np.int8))
-    places = np.zeros_like(of[0])
-    for level, own, own_places in zip(levels[1:], lines, of, strict=True):
-        parent = np.zeros(len(own), np.int64)
-        parent[own_places] = places
-        assert above.of is not None
-        fitted, kind = above.fitted_level[parent], above.of[parent]
+    above = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_CLIPPING, np.zeros(1, np.int8))
+    above_indices = np.zeros_like(indices[0])
+    for level, level_lines, level_indices in zip(levels[1:], lines, indices, strict=True):
+        parent = np.zeros(len(level_lines), np.int64)
+        parent[level_indices] = above_indices
+        assert above.kind is not None
+        fitted, kind = above.fitted_level[parent], above.kind[parent]
         shift, slope = above.shift[parent], above.slope[parent]
-        for i, (line, reason) in enumerate(zip(own, level.reasons, strict=True)):
+        for i, (line, reason) in enumerate(zip(level_lines, level.reasons, strict=True)):
             if reason is None:
                 kind[i], shift[i], slope[i] = line or (0, 0.0, 1.0)
                 fitted[i] = level.level
-        low, high = (np.full(len(own), end[0]) for end in _HELD)
+        low, high = (np.full(len(level_lines), bound[0]) for bound in _CLIPPING)
         level.adjustments = above = Adjustments(fitted, shift, slope, low, high, kind)
-        places = own_places
+        above_indices = level_indices
 
 
-_HELD = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
+_CLIPPING = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
 """Clipping bounds of a score before the logit."""
 
 
-class _Way(NamedTuple):
-    """Method of the fit to each segment: see `finish_segments`."""
+class _Settings(NamedTuple):
+    """Settings of the fit to each segment: see `Recipe`."""
 
     calibrator: Calibrator
     monotone: str
     interval: str
 
 
-def _fit_small(way: _Way, segments: Slices) -> Fitted:
+def _fit_small(settings: _Settings, segments: Slices) -> Fitted:
     """Fit segments whose points are in memory."""
-    found = [
-        _fit_one(way, segments.heaviest, points.score.size, in_memory(points)) for points in segments.points()
+    results = [
+        _fit(settings, segments.heaviest, points.score.size, in_memory(points))
+        for points in segments.points()
     ]
-    return _fitted(found, way.interval)
+    return _collect(results, settings.interval)
 
 
 def _fit_pooled(ends: float, segments: Slices) -> Fitted:
-    """Isotonic regression of segments' blocks: its maps never decrease."""
+    """Fit isotonic regression to the blocks of segments; its maps never decrease."""
     columns, sizes = fit_groups(segments.columns, segments.starts, ends)
     rows = sizes.tolist()
     reasons = [ONE_SCORE if size == 0 else None for size in rows]
     return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)
 
 
-def _fit_large(way: _Way, heaviest: float, points: int, run: Callable[[Pass], Any]) -> Fitted:
-    return _fitted([_fit_one(way, heaviest, points, run)], way.interval)
+def _fit_large(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass], Any]) -> Fitted:
+    return _collect([_fit(settings, heaviest, points, run)], settings.interval)
 
 
-class _One(NamedTuple):
-    """Result of a segment: its map or line, or the reason for neither; the size of its repair; and its interval."""
+class _Result(NamedTuple):
+    """Result of the fit to a segment.
 
-    what: CalibrationMap | Line | str
+    outcome : its map or its line, or the reason for neither
+    repair : largest change by the monotone repair
+    interval : interval of the map's rows
+    """
+
+    outcome: CalibrationMap | Line | str
     repair: float = 0.0
     interval: Interval | None = None
 
     @property
-    def rises(self) -> bool:
-        """True if it never decreases."""
-        if isinstance(self.what, CalibrationMap):
-            return self.what.monotone
-        return isinstance(self.what, str) or self.what.slope >= 0
+    def monotone(self) -> bool:
+        """True unless the map or line decreases."""
+        if isinstance(self.outcome, CalibrationMap):
+            return self.outcome.monotone
+        return isinstance(self.outcome, str) or self.outcome.slope >= 0
 
 
-def _fitted(found: list[_One], interval: str) -> Fitted:
+def _collect(results: list[_Result], interval: str) -> Fitted:
     maps = Maps.empty([], interval)
-    for one in found:
-        maps.add(one.what if isinstance(one.what, CalibrationMap) else None, one.interval)
-    reasons = [one.what if isinstance(one.what, str) else None for one in found]
-    lines = [one.what if isinstance(one.what, Line) else None for one in found]
-    without = [one for one in found if isinstance(one.what, CalibrationMap) and one.interval is None]
+    for result in results:
+        maps.add(result.outcome if isinstance(result.outcome, CalibrationMap) else None, result.interval)
+    outcomes = [result.outcome for result in results]
+    reasons = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
+    lines = [outcome if isinstance(outcome, Line) else None for outcome in outcomes]
+    without = [r for r in results if isinstance(r.outcome, CalibrationMap) and r.interval is None]
     return Fitted(
         maps.packed(),
         reasons,
-        all(one.rises for one in found),
-        max(one.repair for one in found),
+        all(result.monotone for result in results),
+        max(result.repair for result in results),
         lines,
         0 if interval == NONE else len(without),
     )
 
 
-def _fit_one(way: _Way, heaviest: float, points: int, run: Callable[[Pass], Any]) -> _One:
+def _fit(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass], Any]) -> _Result:
     if points == 1:
-        return _One(ONE_SCORE)
-    # Fitting changes it, and other tasks have it too.
-    calibrator = copy.copy(way.calibrator)
+        return _Result(ONE_SCORE)
+    # Copy: the fit changes the calibrator, which other tasks share.
+    calibrator = copy.copy(settings.calibrator)
     try:
         calibrator.fit_passes(run)
     except ValueError:
-        return _One(NOT_SUITED)
+        return _Result(NOT_SUITED)
     if calibrator.line_ is not None:
-        return _One(calibrator.line_)
-    one, repair = keep_monotone(calibrator.calibration_map_, way.monotone)
-    if way.interval == NONE:
-        return _One(one, repair)
-    if way.interval == POSTERIOR:
-        return _One(one, repair, calibrator.posterior_.interval(one))
-    found = run_passes(interval_passes(way.interval, one, heaviest), run)
-    return _One(one, repair, None if found is None else divided(found, calibrator.sampling_rate))
+        return _Result(calibrator.line_)
+    new_map, repair = keep_monotone(calibrator.calibration_map_, settings.monotone)
+    if settings.interval == NONE:
+        return _Result(new_map, repair)
+    if settings.interval == POSTERIOR:
+        return _Result(new_map, repair, calibrator.posterior_.interval(new_map))
+    interval = run_passes(interval_passes(settings.interval, new_map, heaviest), run)
+    return _Result(new_map, repair, None if interval is None else divided(interval, calibrator.sampling_rate))

@@ -75,7 +75,7 @@ class _Predictions(NamedTuple):
 
 
 def _prepare(rows: SegmentRows, predictor: Predictor, name: str) -> _Predictions:
-    maps = predictor.places(rows.names, rows.values)
+    maps = predictor.map_indices(rows.names, rows.values)
     path = f"{rows.plan.scratch}/places-{name}"
     return _Predictions(predictor, None if maps is None else write_codes(path, maps))
 

@@ -1,15 +1,15 @@
-"""The journal: what was made current when, and by what; append-only.
+"""Journal of a table: an append-only log of the changes of CURRENT and of new candidates.
 
-    <store>/<table>/journal.jsonl                       on a mounted file system: one line each
-    <store>/<table>/journal/<number>-<token>.json       on an object store: one object each
+    <store>/<table>/journal.jsonl                       on a mounted file system: one line per entry
+    <store>/<table>/journal/<number>-<token>.json       on an object store: one object per entry
 
-An entry is written before CURRENT changes, and holds what CURRENT held. So the journal alone shows which entries took
-effect: one did if the next one found its version, or, for the last, if CURRENT holds it. A run that was killed between
-the two leaves an entry that counts for nothing, and can be run again. Readers pass over a line that was never finished
-and refuse one that is damaged.
+An entry is written before CURRENT changes, and contains the previous content of CURRENT. So the journal shows which
+entries took effect: those whose version is the previous content of the next entry or, for the last entry, the content
+of CURRENT. A run that is killed between the two writes leaves an entry without effect, and can be run again. Readers
+skip an unfinished line and refuse a damaged one.
 
-Decisions of persons on the days of a table's log are in `days.json` beside it. An excluded day is left out of fits; an
-included day is used even if it is suspect. A decision holds until the day's files change; then the day is judged again.
+`days.json` in the same folder has users' decisions on the days of a table's log. An excluded day is left out of fits;
+an included day is used even if it is suspect. A decision holds until the day's files change.
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
 CANDIDATE, PRUNE = "candidate", "prune"
 _MOVES = (PUBLISH, PROMOTE, ROLLBACK)
 UNREADABLE = "(unreadable)"
-"""Former content of CURRENT in the journal if it held no name."""
+"""Entry for the previous content of CURRENT if it was not a version's name."""
 _FILE = "journal.jsonl"
 _FOLDER = "journal"
 _UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum"(?:: ?\d*)?')
-"""Pattern of a line that ends before its checksum does."""
+"""Pattern of a line that ends before the end of its checksum."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the journal.
+    """Entry of the journal.
 
     Attributes
     ----------
-    event : publish, promote or rollback, which move CURRENT; candidate, prune, which do not.
-    version : what it happened to. previous : what CURRENT held before, or UNREADABLE; None: it was not there.
-    at : when, in UTC. run_id : of the run that published. note : why, for people.
+    event : publish, promote or rollback, which change CURRENT; candidate or prune, which do not
+    version : the version concerned
+    previous : previous content of CURRENT, or UNREADABLE; None: CURRENT did not exist
+    at : time in UTC
+    run_id : identity of the run that made the version
+    note : reasons, for readers
     """
 
     event: str
@@ -59,7 +62,7 @@ class Entry:
 
 
 class Journal:
-    """The journal of a table, in its folder."""
+    """Journal in the folder of a table."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -72,7 +75,7 @@ class Journal:
         run_id: str | None = None,
         note: str | None = None,
     ) -> None:
-        """Add an entry, synced; only for one that has the table's lock."""
+        """Append an entry and sync it; the caller holds the table's lock."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entry = {k: v for k, v in asdict(Entry(event, version, previous, at, run_id, note)).items() if v}
         line = f"{json.dumps(with_checksum({'previous': None, **entry}))}\n".encode()
@@ -84,30 +87,30 @@ class Journal:
         self._folder.write(f"{_FOLDER}/{name}", line)
 
     def entries(self) -> list[Entry]:
-        """All entries, oldest first; empty where there is no journal.
+        """Return all entries, oldest first; empty without a journal.
 
         Raises
         ------
         InputRejectedError
-            One is damaged: nobody can tell any more what was taken back.
+            An entry is damaged, so that rollbacks may be missing.
         """
         if self._folder.local:
             text = self._folder.read(_FILE) or b""
             lines = {f"line {number} of {_FILE}": line for number, line in enumerate(text.split(b"\n"), 1)}
         else:
             names = [f"{_FOLDER}/{name}" for name in self._objects()]
-            found = together(lambda name: self._folder.read(name) or b"", names)
-            lines = dict(zip(names, found, strict=True))
-        # A killed run may have left half of a line, which took no effect.
+            contents = together(lambda name: self._folder.read(name) or b"", names)
+            lines = dict(zip(names, contents, strict=True))
+        # A killed run may have left an unfinished line, which took no effect.
         return [self._entry(name, line) for name, line in lines.items() if not _UNFINISHED.fullmatch(line)]
 
     def _entry(self, name: str, line: bytes) -> Entry:
         try:
             facts: Any = parse_checked(line)
-            wanted = {key: facts.get(key) for key in Entry.__dataclass_fields__}
-            if not all(isinstance(wanted[key], str) for key in ("event", "version", "at")):
+            fields = {key: facts.get(key) for key in Entry.__dataclass_fields__}
+            if not all(isinstance(fields[key], str) for key in ("event", "version", "at")):
                 raise ValueError("it names no event, version and time")
-            return Entry(**wanted)
+            return Entry(**fields)
         except (ValueError, AttributeError) as error:
             raise InputRejectedError(
                 f"{self._folder}: expected the history of this table's versions, found {name} damaged ({error}): "
@@ -119,68 +122,69 @@ class Journal:
         return [name for name in (self._folder / _FOLDER).names() if name[:1].isdigit()]
 
 
-def moves(entries: Sequence[Entry], now: str | None) -> list[Entry]:
-    """The entries that made a version current, `now` being what CURRENT holds."""
+def moves(entries: Sequence[Entry], current: str | None) -> list[Entry]:
+    """Return the entries that changed CURRENT. current : content of CURRENT."""
     tried = [entry for entry in entries if entry.event in _MOVES]
-    found = [*(entry.previous for entry in tried), now][1:]
-    # Of what cannot be read it is assumed that it was as it should be.
-    return [entry for entry, held in zip(tried, found, strict=False) if held in (entry.version, UNREADABLE)]
+    after = [*(entry.previous for entry in tried), current][1:]
+    # An unreadable CURRENT is assumed to have named the entry's version.
+    return [entry for entry, name in zip(tried, after, strict=False) if name in (entry.version, UNREADABLE)]
 
 
-def trail(entries: Sequence[Entry], names: Sequence[str], now: str | None) -> list[str]:
-    """The versions that a rollback goes back through: each was current before the next, the last one is current.
+def trail(entries: Sequence[Entry], names: Sequence[str], current: str | None) -> list[str]:
+    """Return the versions that rollbacks go back through: each was current before the next; the last is current.
 
     Parameters
     ----------
-    entries : of the journal, oldest first
-    names : of all versions that could have been current, oldest first
-    now : what CURRENT holds, or UNREADABLE; None: it is not there. Then the last is what it held, as far as is known
+    entries : entries of the journal, oldest first
+    names : names of all versions that could have been current, oldest first
+    current : content of CURRENT, or UNREADABLE; None: it does not exist. Without a name in CURRENT the last version is
+        that of the last entry that changed CURRENT.
     """
     tried = [entry for entry in entries if entry.event in _MOVES]
-    if now in (None, UNREADABLE):
-        now = tried[-1].version if tried else None
-    first = tried[0].previous if tried else now
-    # Versions from before there was a journal, in the order of their numbers.
-    written = {entry.version for entry in entries}
-    way = [name for name in names if first is not None and name < first and name not in written]
-    way += [first] if first is not None else []
-    for entry in moves(entries, now):
-        _reach(way, entry.previous)
+    if current in (None, UNREADABLE):
+        current = tried[-1].version if tried else None
+    first = tried[0].previous if tried else current
+    # Versions that are older than the journal, in the order of their numbers.
+    recorded = {entry.version for entry in entries}
+    versions = [name for name in names if first is not None and name < first and name not in recorded]
+    versions += [first] if first is not None else []
+    for entry in moves(entries, current):
+        _move_to(versions, entry.previous)
         if entry.event == ROLLBACK:
-            _go_back(way, entry.version)
-        elif way[-1:] != [entry.version]:
-            way.append(entry.version)
-    _reach(way, now)
-    return way
+            _go_back(versions, entry.version)
+        elif versions[-1:] != [entry.version]:
+            versions.append(entry.version)
+    _move_to(versions, current)
+    return versions
 
 
-def _reach(way: list[str], name: str | None) -> None:
-    """Be at a version: by hand, if nothing else says how."""
-    if name is None or name == UNREADABLE or way[-1:] == [name]:
+def _move_to(versions: list[str], name: str | None) -> None:
+    """Make a version the last of a trail, if CURRENT was changed without an entry."""
+    if name is None or name == UNREADABLE or versions[-1:] == [name]:
         return
-    if name in way:
-        _go_back(way, name)
+    if name in versions:
+        _go_back(versions, name)
     else:
-        way.append(name)
+        versions.append(name)
 
 
-def _go_back(way: list[str], name: str) -> None:
-    del way[-1:]
-    if name in way:
-        del way[len(way) - way[::-1].index(name) :]
+def _go_back(versions: list[str], name: str) -> None:
+    del versions[-1:]
+    if name in versions:
+        del versions[len(versions) - versions[::-1].index(name) :]
     else:
-        way.append(name)
+        versions.append(name)
 
 
-def taken_back(entries: Sequence[Entry], name: str, now: str | None) -> Entry | None:
-    """The rollback that took a version back, if that is how it last ceased to be current."""
-    left = [entry for entry in moves(entries, now) if entry.previous == name and entry.version != name]
-    return left[-1] if left and left[-1].event == ROLLBACK else None
+def taken_back(entries: Sequence[Entry], name: str, current: str | None) -> Entry | None:
+    """Return the rollback that ended a version's last time as the live version; None if something else ended it."""
+    ends = [entry for entry in moves(entries, current) if entry.previous == name and entry.version != name]
+    return ends[-1] if ends and ends[-1].event == ROLLBACK else None
 
 
-def was_current(entries: Sequence[Entry], name: str, now: str | None) -> bool:
-    """Tell whether a version has ever been live."""
-    return any(name in (entry.version, entry.previous) for entry in moves(entries, now))
+def was_current(entries: Sequence[Entry], name: str, current: str | None) -> bool:
+    """Return whether a version has ever been live."""
+    return any(name in (entry.version, entry.previous) for entry in moves(entries, current))
 
 
 DECISIONS = "days.json"
@@ -194,9 +198,9 @@ class Decision:
     Attributes
     ----------
     decision : 'exclude' or 'include'
-    reason : in a person's words
-    at : when, ISO 8601
-    tables : digests of the day's files (earlier: names of its tables); empty: the day was not there yet
+    reason : the user's reason
+    at : time, ISO 8601
+    tables : digests of the day's files (older files: names of daily tables); empty: the day had no files yet
     """
 
     decision: str
@@ -205,23 +209,21 @@ class Decision:
     tables: tuple[str, ...] = ()
 
     def holds(self, digests: Collection[str]) -> bool:
-        """Tell whether it applies to the day as it is now: to all of its files, whatever settings read them."""
+        """Return whether it applies to all of the day's present files. digests : of these files."""
         return not self.tables or set(self.tables) >= set(digests)
 
 
 def read_decisions(folder: Folder) -> dict[str, Decision]:
-    """Decisions of a table, by day such as 2026-01-31.
+    """Read the decisions on a table's days, by day such as 2026-01-31.
 
     Raises
     ------
     InputRejectedError
-        The file holds something else.
+        The file has other content.
     """
     try:
-        found = parse_json(folder.read(DECISIONS) or b"{}")
-        return {
-            day: Decision(**{**own, "tables": tuple(own["tables"])}) for day, own in sorted(found.items())
-        }
+        days = parse_json(folder.read(DECISIONS) or b"{}")
+        return {day: Decision(**{**row, "tables": tuple(row["tables"])}) for day, row in sorted(days.items())}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputRejectedError(
             f"{folder}/{DECISIONS}: expected decisions on days as `logcal days` writes them, found something else: "
@@ -232,12 +234,14 @@ def read_decisions(folder: Folder) -> dict[str, Decision]:
 def decide(
     folder: Folder, day: str, decision: str | None, reason: str, files: Collection[str]
 ) -> dict[str, Decision]:
-    """Enter a decision, or with None take it back; return all of them.
+    """Write a decision, or remove it if it is None; return all decisions.
 
     Parameters
     ----------
-    folder : of the table
+    folder : the table's folder
     day : such as 2026-01-31
+    decision : 'exclude', 'include' or None
+    reason : the user's reason
     files : digests of the day's files
     """
     with locking(folder):

@@ -1,9 +1,9 @@
-"""Writing lookup tables, with the facts of their making in the files' metadata; and what gives rows probabilities.
+"""Files of lookup tables, and predictions with them in tasks.
 
-lookup.parquet has the maps: of all rows (segment_level 0, every segment column null), of the leading columns, and of
-the segments; sorted by level, segment and score. segments.parquet has one row per segment: how many rows it had, which
-rows its map was fitted to and, if these are not its own, why. With partial pooling it has the segments of each level,
-and how much each adjusts the map that it uses. Both are read by `logcal.reading`.
+lookup.parquet has the maps of all rows (segment_level 0, every segment column null), of the leading columns, and of
+the segments, sorted by level, segment and score. segments.parquet has one row per segment: its number of rows, the
+source of its map and, if it has no map of its own, the reason. With partial pooling it has the segments of all levels,
+and their adjustments. `logcal.reading` reads both files.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def lookup_bytes(
     interval: tuple[str, Interval] | None = None,
     **facts: Any,
 ) -> bytes:
-    """A calibration map as Parquet: the same bytes for the same arguments, without any date.
+    """Write a calibration map as Parquet: the same bytes for the same arguments, without any date.
 
     Parameters
     ----------
-    interval : of each row, with its kind
-    facts : method, parameters, score_transform and data, as in `LookupFacts`; parameters and data hold values that
-        JSON can.
+    calibration_map : CalibrationMap
+    version : name of the version
+    interval : kind and interval of the rows
+    facts : method, parameters, score_transform and data, as in `LookupFacts`; parameters and data are JSON values
     """
     content = fingerprint(calibration_map, interval=interval, **facts)
     facts["monotone"] = calibration_map.monotone
@@ -76,14 +77,14 @@ def _as_parquet(table: pa.Table, metadata: dict[str, str] | None, dictionaries: 
 def metadata_of(
     facts: dict[str, Any], version: str, content: str, format_version: str = schema.FORMAT_VERSION
 ) -> dict[str, str]:
-    """A lookup table's Parquet metadata.
+    """Return the Parquet metadata of a lookup table.
 
-    facts : method, parameters, score_transform, monotone, data; of a segmented table also segments, its columns.
+    facts : method, parameters, score_transform, monotone and data; for a segmented table also its segment columns
     content : the fingerprint
     """
-    own = ("method", "parameters", "score_transform", "monotone", "data")
+    names = ("method", "parameters", "score_transform", "monotone", "data")
     metadata = {"format_version": format_version, "version": version}
-    metadata |= {name: facts[name] for name in own} | {"fingerprint": content}
+    metadata |= {name: facts[name] for name in names} | {"fingerprint": content}
     metadata |= {name: facts[name] for name in ("interval", "segments") if name in facts}
     return {
         _PREFIX + name: value if isinstance(value, str) else as_json(value)
@@ -92,12 +93,12 @@ def metadata_of(
 
 
 def read_lookup_table(path: str) -> LookupTable:
-    """Read a lookup table without segments and check all of it. Errors: as `logcal.reading.read_table`."""
+    """Read and check a lookup table without segments. Raises the errors of `logcal.reading.read_table`."""
     return require_unsegmented(path, read_table(path))
 
 
 def cached_lookup_table(path: str) -> LookupTable:
-    """The same, read once by each process while the file stays as it is."""
+    """Do `read_lookup_table`; each process reads a file once while it is unchanged."""
     return require_unsegmented(path, cached_table(path))
 
 
@@ -107,15 +108,19 @@ RESERVED = frozenset(schema.INTERVAL_TABLE.names) | frozenset(
     for columns in (schema.segmented_lookup, schema.sigmoid_segments, evaluated_segments)
     for name in columns([]).names
 )
-"""Names that a segment column cannot have, since the tables' own columns have them."""
+"""Names of the tables' columns, which a segment column cannot have."""
 
 
 @dataclass(frozen=True)
 class SegmentedFiles:
-    """A segmented table's content, ready to be published.
+    """Files of a segmented table, ready to be published.
 
-    fingerprint : of both files' content. segments : the bytes of segments.parquet. rows : of the lookup table.
-    sources, reasons : how many segments have each. format_version : of both files.
+    fingerprint : digest of both files' content
+    segments : the bytes of segments.parquet
+    rows : number of rows of the lookup table
+    sources, reasons : number of segments by source of the map, and by reason for a missing map
+    table, facts : content and metadata of lookup.parquet
+    format_version : format version of both files
     """
 
     fingerprint: str
@@ -128,19 +133,20 @@ class SegmentedFiles:
     format_version: str = schema.FORMAT_VERSION
 
     def lookup_bytes(self, version: str) -> bytes:
-        """lookup.parquet: the same bytes for the same content and version."""
+        """Return the bytes of lookup.parquet, the same for the same content and version."""
         metadata = metadata_of(self.facts, version, self.fingerprint, self.format_version)
         names = self.table.schema.names[: self.table.schema.get_field_index(_MAP[0])]
         return _as_parquet(self.table, metadata, names)
 
 
 def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str, Any]) -> SegmentedFiles:
-    """Lay out a fit as tables.
+    """Write a fit as files.
 
     Parameters
     ----------
-    fit, columns : the maps, and the names of the segment columns
-    facts : method, parameters, score_transform, data, as in `LookupFacts`
+    fit : the maps
+    columns : names of the segment columns
+    facts : method, parameters, score_transform and data, as in `LookupFacts`
     """
     facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
     if fit.interval != NONE:
@@ -163,13 +169,13 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
 
 
 def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:
-    """The segments of levels, null in columns behind each one's level."""
-    own = [segment_values.arrays(level.keys, fit.types[: level.level]) for level in levels]
+    """Return the columns of the levels' segments, with null in the columns that a level lacks."""
+    keys = [segment_values.arrays(level.keys, fit.types[: level.level]) for level in levels]
     return [
         pa.concat_arrays(
             [
-                of[i] if i < len(of) else pa.nulls(len(level.keys), kind)
-                for of, level in zip(own, levels, strict=True)
+                columns[i] if i < len(columns) else pa.nulls(len(level.keys), kind)
+                for columns, level in zip(keys, levels, strict=True)
             ]
         )
         for i, kind in enumerate(fit.types)
@@ -183,7 +189,7 @@ def _depths(levels: Sequence[LevelFit]) -> npt.NDArray[np.int32]:
 def _maps_table(
     fit: SegmentedFit, columns: tuple[str, ...], owners: list[pa.Array], rows: Integers
 ) -> pa.Table:
-    """The maps of all levels. owners, rows : of each map its segment, null behind its level, and its rows."""
+    """Make the table of all maps. owners, rows : columns of each map's segment, and its number of rows."""
     levels = _depths(fit.levels)
     owner = np.repeat(np.arange(rows.size), rows)
     segment = [column.take(as_column(owner)) for column in owners]
@@ -197,79 +203,78 @@ def _maps_table(
 def _segments_table(
     fit: SegmentedFit, columns: tuple[str, ...]
 ) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-    """The segments; where they adjust maps, those of all levels. Counts are of those of all columns."""
-    own = fit.levels[-1]
+    """Make the table of segments, with adjustments of all levels; count the last level's sources and reasons."""
+    last = fit.levels[-1]
     adjusting = [level for level in fit.levels if level.adjustments is not None]
     adjustments = [level.adjustments for level in adjusting if level.adjustments is not None]
-    sigmoids = [one.of for one in adjustments if one.of is not None]
-    levels = adjusting or [own]
-    made = schema.sigmoid_segments if sigmoids else schema.adjusted_segments if adjusting else schema.segments
-    layout = made(zip(columns, fit.types, strict=True))
-    found = dict(zip(columns, _columns(levels, fit), strict=True))
+    sigmoids = [part.kind for part in adjustments if part.kind is not None]
+    levels = adjusting or [last]
+    make = schema.sigmoid_segments if sigmoids else schema.adjusted_segments if adjusting else schema.segments
+    layout = make(zip(columns, fit.types, strict=True))
+    values = dict(zip(columns, _columns(levels, fit), strict=True))
     if adjusting:
         kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]
-        found[schema.SEGMENT_LEVEL] = _depths(levels)
+        values[schema.SEGMENT_LEVEL] = _depths(levels)
         names = ("fitted_level", "logit_shift", "logit_slope", "prob_min", "prob_max")
-        parts = zip(*(one[: len(names)] for one in adjustments), strict=True)
-        found |= {name: np.concatenate(own) for name, own in zip(names, parts, strict=True)}
+        parts = zip(*(part[: len(names)] for part in adjustments), strict=True)
+        values |= {name: np.concatenate(arrays) for name, arrays in zip(names, parts, strict=True)}
     else:
-        kinds, found["fitted_level"] = fit.origins()
-    found["rows"] = np.concatenate([level.rows for level in levels])
-    found["rows_positive"] = np.concatenate([level.positives for level in levels])
-    found["fitted_on"] = _of_few(kinds)
-    found["reason"] = _of_few([reason for level in levels for reason in level.reasons])
+        kinds, values["fitted_level"] = fit.origins()
+    values["rows"] = np.concatenate([level.rows for level in levels])
+    values["rows_positive"] = np.concatenate([level.positives for level in levels])
+    values["fitted_on"] = _text_column(kinds)
+    values["reason"] = _text_column([reason for level in levels for reason in level.reasons])
     if sigmoids:
-        found["logit_from"] = _of_few([schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()])
-    arrays = [as_column(one) if isinstance(one, np.ndarray) else one for one in map(found.get, layout.names)]
+        values["logit_from"] = _text_column([schema.LOGIT_FROM[i] for i in np.concatenate(sigmoids).tolist()])
+    arrays = [as_column(v) if isinstance(v, np.ndarray) else v for v in map(values.get, layout.names)]
     table = pa.Table.from_arrays(arrays, schema=layout)
-    sources = Counter(sorted(kinds[len(kinds) - len(own.keys) :]))
-    return table, dict(sources), dict(Counter(sorted(filter(None, own.reasons))))
+    sources = Counter(sorted(kinds[len(kinds) - len(last.keys) :]))
+    return table, dict(sources), dict(Counter(sorted(filter(None, last.reasons))))
 
 
 def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
-    """Return the rows that each segment's map was fitted to."""
+    """Return the source of each segment's map."""
     adjustments = level.adjustments
     assert adjustments is not None
     adjusted = (adjustments.shift != 0) | (adjustments.slope != 1)
-    if adjustments.of is not None:
-        adjusted &= adjustments.of == 0
-    found = np.where(adjustments.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)
-    found[adjusted] = ADJUSTED
-    found[np.array([why is None for why in level.reasons], np.bool_)] = OWN
-    return list(found)
+    if adjustments.kind is not None:
+        adjusted &= adjustments.kind == 0
+    kinds = np.where(adjustments.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)
+    kinds[adjusted] = ADJUSTED
+    kinds[np.array([reason is None for reason in level.reasons], np.bool_)] = OWN
+    return list(kinds)
 
 
-def _of_few(names: Sequence[str | None]) -> pa.Array:
-    """A column of texts that are few different ones."""
-    places = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    codes = np.fromiter(map(places.__getitem__, names), np.int32, len(names))
-    return column_of(list(places), pa.string()).take(as_column(codes))
+def _text_column(texts: Sequence[str | None]) -> pa.Array:
+    """Make a column of texts with few distinct values."""
+    codes_of = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    codes = np.fromiter(map(codes_of.__getitem__, texts), np.int32, len(texts))
+    return column_of(list(codes_of), pa.string()).take(as_column(codes))
 
 
 def read_segmented_lookup(path: str) -> SegmentedLookup:
-    """Read a table with segments and check all of it. Errors: as `logcal.reading.read_table`."""
+    """Read and check a table with segments. Raises the errors of `logcal.reading.read_table`."""
     return require_segmented(path, read_table(path))
 
 
 def cached_segmented_lookup(path: str) -> SegmentedLookup:
-    """The same, read once by each process while the files stay as they are."""
+    """Do `read_segmented_lookup`; each process reads the files once while they are unchanged."""
     return require_segmented(path, cached_table(path))
 
 
-Places = npt.NDArray[np.int32]
-"""Number of each segment's map."""
+MapIndices = npt.NDArray[np.int32]
+"""Index of each segment's map or adjustment, see `logcal.lookup_table.SegmentedLookup.apply`."""
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts on any worker: tasks carry a path, not a map, and a process reads the table once.
+    """Predictions of a table in tasks, which carry its path instead of its maps; a process reads the table once.
 
     Attributes
     ----------
-    path : of a lookup table; None: the score is the probability
-    columns : the table's segment columns; none: all rows have one map
-    sampling_rate : share of the rows with label 0 that the log has; what is predicted is the probability among the rows
-        that there are
+    path : path of a lookup table; None: the score is the probability
+    columns : the table's segment columns; empty: all rows have the same map
+    sampling_rate : sampled share of the rows with label 0; predictions are probabilities among the sampled rows
     """
 
     path: str | None = None
@@ -277,25 +282,25 @@ class Predictor:
     sampling_rate: float = 1.0
 
     def __call__(self, scores: Array) -> Array:
-        """Probabilities of ascending scores, where there are no segments."""
+        """Predict ascending scores with a table without segments."""
         if self.path is None:
             return scores
         return self._of_sample(cached_lookup_table(self.path).map.predict_ascending(scores))
 
-    def places(self, names: Sequence[str], values: Sequence[pa.Array]) -> Places | None:
-        """The maps of segments. names, values : of the columns that tell them apart; the table's are among them."""
+    def map_indices(self, names: Sequence[str], values: Sequence[pa.Array]) -> MapIndices | None:
+        """Find the maps of segments. names, values : segment columns, which include the table's."""
         if self.path is None or not self.columns:
             return None
-        own = [values[list(names).index(name)] for name in self.columns]
-        return cached_segmented_lookup(self.path).index.find(own)[0]
+        columns = [values[list(names).index(name)] for name in self.columns]
+        return cached_segmented_lookup(self.path).index.find(columns)[0]
 
-    def of_segments(self, scores: Array, places: Places | None) -> Array:
-        """Probabilities of scores in any order. places : of each, as `places` finds them."""
+    def of_segments(self, scores: Array, indices: MapIndices | None) -> Array:
+        """Predict scores in any order. indices : map index of each score, as returned by `map_indices`."""
         if self.path is None:
             return scores
-        if places is None:
+        if indices is None:
             return self._of_sample(cached_lookup_table(self.path).map.predict(scores))
-        return self._of_sample(cached_segmented_lookup(self.path).apply(scores, places))
+        return self._of_sample(cached_segmented_lookup(self.path).apply(scores, indices))
 
     def _of_sample(self, p: Array) -> Array:
         if self.sampling_rate == 1:

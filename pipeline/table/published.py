@@ -1,4 +1,4 @@
-"""A published table for readers: its versions, the status of each, and the run that made it.
+"""A published table for readers: its versions, their status, and the runs that made them.
 
 `pipeline.table.store` documents the files and how they are written.
 """
@@ -29,14 +29,14 @@ from pipeline.table.journal import CANDIDATE, UNREADABLE, Entry, Journal, taken_
 
 CURRENT = "CURRENT"
 
-Known = tuple[Sequence[str], Sequence[Entry]]
-"""Names of a table's versions, oldest first, and the entries of its journal: on an object store each is a request."""
+StoreState = tuple[Sequence[str], Sequence[Entry]]
+"""Names of a table's versions, oldest first, and the entries of its journal."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class PublishedTable:
-    """The versions of one table, to be read.
+    """Read access to the versions of a table.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class PublishedTable:
     Raises
     ------
     ConfigError
-        For a name that is not a plain one, or a path that cannot be opened.
+        The name has other characters than letters, digits, '.', '_' and '-'; the path cannot be opened.
     """
 
     def __init__(self, path: str, table: str) -> None:
@@ -64,33 +64,33 @@ class PublishedTable:
         self._versions = self.folder / "versions"
 
     def current_name(self) -> str | None:
-        """The name that CURRENT holds, or None before the first version.
+        """Return the name in CURRENT, or None before the first version.
 
         Raises
         ------
         InputRejectedError
-            CURRENT holds no name.
+            CURRENT has other content.
         """
         self.check_current()
-        data = _given(self.folder, CURRENT)
+        data = _read(self.folder, CURRENT)
         if data is None:
             return None
         name = data.decode("utf-8", "replace").strip()
         if not _NAME.fullmatch(name):
-            found = f"{data[:40]!r}" if data.strip() else "nothing"
+            content = f"{data[:40]!r}" if data.strip() else "nothing"
             raise InputRejectedError(
-                f"{self.root}/{CURRENT}: expected the name of a version, found {found}: "
+                f"{self.root}/{CURRENT}: expected the name of a version, found {content}: "
                 "point it to one with `logcal tables rollback`"
             )
         return name
 
     def check_current(self) -> None:
-        """Check that CURRENT is a file, if it is there.
+        """Check that CURRENT is a file, if it exists.
 
         Raises
         ------
         InputRejectedError
-            It is a folder, which no command replaces.
+            CURRENT is a folder, which no command replaces.
         """
         path = f"{self.root}/{CURRENT}"
         if self.local and self.filesystem.isdir(path):
@@ -100,19 +100,19 @@ class PublishedTable:
             )
 
     def readable_current(self) -> str | None:
-        """The name that CURRENT holds, or UNREADABLE; None before the first version."""
+        """Return the name in CURRENT, or UNREADABLE; None before the first version."""
         try:
             return self.current_name()
         except InputRejectedError:
             return UNREADABLE
 
     def current(self) -> Version | None:
-        """The current version, or None before the first.
+        """Return the current version, or None before the first one.
 
         Raises
         ------
         InputRejectedError
-            CURRENT names a version that is not there.
+            CURRENT names a version that does not exist.
         """
         name = self.current_name()
         if name is None:
@@ -126,7 +126,7 @@ class PublishedTable:
         return self._version(name, manifest)
 
     def names(self) -> list[str]:
-        """The names of all versions, oldest first."""
+        """Return the names of all versions, oldest first."""
         if self.local:
             names = [
                 name
@@ -134,26 +134,26 @@ class PublishedTable:
                 if self.filesystem.exists(f"{self._versions.root}/{name}/{MANIFEST}")
             ]
         else:
-            # One listing, not a question a version.
-            ends = [path.partition("/") for path in self._versions.files_below()]
-            names = [name for name, _, file in ends if file == MANIFEST]
+            # One listing instead of one request per version.
+            paths = [path.partition("/") for path in self._versions.files_below()]
+            names = [name for name, _, file in paths if file == MANIFEST]
         return [name for name in names if _NAME.fullmatch(name)]
 
     def version(self, name: str | None = None) -> Version:
-        """A version by its name, or the beginning of it that no other has; or the current one.
+        """Return a version. name : its name or a unique prefix of it; None: the current version.
 
         Raises
         ------
         InputRejectedError
-            It is not there, or its manifest cannot be read.
+            The version does not exist, or its manifest cannot be read.
         """
         if name is None:
-            found = self.current()
-            if found is None:
+            current = self.current()
+            if current is None:
                 raise InputRejectedError(
                     f"expected a published table '{self.table}', found none in {self.root}: run `logcal fit` first"
                 )
-            return found
+            return current
         manifest = self._manifest(name)
         if manifest is None:
             name = full_name(self.table, name, self.names())
@@ -165,7 +165,7 @@ class PublishedTable:
         return Version(name, self._versions.located(name), read_manifest(path, manifest))
 
     def version_to_watch(self, name: str | None = None) -> Version:
-        """`version`, for jobs that look at a table day by day: before its first fit they have nothing to do.
+        """Do `version` for jobs that watch a table day by day, which have nothing to do before its first fit.
 
         Raises
         ------
@@ -180,62 +180,62 @@ class PublishedTable:
         return self.version(name)
 
     def versions(self) -> list[Version]:
-        """All versions, oldest first."""
+        """Return all versions, oldest first."""
         return [self.version(name) for name in self.names()]
 
-    def known(self) -> Known:
-        """The names of all versions, oldest first, and the journal's entries."""
+    def state(self) -> StoreState:
+        """Read the names of all versions and the journal, on an object store in parallel."""
         lists: list[Callable[[], Any]] = [self.names, self.journal.entries]
-        names, entries = together(lambda listed: listed(), lists, remote=not self.local)
+        names, entries = together(lambda read: read(), lists, remote=not self.local)
         return names, entries
 
-    def find_run(self, run_id: str, there: Known | None = None) -> Version | None:
-        """The newest version that a run with this id made, or None. there : if known."""
-        names, entries = there or self.known()
+    def find_run(self, run_id: str, state: StoreState | None = None) -> Version | None:
+        """Return the newest version of a run, or None. state : the table's state, if it has been read."""
+        names, entries = state or self.state()
         made_by = {entry.version: entry.run_id for entry in entries if entry.run_id}
         for name in reversed(names):
-            # One that the journal does not know is of a run that was killed: its manifest says whose.
+            # A version without an entry was made by a killed run, which its manifest names.
             version = self.version(name) if made_by.get(name, run_id) == run_id else None
             if version is not None and version.manifest.get("run_id") == run_id:
                 return version
         return None
 
     def verify(self, version: Version) -> dict[str, bytes]:
-        """Compare a version's lookup table, and the segments beside it, with their checksums; return their contents.
+        """Compare a version's lookup table and segments with their checksums; return their contents by name.
 
         Raises
         ------
         InputRejectedError
-            They differ, or the file is gone.
+            A file differs or is missing.
         TemporaryError
-            The store does not give it now.
+            The store is unavailable.
         """
         contents = {}
         for name, facts in version.manifest["files"].items():
             if "/" in name:
                 continue
-            data = _given(self._versions / version.name, name)
-            found = "no file" if data is None else hashlib.sha256(data).hexdigest()
-            if data is None or found != facts["sha256"]:
+            data = _read(self._versions / version.name, name)
+            digest = "no file" if data is None else hashlib.sha256(data).hexdigest()
+            if data is None or digest != facts["sha256"]:
                 raise InputRejectedError(
-                    f"{version.folder}/{name}: expected the sha256 {facts['sha256']} of its manifest, found {found}: "
+                    f"{version.folder}/{name}: expected the sha256 {facts['sha256']} of its manifest, found {digest}: "
                     "the version is damaged; go back to another with `logcal tables rollback`"
                 )
             contents[name] = data
         return contents
 
     def _manifest(self, name: str) -> bytes | None:
-        return _given(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
+        return _read(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
 
-    def predecessor(self, entries: list[Entry], now: str | None) -> str | None:
-        """The version that a rollback would go back to, or None."""
+    def predecessor(self, entries: list[Entry], current: str | None) -> str | None:
+        """Return the version that a rollback would go back to, or None."""
         names = self.names()
-        way = [name for name in trail(entries, names, now) if name in names and name != now]
-        return way[-1] if way else None
+        earlier = [name for name in trail(entries, names, current) if name in names and name != current]
+        return earlier[-1] if earlier else None
 
 
-def _given(folder: Folder, name: str) -> bytes | None:
-    """Do `Folder.read`; errors of the store name the file."""
+def _read(folder: Folder, name: str) -> bytes | None:
+    """Do `Folder.read`; errors name the file."""
     try:
         return folder.read(name)
     except OSError as error:
@@ -249,7 +249,7 @@ SCORE_TABLE = "score_table"
 
 @dataclass(frozen=True)
 class Version:
-    """A version that is in the store. `folder` is a local path or a URL."""
+    """Version in the store. folder : local path or URL."""
 
     name: str
     folder: str
@@ -262,44 +262,44 @@ class Version:
 
     @property
     def refusals(self) -> list[dict[str, Any]]:
-        """Why it was not made current: `rule` and `message` each; empty if nothing spoke against it."""
+        """The unmet requirements, each with `rule` and `message`; empty if all were met."""
         return list(self.manifest.get("refused", ()))
 
     @property
     def candidate(self) -> bool:
-        """True if its run was not to make it live, or was refused."""
+        """True if it was saved as a candidate, on request or because it was refused."""
         return self.manifest.get("publish") == CANDIDATE
 
 
-def same_table(one: str, other: str) -> bool:
-    """Tell whether versions of these names have the same table: a name ends with its fingerprint's first digits."""
-    return one.partition("-")[2] == other.partition("-")[2]
+def same_table(name: str, other: str) -> bool:
+    """Return whether two versions have the same table: their names end with the first digits of its fingerprint."""
+    return name.partition("-")[2] == other.partition("-")[2]
 
 
 def segments_of(version: Version) -> tuple[str, ...]:
-    """The names of a version's segment columns; empty without segments."""
+    """Return the names of a version's segment columns; empty without segments."""
     return tuple((version.manifest.get("segments") or {}).get("columns", ()))
 
 
 def fitted_until(manifest: Mapping[str, Any]) -> str:
-    """Last day that a version's fit used, set aside or excluded: later days of its window had no labels yet."""
+    """Return the last day that a version's fit used, set aside or excluded; later days of its window had no labels."""
     window = manifest.get("window") or {}
     unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
-    known = (day for day in window.get("days", ()) if day.get("rows_usable", day["rows_used"]))
-    return max({day["day"] for day in known} - unlabelled, default=window.get("last", ""))
+    days = (day for day in window.get("days", ()) if day.get("rows_usable", day["rows_used"]))
+    return max({day["day"] for day in days} - unlabelled, default=window.get("last", ""))
 
 
 def days_fitted(manifest: Mapping[str, Any]) -> list[str]:
-    """The days of a version's window to whose rows it was fitted, in order; empty without a window."""
+    """Return the days that a version was fitted to, in order; empty without a window."""
     return [day["day"] for day in (manifest.get("window") or {}).get("days", ()) if day["rows_used"]]
 
 
 def strange_days(version: Version) -> list[str]:
-    """Days that a version's fit set aside, or used as drift, with the reasons."""
+    """Describe the days that a version's fit set aside or used as drift, with the reasons."""
     window = version.manifest.get("window") or {}
     return [
-        f"{day['day']} {said}: {'; '.join(day['reasons'])}"
-        for key, said in (("days_set_aside", "set aside"), ("days_of_drift", "used as drift"))
+        f"{day['day']} {treatment}: {'; '.join(day['reasons'])}"
+        for key, treatment in (("days_set_aside", "set aside"), ("days_of_drift", "used as drift"))
         for day in window.get(key, ())
     ]
 
@@ -310,19 +310,18 @@ def check_segment_types(version: Version, log: Log) -> None:
     Raises
     ------
     InputRejectedError
-        A column is of another kind, so that none of its values would be known.
+        A column has another type, so that none of its values would match.
     """
     fitted = version.manifest.get("log", {}).get("columns", {})
-    known = {name: fitted[name] for name in segments_of(version) if name in fitted}
-    if problems := segment_problems(known, log.types):
+    types = {name: fitted[name] for name in segments_of(version) if name in fitted}
+    if problems := segment_problems(types, log.types):
         raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
 
 
 class Status(Enum):
     """Status of a version.
 
-    UNFINISHED: it has never been current, though nothing speaks against it: its run was killed. REPLACED: others have
-    been made current since.
+    UNFINISHED: its run was killed before it became current. REPLACED: another version has become current since.
     """
 
     CURRENT = "current"
@@ -333,23 +332,21 @@ class Status(Enum):
     REPLACED = "replaced"
 
 
-def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> Status:
+def status_of(version: Version, entries: Sequence[Entry], current: str | None) -> Status:
     """Return the status of a version.
 
-    Parameters
-    ----------
-    entries : of the journal
-    now : what CURRENT holds
+    entries : entries of the journal
+    current : content of CURRENT
     """
-    if version.name == now:
+    if version.name == current:
         return Status.CURRENT
-    if was_current(entries, version.name, now):
-        return Status.TAKEN_BACK if taken_back(entries, version.name, now) else Status.REPLACED
+    if was_current(entries, version.name, current):
+        return Status.TAKEN_BACK if taken_back(entries, version.name, current) else Status.REPLACED
     if version.candidate:
         return Status.REFUSED if version.refusals else Status.CANDIDATE
-    # A version from before there was a journal, with a higher number than the current one, was taken back.
-    if "publish" not in version.manifest and now is not None:
-        return Status.TAKEN_BACK if version.name > now else Status.REPLACED
+    # A version that is older than the journal and newer than the current version was taken back.
+    if "publish" not in version.manifest and current is not None:
+        return Status.TAKEN_BACK if version.name > current else Status.REPLACED
     return Status.UNFINISHED
 
 
@@ -357,7 +354,7 @@ _PACKAGES = ("logcal", "dask", "numpy", "numba", "pyarrow", "scikit-learn", "sci
 
 
 def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
-    """A digest of what a job's result depends on: its files, by path, size and modification, and its settings.
+    """Compute a digest of all that a job's result depends on: its files (path, size, modification) and its settings.
 
     Parameters
     ----------
@@ -386,6 +383,6 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
 
 @functools.cache
 def software() -> dict[str, str]:
-    """Versions of what computed a result."""
+    """Return the versions of Python and of the packages that compute results."""
     versions = ((package, metadata.version(package)) for package in _PACKAGES)
     return {"python": platform.python_version(), **dict(versions)}

@@ -1,4 +1,4 @@
-"""Fits to segments: maps, one after the other, and why a segment has none of its own."""
+"""Results of fits to segments: concatenated maps, their sources, and the reasons for missing maps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pipeline.log.segment_values import Key
 
 MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES = "min_rows", "min_positives", "min_negatives"
 ONE_CLASS, ONE_SCORE, NO_BEND, NOT_SUITED = "one_class", "one_score", "no_bend", "not_suited"
-"""Why a segment has no map of its own; no_bend: none of its column differs from its adjusted parent's map by more than
-chance. not_suited: the calibrator refuses its scores."""
+"""Reasons why a segment has no map of its own. no_bend: no segment of the level differs from its adjusted parent's map
+beyond chance; not_suited: the calibrator refuses the segment's scores."""
 
 OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
-"""Rows that a segment's map was fitted to; moved: a parent's map, adjusted by two numbers of the segment's own."""
+"""Sources of a segment's map. moved: the parent's map, adjusted by a shift and a slope."""
 
 SOURCES = {
     OWN: "with their own map",
@@ -31,18 +31,19 @@ SOURCES = {
     GLOBAL: "with the map of all rows",
     IDENTITY: "with the score as it is",
 }
-"""The same in words, of several segments."""
+"""Descriptions of the sources, for several segments."""
 
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
 class SegmentRules:
-    """Rules for segments that are calibrated on their own.
+    """Rules that decide which segments have their own maps.
 
-    min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
-    partial_pooling : every segment adjusts its parent's map, and a segment with `min_positives` rows of either
-        label has a map of its own that is pooled with it; `min_rows` does not count then.
+    min_rows : smallest number of rows of a segment; not used with partial pooling
+    min_positives : smallest number of rows with label 1; with partial pooling, of rows with either label
+    partial_pooling : every segment adjusts its parent's map, and a segment that satisfies `min_positives` has its own
+        map, pooled with the adjusted one
     """
 
     min_rows: int = 1
@@ -50,16 +51,16 @@ class SegmentRules:
     partial_pooling: bool = False
 
     def reasons(self, rows: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]) -> list[str | None]:
-        """Why segments of so many rows are not fitted; None where they are."""
-        found = np.full(rows.size, None, object)
-        # Of several reasons the last that is written counts.
+        """Return the reason why each segment is not fitted, or None if it is."""
+        reasons = np.full(rows.size, None, object)
+        # Later assignments have priority.
         if self.partial_pooling:
-            found[rows - positives < self.min_positives] = MIN_NEGATIVES
-        found[positives < self.min_positives] = MIN_POSITIVES
-        found[(positives == 0) | (positives == rows)] = ONE_CLASS
+            reasons[rows - positives < self.min_positives] = MIN_NEGATIVES
+        reasons[positives < self.min_positives] = MIN_POSITIVES
+        reasons[(positives == 0) | (positives == rows)] = ONE_CLASS
         if not self.partial_pooling:
-            found[rows < self.min_rows] = MIN_ROWS
-        return found.tolist()
+            reasons[rows < self.min_rows] = MIN_ROWS
+        return reasons.tolist()
 
 
 class Adjustments(NamedTuple):
@@ -67,10 +68,10 @@ class Adjustments(NamedTuple):
 
     Attributes
     ----------
-    fitted_level : int32 array: the number of leading columns of the segment's key that the map belongs to
-    shift, slope : float64 arrays, finite, slope >= 0; 0 and 1 where the map is the segment's own, or is left as it is
+    fitted_level : int32 array: number of leading columns in the key of the segment that the map belongs to
+    shift, slope : float64 arrays, finite, slope >= 0; 0 and 1 if the map is the segment's own or is not adjusted
     low, high : float64 arrays, in (0, 1): clipping bounds of the map's p before the logit
-    of : places in `logcal.schema.LOGIT_FROM`: what is moved where it is not a map's p; None: maps' alone
+    kind : int8 array: indices into `logcal.schema.LOGIT_FROM`, the adjusted quantity; None: always the map's p
     """
 
     fitted_level: npt.NDArray[np.int32]
@@ -78,14 +79,14 @@ class Adjustments(NamedTuple):
     slope: Array
     low: Array
     high: Array
-    of: npt.NDArray[np.int8] | None = None
+    kind: npt.NDArray[np.int8] | None = None
 
 
 @dataclass
 class Maps:
-    """Maps, one after the other: the rows of the i-th are sizes[i], in `columns` as `CalibrationMap` names them.
+    """Concatenated maps: the i-th has sizes[i] rows, whose columns are those of `CalibrationMap`.
 
-    Where rows have intervals, two columns more: see `empty`.
+    If rows have intervals, there are two more columns: see `empty`.
     """
 
     sizes: list[int] = field(default_factory=list)
@@ -93,42 +94,45 @@ class Maps:
 
     @classmethod
     def empty(cls, sizes: list[int], interval: str = NONE) -> Maps:
-        """No maps yet; interval : of `calibrators.methods.intervals.KINDS`."""
+        """Return empty columns. interval : one of `calibrators.methods.intervals.KINDS`."""
         width = len(_COLUMNS) + (0 if interval == NONE else len(Interval._fields))
         return cls(sizes, [[] for _ in range(width)])
 
     def first(self) -> CalibrationMap | None:
-        """The first map, if there is one."""
+        """Return the first map; None if it is empty."""
         size = self.sizes[0]
         columns = [np.concatenate(column)[:size] for column in self.columns[: len(_COLUMNS)]] if size else []
         return CalibrationMap(*columns) if columns else None
 
-    def add(self, one: CalibrationMap | None, interval: Interval | None = None) -> None:
-        """Append a map, or none. interval : of its rows; where it is unknown, from 0 to 1."""
-        self.sizes.append(0 if one is None else len(one))
-        if one is None:
+    def add(self, new: CalibrationMap | None, interval: Interval | None = None) -> None:
+        """Append a map, or an empty one for None. interval : interval of its rows; None: from 0 to 1."""
+        self.sizes.append(0 if new is None else len(new))
+        if new is None:
             return
-        rows = [getattr(one, name) for name in _COLUMNS]
-        if len(self.columns) > len(rows):
-            rows += interval or (np.zeros(len(one)), np.ones(len(one)))
-        for column, values in zip(self.columns, rows, strict=True):
+        arrays = [getattr(new, name) for name in _COLUMNS]
+        if len(self.columns) > len(arrays):
+            arrays += interval or (np.zeros(len(new)), np.ones(len(new)))
+        for column, values in zip(self.columns, arrays, strict=True):
             column.append(values)
 
     def packed(self) -> Maps:
-        """With one array a column."""
+        """Return the maps with one array per column."""
         return Maps(self.sizes, [[column] for column in self.arrays()])
 
     def arrays(self) -> list[Array]:
-        """The columns."""
+        """Return each column as one array."""
         return [np.concatenate([np.empty(0), *column]) for column in self.columns]
 
 
 class Fitted(NamedTuple):
-    """Result of a task for some segments, by position.
+    """Result of a task that fits segments, in their order.
 
-    maps, reasons : a map or a reason each. monotone : whether every map is. repair : largest change it made.
-    lines : instead of a map, what a segment's log-odds are a line of: of, shift, slope; None where it has a map
-    refuted : maps that have no band, since their observations refute a truth that never decreases
+    maps : the maps of the segments
+    reasons : why a segment has no map; None if it has one
+    monotone : whether no map decreases
+    repair : largest change by the monotone repair
+    lines : a line of log-odds for a segment that has one instead of a map, else None
+    refuted : number of maps without a band, because their observations refute a non-decreasing true probability
     """
 
     maps: Maps
@@ -145,14 +149,16 @@ class LevelFit:
 
     Attributes
     ----------
-    level : number of columns in a key; 0: all rows.
-    rows, positives : of each segment: rows used, and those with label 1.
-    reasons : why a segment has no map, None where it has one.
-    maps : of all segments, in order; size 0 where there is none.
-    adjustments : of all segments, with partial pooling; None for level 0 and without it.
-    crossed : variances of the shifts and slopes that values of the last column have in all segments of the others
-    bent : how far own maps bend from adjusted ones, and where shifts and slopes are independent, if estimated
-    of : of each segment of all columns, its place at this level; None with partial pooling
+    level : number of columns in a key; 0: all rows
+    keys : the segments' keys
+    rows, positives : int64 arrays, shape (segments,): number of used rows, and of those with label 1
+    reasons : why a segment has no map; None if it has one
+    maps : the maps of all segments; size 0 if there is none
+    adjustments : adjustments of all segments; None for level 0 and without partial pooling
+    variances_across : variances of the shifts and slopes of the last column's values across all parents
+    bend_facts : estimates for the manifest: size of the bends of own maps from adjusted ones, and log-odds at which
+        shifts and slopes are independent
+    of : int32 array: index at this level of each segment of the last level; None with partial pooling
     """
 
     level: int
@@ -162,23 +168,25 @@ class LevelFit:
     reasons: list[str | None]
     maps: Maps
     adjustments: Adjustments | None = None
-    crossed: tuple[float, float] = (0.0, 0.0)
-    bent: dict[str, float] = field(default_factory=dict)
+    variances_across: tuple[float, float] = (0.0, 0.0)
+    bend_facts: dict[str, float] = field(default_factory=dict)
     of: npt.NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
 class SegmentedFit:
-    """Maps of all levels; of level 0 first.
+    """Maps of all levels.
 
     Attributes
     ----------
-    types : of the segment columns.
-    identity : whether level 0 is the score as it is, since all rows together are too few.
-    monotone : whether every map is. repair : largest change that was made to have them so.
-    variances : of each level, of the shifts and of the slopes of its segments; empty without partial pooling.
-    interval : that the rows of maps have, one of `calibrators.methods.intervals.KINDS`
-    refuted : maps that have none, see `Fitted`
+    levels : the fits of the levels, level 0 first
+    types : types of the segment columns
+    identity : whether level 0 is the unchanged score, because all rows together are too few for a map
+    monotone : whether no map decreases
+    repair : largest change by the monotone repair
+    variances : for each level the variances of its segments' shifts and slopes; empty without partial pooling
+    interval : kind of the intervals, one of `calibrators.methods.intervals.KINDS`
+    refuted : number of maps without a band, see `Fitted`
     """
 
     levels: tuple[LevelFit, ...]
@@ -191,11 +199,11 @@ class SegmentedFit:
     refuted: int = 0
 
     def origins(self) -> tuple[list[str], npt.NDArray[np.int32]]:
-        """Return the rows that the map of each segment of all columns was fitted to: the kind, and the level."""
+        """Return the source and the level of the map that each segment of the last level uses."""
         deepest = self.levels[-1]
         level = np.zeros(len(deepest.keys), np.int32)
         for fit in self.levels[1:]:
             assert fit.of is not None
             level[(np.array(fit.maps.sizes) > 0)[fit.of]] = fit.level
         kinds = {0: IDENTITY if self.identity else GLOBAL, deepest.level: OWN}
-        return [kinds.get(one, PARENT) for one in level.tolist()], level
+        return [kinds.get(i, PARENT) for i in level.tolist()], level

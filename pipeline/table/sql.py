@@ -1,4 +1,4 @@
-"""Published tables as SQL: queries that add the probability, with the table's path or the table written into them."""
+"""SQL queries that add the probabilities of a published table, which they read from its path or contain."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ from logcal.reading import SEGMENTS_FILE
 
 @dataclass(frozen=True)
 class Dialect:
-    """Spelling of the queries in an engine.
+    """SQL dialect of an engine.
 
     Attributes
     ----------
-    nan : of {x}, whether it is NaN; None where there is no NaN. double, text : names of types.
-    parquet : of {path}, the table; None where the engine reads no Parquet by path.
-    asof : whether it has as-of joins. quote : of names. suffix : of doubles. date : of a date's text.
-    end : ends a query with joins. backslash : whether it escapes in texts.
-    exp_fails : whether exp of a large number is an error instead of infinity, and of a small one instead of 0.
+    double, text : names of types
+    nan : format of the test whether {x} is NaN; None if the engine has no NaN
+    parquet : format of the table in a Parquet file at {path}; None if the engine cannot read one
+    asof : whether the engine has as-of joins
+    quote : quotation mark of names
+    suffix : suffix of doubles
+    date : format of a date
+    end : end of a query with joins
+    backslash : whether backslashes escape in texts
+    exp_fails : whether exp fails instead of returning infinity for large numbers and 0 for small ones
     """
 
     double: str
@@ -45,7 +50,7 @@ class Dialect:
 
 
 _DIALECTS = resources.files(__package__) / "templates" / "dialects.toml"
-DIALECTS = {name: Dialect(**own) for name, own in tomllib.loads(_DIALECTS.read_text("utf-8")).items()}
+DIALECTS = {name: Dialect(**facts) for name, facts in tomllib.loads(_DIALECTS.read_text("utf-8")).items()}
 
 _MAP = ("score_lo", "prob_lo", "slope", "anchor")
 
@@ -53,14 +58,16 @@ _MAP = ("score_lo", "prob_lo", "slope", "anchor")
 def query(
     table: LookupTable | SegmentedLookup, path: str, dialect: str, *, inline: bool, log: str, score: str
 ) -> str:
-    """A query that gives a log's rows with their probability.
+    """Write a query that returns a log's rows with their probabilities.
 
     Parameters
     ----------
-    table : the lookup table. path : its file, for engines that read Parquet.
+    table : the lookup table
+    path : its file, for engines that read Parquet
     dialect : one of DIALECTS
-    inline : write the table into the query, as one CASE expression that halves the table at each step
-    log, score : names of the log's table, or its path where the engine reads Parquet, and of its score column
+    inline : write the table into the query, as a CASE expression that bisects it
+    log : name of the log's table, or its path if the engine reads Parquet
+    score : name of the score column
 
     Raises
     ------
@@ -69,9 +76,9 @@ def query(
 
     Notes
     -----
-    Null and NaN have no probability. Beside `probability` the result has `calibration_score`, the score as a double
-    after the table's transform, with segments and a path `calibration_map`, which map was used, and where segments move
-    maps `calibration_mapped`, that map's probability, and the numbers by which it was moved.
+    Null and NaN have no probability. The result also has `calibration_score`, the score as a double after the table's
+    transform; with segments and a path, `calibration_map`, the key of the used map; and if segments adjust maps,
+    `calibration_mapped`, the map's probability, and the numbers of the adjustment.
     """
     if dialect not in DIALECTS:
         raise ConfigError(f"--dialect: expected one of {', '.join(DIALECTS)}, found {dialect!r}")
@@ -82,7 +89,7 @@ def query(
         log = _located(d, log)
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    # What it writes is no HTML.
+    # The output is SQL, not HTML, so nothing is escaped.
     environment = Environment(loader=PackageLoader("pipeline.table"), undefined=StrictUndefined)  # noqa: S701
     writers: dict[str, Callable[..., str]] = {"number": _number, "literal": _literal, "quoted": _quoted}
     environment.filters |= {name: partial(write, d) for name, write in writers.items()}
@@ -108,19 +115,20 @@ def _located(d: Dialect, path: str) -> str:
 
 
 def _maps(table: LookupTable | SegmentedLookup) -> dict[str, list[tuple[Key, list[tuple[float, ...]]]]]:
-    """The maps of segments, the deepest first, that of all rows last; and so the ends of their intervals."""
+    """Return the maps, and the ends of their intervals, by key: the longest keys first, all rows last."""
     if isinstance(table, LookupTable):
         columns, bounds = vars(table.map), {(): (0, len(table.map))}
     else:
         columns, bounds = table.maps, table.bounds
     zero = np.zeros(columns["slope"].size)
-    found = {"probability": [columns[name] for name in _MAP]}
+    results = {"probability": [columns[name] for name in _MAP]}
     if table.interval is not None:
         ends = zip(("prob_lower", "prob_upper"), table.interval, strict=True)
-        found |= {name: [columns["score_lo"], values, zero, zero] for name, values in ends}
-    rows = {name: list(zip(*(column.tolist() for column in own), strict=True)) for name, own in found.items()}
+        results |= {name: [columns["score_lo"], values, zero, zero] for name, values in ends}
+    rows = {name: list(zip(*map(np.ndarray.tolist, arrays), strict=True)) for name, arrays in results.items()}
     return {
-        name: [(key, own[slice(*bounds[key])]) for key in _in_order(bounds)] for name, own in rows.items()
+        name: [(key, of_maps[slice(*bounds[key])]) for key in _in_order(bounds)]
+        for name, of_maps in rows.items()
     }
 
 
@@ -129,19 +137,19 @@ def _in_order(keys: Iterable[Key]) -> list[Key]:
 
 
 def _adjusted(d: Dialect, table: SegmentedLookup) -> list[tuple[Key, str | None, list[str]]]:
-    """Moves of each segment's probability: the kind (of `schema.LOGIT_FROM`; None where it stays) and the numbers."""
-    found: list[tuple[Key, str | None, list[str]]] = []
+    """Return each segment's adjustment: its kind (of `schema.LOGIT_FROM`; None if there is none) and its numbers."""
+    adjustments: list[tuple[Key, str | None, list[str]]] = []
     for key in _in_order({*table.bounds, *table.entries} - {()}):
         entry = table.entry_of(key)
         if entry is None or table.adjustments is None:
-            found.append((key, None, []))
+            adjustments.append((key, None, []))
             continue
         numbers = [float(column[entry]) for column in table.adjustments[1:5]]
         kinds = table.adjustments.kind
         kind = schema.LOGIT_FROM[0 if kinds is None else int(kinds[entry])]
-        still = kind == "map" and numbers[:2] == [0.0, 1.0]
-        found.append((key, None if still else kind, [_number(d, number) for number in numbers]))
-    return found
+        unchanged = kind == "map" and numbers[:2] == [0.0, 1.0]
+        adjustments.append((key, None if unchanged else kind, [_number(d, number) for number in numbers]))
+    return adjustments
 
 
 def _number(d: Dialect, value: float) -> str:

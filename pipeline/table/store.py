@@ -1,15 +1,15 @@
-"""The store: published versions of lookup tables, and the pointer to the current one.
+"""Store: published versions of lookup tables, and the name of the current one.
 
     <store>/<table>/CURRENT                         the current version's name
-    <store>/<table>/journal.jsonl                   what was made current when; see `pipeline.table.journal`
+    <store>/<table>/journal.jsonl                   the changes of CURRENT; see `pipeline.table.journal`
     <store>/<table>/versions/<version>/lookup.parquet
     <store>/<table>/versions/<version>/manifest.json   files, rows, checksums, facts of the run
-    <store>/<table>/versions/<version>/score_table/    where it is kept
+    <store>/<table>/versions/<version>/score_table/    if it is kept
 
-A version is written whole under a name that readers ignore, its manifest last, then renamed. Then the journal announces
-it, and CURRENT is changed: the last step, and the only visible one. On object stores, which cannot rename, the manifest
-and CURRENT are single writes, and a version without a manifest does not exist. Only CURRENT is ever
-overwritten. All this happens under a lock (`pipeline.files.locks`); after any interruption, the same command continues.
+A version is written under a name that readers ignore, its manifest last, then renamed. Then an entry is added to the
+journal, and CURRENT is changed: only this last step is visible to readers. On object stores, which cannot rename, the
+manifest and CURRENT are single writes, and a version without a manifest does not exist. Only CURRENT is ever
+overwritten. All steps happen under a lock (`pipeline.files.locks`); after any interruption, the same command continues.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from pipeline.table.published import (
     LOOKUP,
     MANIFEST,
     SCORE_TABLE,
-    Known,
     PublishedTable,
     Status,
+    StoreState,
     Version,
     status_of,
 )
@@ -46,15 +46,15 @@ _STAGING = ".staging-"
 
 
 class TableStore(PublishedTable):
-    """The versions of one table, to be read and changed. Its parameters are those of `PublishedTable`."""
+    """Read and write access to the versions of a table. Parameters: see `PublishedTable`."""
 
     def check_writable(self) -> None:
-        """Check that a version could be published here.
+        """Check that a version can be published.
 
         Raises
         ------
         ConfigError
-            No permission, or something in the way.
+            No permission, or a file where a folder is needed.
         """
         if self.local:
             check_writable(Path(self.root), "store.path")
@@ -65,54 +65,54 @@ class TableStore(PublishedTable):
         write_lookup: Callable[[str], bytes],
         manifest: dict[str, Any],
         score_table: str | None = None,
-        beside: dict[str, bytes] | None = None,
+        extra_files: dict[str, bytes] | None = None,
         *,
         candidate: bool = False,
         refuse: Callable[[Version | None], list[dict[str, Any]]] | None = None,
     ) -> Version:
-        """Publish a new version and make it the current one, unless something speaks against that.
+        """Publish a new version and make it current, unless it is a candidate or is refused.
 
         Parameters
         ----------
         fingerprint : hex digest of the table's content; part of the version's name
-        write_lookup : from the version's name to the bytes of lookup.parquet
-        manifest : facts of the run; the version's name, time, files and checksums are added. With `refused` (rule and
-            message each) the version is saved as a candidate.
+        write_lookup : function from the version's name to the bytes of lookup.parquet
+        manifest : facts of the run; the version's name, time, files and checksums are added. If `refused` has entries
+            (each with rule and message), the version is saved as a candidate.
         score_table : folder of parts to keep with the version, or None
-        beside : more files of the version, by name
-        candidate : keep it as a candidate in any case
-        refuse : asked with the current version, when no other run can move CURRENT any more: what else is `refused`
+        extra_files : contents of other files of the version, by name
+        candidate : whether to save it as a candidate in any case
+        refuse : called with the current version under the lock; returns more entries of `refused`
 
         Raises
         ------
         NothingToDoError
-            The same run has been published meanwhile, by another process.
+            Another process has published the same run meanwhile.
         TemporaryError, ConfigError
-            The store cannot be written to now, or not at all. CURRENT has not moved.
+            The store cannot be written to now, or not at all. CURRENT is unchanged.
         """
         with self._storing(), self._staging() as local:
             written = {} if local is None else _keep(score_table, Folder(self.filesystem, str(local)))
             with self.locked() as lock:
-                there = self.known()
-                meanwhile = self._published(manifest.get("run_id"), there, lock)
-                if meanwhile is not None:
-                    return meanwhile
-                now = self.current()
-                before = None if now is None else now.name
-                refused = [*manifest.get("refused", ()), *(refuse(now) if refuse else ())]
+                names, entries = state = self.state()
+                existing = self._published(manifest.get("run_id"), state, lock)
+                if existing is not None:
+                    return existing
+                current = self.current()
+                previous = None if current is None else current.name
+                refused = [*manifest.get("refused", ()), *(refuse(current) if refuse else ())]
                 if local is None:
-                    self._remove_unfinished(there[0])
-                name = self._next_name(fingerprint, there[1])
-                place = self._versions / name if local is None else Folder(self.filesystem, str(local))
+                    self._remove_unfinished(names)
+                name = self._next_name(fingerprint, entries)
+                folder = self._versions / name if local is None else Folder(self.filesystem, str(local))
                 if local is None:
-                    written = _keep(score_table, place)
-                for path, data in {LOOKUP: write_lookup(name), **(beside or {})}.items():
-                    written[path] = place.write(path, data)
+                    written = _keep(score_table, folder)
+                for path, data in {LOOKUP: write_lookup(name), **(extra_files or {})}.items():
+                    written[path] = folder.write(path, data)
                 complete = {
                     "format_version": schema.FORMAT_VERSION,
                     "table": self.table,
                     "version": name,
-                    "previous_version": before,
+                    "previous_version": previous,
                     "created": datetime.now(UTC).isoformat(timespec="seconds"),
                     "fingerprint": fingerprint,
                     "publish": CANDIDATE if candidate or refused else "current",
@@ -121,50 +121,50 @@ class TableStore(PublishedTable):
                     "files": written,
                 }
                 lock.check()
-                place.write(
+                folder.write(
                     MANIFEST,
                     json.dumps(with_checksum(redacted(complete)), indent=2, allow_nan=False).encode(),
                 )
                 if local is not None:
                     self._versions.appear(local, name)
                 version = Version(name, self._versions.located(name), complete)
-                self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, lock)
+                self._enter(CANDIDATE if version.candidate else PUBLISH, version, previous, lock)
         return version
 
     def make_current(self, version: Version, event: str = PUBLISH) -> str | None:
-        """Make a version current that is there; return what CURRENT held.
+        """Make an existing version current; return the previous content of CURRENT.
 
         Raises
         ------
         InputRejectedError
-            It is damaged.
+            The version is damaged.
         NothingToDoError
-            It is current.
+            The version is current already.
         """
         self.verify(version)
         with self.locked() as lock:
-            now = self.readable_current()
-            if now == version.name:
+            previous = self.readable_current()
+            if previous == version.name:
                 raise NothingToDoError(f"version {version.name} of '{self.table}' is current: nothing to do")
-            self._enter(event, version, now, lock)
-        return now
+            self._enter(event, version, previous, lock)
+        return previous
 
     def enter_candidate(self, version: Version) -> None:
-        """Say in the journal that there is a candidate, if the run that made it was killed before it could."""
+        """Add a candidate to the journal, if the run that made it was killed before it could."""
         if any(entry.version == version.name for entry in self.journal.entries()):
             return
         with self.locked() as lock:
             self._enter(CANDIDATE, version, self.readable_current(), lock)
 
     def promote(self, name: str) -> tuple[str | None, Version]:
-        """Make a version current, such as a candidate; return what CURRENT held, and it. Errors: as `make_current`."""
+        """Make a version current, such as a candidate; return the previous content of CURRENT, and the version."""
         version = self.version(name)
         return self.make_current(version, PROMOTE), version
 
     def rollback(self, name: str | None = None) -> tuple[str | None, Version]:
-        """Point CURRENT to another version: the named one, or the one that was current before.
+        """Make another version current: the named one, or the one that was current before.
 
-        Where CURRENT holds nothing that can be read, to the one that it held.
+        If CURRENT cannot be read, the latter is the version that it named last.
 
         Returns
         -------
@@ -173,7 +173,7 @@ class TableStore(PublishedTable):
         Raises
         ------
         InputRejectedError
-            There is no such version, or its lookup table is not what its manifest says.
+            There is no such version, or its files differ from their checksums.
         """
         if name is not None:
             name = self.version(name).name
@@ -182,59 +182,59 @@ class TableStore(PublishedTable):
                 f"table '{self.table}' has no version in {self.root}: nothing to go back to"
             )
         with self.locked() as lock:
-            now = self.readable_current()
-            version = self.version(name or self._before(now))
+            previous = self.readable_current()
+            version = self.version(name or self._predecessor(previous))
             self.verify(version)
-            if now != version.name:
-                self._enter(ROLLBACK, version, now, lock)
-        return now, version
+            if previous != version.name:
+                self._enter(ROLLBACK, version, previous, lock)
+        return previous, version
 
     def prune(self, keep: int, needed: Callable[[], Set[str]] = set) -> list[str]:
         """Remove all versions but the newest ones, the current one, and the one that a rollback would go back to.
 
         Parameters
         ----------
-        keep : how many of the newest stay, >= 1
-        needed : asked when no other process can change the table: names of versions that stay, too
+        keep : number of the newest versions to keep, >= 1
+        needed : called under the lock; returns the names of further versions to keep
 
         Returns
         -------
-        the names of those that were removed, oldest first
+        names of the removed versions, oldest first
 
         Raises
         ------
         InputRejectedError
-            CURRENT holds no name, or that of a version that is not there.
+            CURRENT has no name, or names a version that does not exist.
         """
         with self.locked() as lock:
-            names, now, entries = self.names(), self.current(), self.journal.entries()
-            before = None if now is None else self.predecessor(entries, now.name)
-            stay = {*names[-keep:], before, None if now is None else now.name, *needed()}
-            gone = [name for name in names if name not in stay]
-            for name in gone:
+            names, version, entries = self.names(), self.current(), self.journal.entries()
+            current = None if version is None else version.name
+            previous = None if current is None else self.predecessor(entries, current)
+            retained = {*names[-keep:], previous, current, *needed()}
+            removed = [name for name in names if name not in retained]
+            for name in removed:
                 lock.check()
-                self.journal.add(PRUNE, name, None if now is None else now.name)
-                # Without a manifest there is no version, so nobody sees a part of one.
+                self.journal.add(PRUNE, name, current)
+                # The manifest is removed first: without it, readers do not see the version.
                 self._versions.remove(f"{name}/{MANIFEST}")
                 self._versions.remove(name)
             self._remove_unfinished(self.names())
-        return gone
+        return removed
 
-    def _before(self, now: str | None) -> str:
-        found = self.predecessor(self.journal.entries(), now)
-        if found is None and now in (None, UNREADABLE):
-            found = next(
-                (version.name for version in reversed(self.versions()) if not version.candidate), None
-            )
-        if found is None:
+    def _predecessor(self, current: str | None) -> str:
+        name = self.predecessor(self.journal.entries(), current)
+        if name is None and current in (None, UNREADABLE):
+            published = (version.name for version in reversed(self.versions()) if not version.candidate)
+            name = next(published, None)
+        if name is None:
             raise InputRejectedError(
-                f"table '{self.table}' has no version before {now or 'the first'}: nothing to go back to"
+                f"table '{self.table}' has no version before {current or 'the first'}: nothing to go back to"
             )
-        return found
+        return name
 
     @contextmanager
     def locked(self) -> Iterator[FolderLock]:
-        """Be the only one who changes this table; what killed processes left of CURRENT is removed.
+        """Lock the table against other writers, and remove unfinished files of killed processes.
 
         Raises
         ------
@@ -253,54 +253,54 @@ class TableStore(PublishedTable):
         except OSError as error:
             raise write_fault(error, f"the store at {self.root}", "nothing was published") from error
 
-    def _enter(self, event: str, version: Version, now: str | None, lock: FolderLock) -> None:
-        """Say it in the journal, then move CURRENT if that is what happened."""
+    def _enter(self, event: str, version: Version, previous: str | None, lock: FolderLock) -> None:
+        """Add an entry to the journal, then change CURRENT unless the entry is that of a candidate."""
         self.check_current()
         lock.check()
         notes = "; ".join(str(refusal["message"]) for refusal in version.refusals)
         run_id = version.manifest.get("run_id")
-        self.journal.add(event, version.name, now, run_id, notes if event == CANDIDATE else None)
+        self.journal.add(event, version.name, previous, run_id, notes if event == CANDIDATE else None)
         if event != CANDIDATE:
             self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
-    def _published(self, run_id: str | None, there: Known, lock: FolderLock) -> Version | None:
-        """Version that another process made of the same run meanwhile, live now; None if there is none."""
-        found = None if run_id is None else self.find_run(run_id, there)
-        if found is None:
+    def _published(self, run_id: str | None, state: StoreState, lock: FolderLock) -> Version | None:
+        """Make the version that another process made of the same run current; return it, or None if there is none."""
+        version = None if run_id is None else self.find_run(run_id, state)
+        if version is None:
             return None
-        now = self.current_name()
-        # Others its run, run again, makes live.
-        if status_of(found, there[1], now) not in (Status.UNFINISHED, Status.REPLACED):
+        current = self.current_name()
+        # An unfinished or replaced version becomes current when its run is repeated.
+        if status_of(version, state[1], current) not in (Status.UNFINISHED, Status.REPLACED):
             raise NothingToDoError(
-                f"another process published the same log and configuration as version {found.name} meanwhile: "
+                f"another process published the same log and configuration as version {version.name} meanwhile: "
                 "nothing to do"
             )
-        self._enter(PUBLISH, found, now, lock)
-        return found
+        self._enter(PUBLISH, version, current, lock)
+        return version
 
     def _staging(self) -> AbstractContextManager[Path | None]:
-        """A local folder for a version that is being written; what killed runs left is removed."""
+        """Make a local folder for a new version, and remove those of killed runs; None on an object store."""
         self._versions.make()
         return staging(Path(self._versions.root), _STAGING) if self.local else nullcontext()
 
-    def _remove_unfinished(self, there: Collection[str]) -> None:
-        """Remove what killed runs left; of a mounted store what pruning left: others may be writing a version."""
+    def _remove_unfinished(self, names: Collection[str]) -> None:
+        """Remove folders without a manifest, except staging folders, to which other processes may be writing."""
         for name in self._versions.names():
-            if name not in there and not (self.local and name.startswith(".")):
+            if name not in names and not (self.local and name.startswith(".")):
                 self._versions.remove(name)
 
     def _next_name(self, fingerprint: str, entries: Sequence[Entry]) -> str:
-        """The next number and the content's digest: unique, in order, and equal content is seen at a glance."""
-        # Numbers of versions that were pruned are not given again.
+        """Return the name of a new version: the next number, and the first digits of the content's digest."""
+        # Numbers of pruned versions are not used again.
         names = [*self._versions.names(), *(entry.version for entry in entries)]
         numbers = [re.match(r"(\d+)-", name) for name in names]
         newest = max((int(match[1]) for match in numbers if match), default=0)
         return f"{newest + 1:06d}-{fingerprint[:12]}"
 
 
-def _keep(score_table: str | None, place: Folder) -> dict[str, Any]:
+def _keep(score_table: str | None, folder: Folder) -> dict[str, Any]:
     if score_table is None:
         return {}
     source = Folder.at(score_table)
     parts = [(f"{SCORE_TABLE}/{name}", name) for name in source.matching("*.parquet")]
-    return {new: place.copy(source, name, new) for new, name in parts}
+    return {new: folder.copy(source, name, new) for new, name in parts}
