@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from benchmarks.reproduction import data as sets
 from benchmarks.reproduction.classifiers import Classifier, Scores
 from benchmarks.reproduction.data import Data
-from pipeline.files.folders import beside
+from pipeline.files.folders import temporary_sibling
 from pipeline.generate.folds import text_key
 
 FORMAT = 7
@@ -209,7 +209,7 @@ def run_task(task: Task, data: str, results: str) -> None:
         rows = list(EXPERIMENTS[task.experiment][1](task, Path(data)))
     table = pa.Table.from_pylist(rows, SCHEMA).replace_schema_metadata({_KEY: task.key})
     target = Path(results) / task.path
-    with beside(target) as partial:
+    with temporary_sibling(target) as partial:
         pq.write_table(table, partial, compression="zstd")
         partial.replace(target)
 

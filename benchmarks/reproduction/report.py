@@ -25,7 +25,7 @@ from benchmarks.reproduction.tables import (
     rank_tables,
     value_tables,
 )
-from pipeline.files.folders import beside
+from pipeline.files.folders import temporary_sibling
 
 REPORT = "reproduction.md"
 RESULTS, CELLS = "results.parquet", "tables.parquet"
@@ -69,7 +69,7 @@ def _writer(content: bytes) -> Callable[[Path], Any]:
 
 
 def _write(target: Path, write: Callable[[Path], Any]) -> None:
-    with beside(target) as partial:
+    with temporary_sibling(target) as partial:
         write(partial)
         partial.replace(target)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.files.folders import beside
+from pipeline.files.folders import temporary_sibling
 
 METHODS = ("platt", "histogram", "isotonic", "abb", "bbq", "enir", "sbb", "auto")
 REPEATS = 5
@@ -73,7 +73,7 @@ def _time(method: str, n: int, seed: int, folder: str) -> None:
     predicted = np.min(predictions[1:], axis=0)[1].item()
     found = {"method": method, "n": n, "fit": processor, "elapsed": elapsed, "predict": predicted}
     target = _path(Path(folder), method, n)
-    with beside(target) as partial:
+    with temporary_sibling(target) as partial:
         partial.write_text(json.dumps(found))
         partial.replace(target)
 

@@ -1,1 +1,1 @@
-"""Files and folders, whatever is in them: locks, scratch space, outputs that appear whole. Knows nothing of logs."""
+"""Files and folders: locks, scratch space, outputs that appear atomically. Nothing here depends on their content."""

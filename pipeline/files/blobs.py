@@ -1,7 +1,7 @@
-"""Files that tasks leave each other: written once, whole, then read by ranges; on a mounted file system or in a store.
+"""Spill files between tasks: written once, atomically, then read by ranges; on a mounted file system or in a store.
 
-A run can make them again, so they are not synced. A store's fault becomes the user's error here, with the file's URL:
-repeating the task would not help, since fsspec's clients repeat requests.
+They are not synced, since a run can write them again. A store's error is raised as an error for the user, with the
+file's URL: repeating the task would not help, since fsspec's clients repeat requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from logcal.errors import TemporaryError
 from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
-from pipeline.files.folders import beside, is_url
+from pipeline.files.folders import is_url, temporary_sibling
 from pipeline.files.requests import together
 
 _DIGEST = hashlib.sha256
@@ -30,29 +30,29 @@ R = TypeVar("R")
 
 
 def write_blob(path: str, parts: Iterable[memoryview]) -> None:
-    """Write a file that appears whole; a repeated task writes the same file again.
+    """Write a file atomically; a repeated task writes the same file again.
 
-    parts : each is done with when the next one is asked for
+    parts : content in order; a part may be reused once the next one is requested
     """
     with writing(path) as file:
-        raw = getattr(file, "raw", file)  # parts are large: a buffer would cut them
+        raw = getattr(file, "raw", file)  # parts are large: a buffer would split them
         for part in parts:
-            rest = part.cast("B") if part.nbytes else part
-            while rest.nbytes:
-                rest = rest[raw.write(rest) :]
+            unwritten = part.cast("B") if part.nbytes else part
+            while unwritten.nbytes:
+                unwritten = unwritten[raw.write(unwritten) :]
 
 
 @contextmanager
 def writing(path: str) -> Iterator[BinaryIO]:
-    """Open a file that appears whole when the block ends without an error; one of a store is memory until then."""
+    """Open a file that appears when the block ends without an error; a store's file is in memory until then."""
     if is_url(path):
         content = io.BytesIO()
         yield content
         filesystem, key = open_filesystem(path)
-        with _asking(path):
+        with _store_errors(path):
             filesystem.pipe_file(key, content.getvalue())
         return
-    with beside(Path(path)) as temporary:
+    with temporary_sibling(Path(path)) as temporary:
         with temporary.open("wb") as file:
             yield file
         temporary.replace(path)
@@ -64,21 +64,21 @@ def reading(path: str) -> Iterator[Any]:
     if not is_url(path):
         yield path
         return
-    with _asking(path):
+    with _store_errors(path):
         filesystem, key = open_filesystem(path)
         with filesystem.open(key, "rb", cache_type="readahead") as file:
             yield file
 
 
 def read_blob(path: str) -> bytes | None:
-    """All of a file, or None where there is none, also because what would be its folder is a file."""
+    """Return a file's content, or None if there is no file, also if its folder's path is a file."""
     if not is_url(path):
         try:
             return Path(path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
     filesystem, key = open_filesystem(path)
-    with _asking(path):
+    with _store_errors(path):
         try:
             data: bytes = filesystem.cat_file(key)
         except FileNotFoundError:
@@ -87,11 +87,11 @@ def read_blob(path: str) -> bytes | None:
 
 
 class Blob:
-    """An open file.
+    """Open spill file.
 
-    Not mapped into memory: the pages of all runs together would count as the process's.
+    It is not mapped into memory: the pages of all runs would count as memory of the process.
 
-    ahead : of a file in a store, ranges that are there already, by where they start
+    ahead : ranges of a store's file that were fetched before, by start
     """
 
     def __init__(self, path: str, ahead: dict[int, bytes] | None = None) -> None:
@@ -107,7 +107,7 @@ class Blob:
             self._file.close()
 
     def read(self, start: int, view: memoryview) -> None:
-        """Fill memory with the bytes from `start` on."""
+        """Fill `view` with the bytes from `start` on."""
         if self._file is None:
             self._fetch(start, view)
             return
@@ -118,45 +118,46 @@ class Blob:
             view, start = view[count:], start + count
 
     def _fetch(self, start: int, view: memoryview) -> None:
-        found = self._ahead.get(start)
-        if found is None or len(found) != len(view):
-            found = fetch([(self.path, start, start + len(view))])[self.path][start]
-        if len(found) != len(view):
+        data = self._ahead.get(start)
+        if data is None or len(data) != len(view):
+            data = fetch([(self.path, start, start + len(view))])[self.path][start]
+        if len(data) != len(view):
             raise TemporaryError(
-                f"{self.path}: expected {start + len(view):,} bytes, found {start + len(found):,}: run again"
+                f"{self.path}: expected {start + len(view):,} bytes, found {start + len(data):,}: run again"
             )
-        view[:] = found
+        view[:] = data
 
 
 def fetch(ranges: Sequence[tuple[str, int, int]]) -> dict[str, dict[int, bytes]]:
-    """Read ranges (path, start, stop) of files in one store together; by path and start."""
-    held: dict[str, dict[int, bytes]] = {}
+    """Read ranges (path, start, stop) of files in one store concurrently; return the bytes by path and start."""
+    by_path: dict[str, dict[int, bytes]] = {}
     if not ranges:
-        return held
+        return by_path
     filesystem, _ = open_filesystem(ranges[0][0])
     keys = [filesystem._strip_protocol(path) for path, *_ in ranges]
-    with _asking(ranges[0][0]):
+    with _store_errors(ranges[0][0]):
         starts, stops = [start for _, start, _ in ranges], [stop for *_, stop in ranges]
-        # Some versions of fsspec give errors back whatever they are asked to do with them.
-        found = filesystem.cat_ranges(keys, starts, stops, on_error="return")
-        for data in found:
+        # Some versions of fsspec return errors whatever `on_error` says.
+        contents = filesystem.cat_ranges(keys, starts, stops, on_error="return")
+        for data in contents:
             if isinstance(data, BaseException):
                 raise data
-    for (path, start, _), data in zip(ranges, found, strict=True):
-        held.setdefault(path, {})[start] = data
-    return held
+    for (path, start, _), data in zip(ranges, contents, strict=True):
+        by_path.setdefault(path, {})[start] = data
+    return by_path
 
 
 def each(function: Callable[[T], R], items: Sequence[T], path: str) -> list[R]:
-    """The results of a function that reads files like the one at `path`: of a store, several at a time."""
+    """Return a function's results for items; concurrently if it reads files of a store, as `path` tells."""
     return list(together(function, items, remote=is_url(path)))
 
 
 @dataclass(frozen=True)
 class Receipts:
-    """Folder of the tasks' results; they are unpickled, so nobody else may write them.
+    """Folder of the tasks' results. They are unpickled, so only this user may write them.
 
-    folder : on a mounted file system it is this user's alone. key : elsewhere they are signed
+    folder : path or URL; on a mounted file system only this user has access
+    key : key of the signatures in an object store; None on a mounted file system
     """
 
     folder: str
@@ -168,27 +169,27 @@ class Receipts:
         if data is None or self.key is None:
             return data
         size = _DIGEST().digest_size
-        mark, content = data[:size], data[size:]
-        return content if hmac.compare_digest(mark, self._mark(self.key, name, content)) else None
+        signature, content = data[:size], data[size:]
+        return content if hmac.compare_digest(signature, self._sign(self.key, name, content)) else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Leave something under a name."""
-        mark = b"" if self.key is None else self._mark(self.key, name, content)
-        write_blob(f"{self.folder}/{name}", [memoryview(mark), memoryview(content)])
+        """Write a result under a name."""
+        signature = b"" if self.key is None else self._sign(self.key, name, content)
+        write_blob(f"{self.folder}/{name}", [memoryview(signature), memoryview(content)])
 
     @staticmethod
-    def _mark(key: bytes, name: str, content: bytes) -> bytes:
+    def _sign(key: bytes, name: str, content: bytes) -> bytes:
         return hmac.digest(key, name.encode() + b"\0" + content, _DIGEST)
 
 
 def receipts_in(folder: str) -> Receipts:
-    """For the receipts of one graph."""
+    """Return the receipts of one graph, with a new key if they need signatures."""
     return Receipts(folder, secrets.token_bytes(32) if is_url(folder) else None)
 
 
 @contextmanager
-def _asking(path: str) -> Iterator[None]:
-    """While a store is asked: what it says becomes an error for the user."""
+def _store_errors(path: str) -> Iterator[None]:
+    """Raise a store's errors as errors for the user."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,9 +1,9 @@
-"""A folder on a mounted file system or an object store: the one place where files appear whole and are synced.
+"""Folders on a mounted file system or in an object store: all atomic writes and all syncs are made here.
 
-A local file is written under a temporary name (`beside`), synced if it must outlive a power cut, and renamed; or
-linked, if no file of the name may exist. Other files are appended to, or made where no reader looks yet. An object is
-put as a whole. Only `write_synced`, `_append`, `_rename` and `_put` change what others see of a store: tests kill a
-process before, within and after each of them.
+A local file is written under a temporary name (`temporary_sibling`), synced if it must survive a power cut, and then
+renamed; or linked, if no file of that name may exist. Other files are appended to, or created where no reader looks
+yet. An object is put as a whole. Only `write_synced`, `_append`, `_rename` and `_put` change what others see of a
+store: tests kill a process before, within and after each of them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from logcal.storage import open_filesystem, parse_checked
 
 _TEMPORARY = ".tmp"
 ABANDONED = 3600.0
-"""Seconds after which nobody is taken to write a temporary file any more."""
+"""Age in seconds from which a temporary file counts as abandoned by its writer."""
 _BLOCK = 1 << 20
 _SYNC_THREADS = 4
 
 
 class Folder:
-    """A folder, which need not exist.
+    """Folder, which need not exist.
 
     Parameters
     ----------
-    filesystem : of fsspec
-    root : its path there
+    filesystem : fsspec file system
+    root : path in the file system
 
     Attributes
     ----------
-    local : whether it is on a mounted file system
+    local : whether the file system is mounted
     """
 
     def __init__(self, filesystem: Any, root: str) -> None:
@@ -55,9 +55,9 @@ class Folder:
 
     @classmethod
     def at(cls, path: str | Path, setting: str = "") -> Folder:
-        """The folder at a local path or a URL.
+        """Return the folder at a local path or a URL.
 
-        setting : that holds it, for messages
+        setting : name of the setting that holds the path, for messages
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Folder:
         return Folder(self.filesystem, f"{self.root}/{name}")
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file, or None where there is none."""
+        """Return a file's content, or None if it does not exist."""
         try:
             data: bytes = self.filesystem.cat_file(f"{self.root}/{name}")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -84,12 +84,12 @@ class Folder:
         return data
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """An object in a file, or None where there is no file.
+        """Read a file with one JSON object; return None if it does not exist.
 
         Raises
         ------
         InputRejectedError
-            It is damaged, or holds something else.
+            The file is damaged, or holds something else.
         """
         data = self.read(name)
         if data is None:
@@ -108,41 +108,41 @@ class Folder:
         return content
 
     def names(self) -> list[str]:
-        """The names of what is in it, sorted; empty where it does not exist."""
+        """List the names of the folder's entries, sorted; empty if the folder does not exist."""
         self.filesystem.invalidate_cache(self.root)
         try:
-            found = self.filesystem.ls(self.root, detail=False)
+            paths = self.filesystem.ls(self.root, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = {path.rstrip("/").rpartition("/")[2] for path in found if path.rstrip("/") != self.root}
+        names = {path.rstrip("/").rpartition("/")[2] for path in paths if path.rstrip("/") != self.root}
         return sorted(names)
 
     def files_below(self) -> list[str]:
-        """The paths of all files below it, relative to it, sorted."""
+        """List the relative paths of all files in the folder and its subfolders, sorted."""
         self.filesystem.invalidate_cache(self.root)
         start = len(self.root) + 1
         return sorted(path[start:] for path in self.filesystem.find(self.root))
 
     def matching(self, *patterns: str) -> list[str]:
-        """The names of what is in it and matches one of some patterns of the shell, sorted."""
-        return [name for name in self.names() if any(fnmatch.fnmatchcase(name, one) for one in patterns)]
+        """List the names of the entries that match any of these shell patterns, sorted."""
+        return [name for name in self.names() if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file in it, by name."""
+        """Return the size in bytes of each file in the folder, by name."""
         if self.local:
             with os.scandir(self.root) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
         self.filesystem.invalidate_cache(self.root)
-        found = self.filesystem.ls(self.root, detail=True)
-        return {one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"}
+        infos = self.filesystem.ls(self.root, detail=True)
+        return {info["name"].rpartition("/")[2]: info["size"] for info in infos if info["type"] == "file"}
 
     def make(self) -> None:
-        """Make it, if it is local: object stores have no folders."""
+        """Create the folder if it is local: object stores have no folders."""
         if self.local:
             Path(self.root).mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> dict[str, Any]:
-        """Write a new file, which nobody looks for yet; return its size and SHA-256."""
+        """Write a new file that no reader looks for yet; return its size and SHA-256."""
         if self.local:
             write_synced(Path(self.root, name), data)
         else:
@@ -150,13 +150,13 @@ class Folder:
         return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
-        """Copy a file of another folder to a new one, which nobody looks for yet; return its size and SHA-256.
+        """Copy a file of another folder to a new file that no reader looks for yet; return its size and SHA-256.
 
-        new : its name here, if it is another
+        new : name of the copy, if it differs
         """
         target = f"{self.root}/{new or name}"
         if not self.local:
-            # Whole, since stores have no other way to write one.
+            # Object stores only take whole objects.
             data = source.filesystem.cat_file(f"{source.root}/{name}")
             return self.write(new or name, data)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class Folder:
             return {"bytes": writer.tell(), "sha256": digest.hexdigest()}
 
     def link(self, source: Folder, name: str, new: str) -> None:
-        """The same file under a second name; a copy where there are no links. May run again."""
+        """Give a file a second name by a hard link, or copy it if there are no links. Repeating it is harmless."""
         if not (self.local and source.local):
             self.copy(source, name, new)
             return
@@ -182,7 +182,7 @@ class Folder:
             shutil.copyfile(f"{source.root}/{name}", target)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file, or write it anew: readers see the old content or the new, whole."""
+        """Write or replace a file atomically: readers see the old content or the new."""
         if self.local:
             path = Path(self.root, name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,14 +191,14 @@ class Folder:
             _put(self.filesystem, f"{self.root}/{name}", data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a new file; return whether this call wrote it. Readers see the whole file or none.
+        """Write a file atomically unless it exists; return whether this call wrote it.
 
-        On an object store it is a conditional PUT.
+        On an object store this is a conditional PUT.
 
         Raises
         ------
         ConfigError
-            The store does not know it.
+            The store does not support it.
         """
         if self.local:
             return _create(Path(self.root, name), data)
@@ -215,17 +215,17 @@ class Folder:
         return True
 
     def append(self, name: str, line: bytes) -> None:
-        """Add a line to a local file. One that a crash left unfinished before it stays, as a line of its own."""
+        """Append a line to a local file. If a crash left an incomplete last line, the new line starts after it."""
         _append(Path(self.root, name), line)
 
     def appear(self, staging: Path, name: str) -> None:
-        """Give a local folder, which is complete, its name here, as one step."""
+        """Rename a complete local folder into this folder atomically."""
         for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
             sync_folder(folder)
         _rename(staging, Path(self.root, name))
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder, if it is there; of a version on an object store the manifest goes first."""
+        """Remove a file or a folder if it exists; of a version on an object store the manifest is removed first."""
         path = f"{self.root}/{name}"
         try:
             if not self.local:
@@ -238,27 +238,27 @@ class Folder:
             return
 
     def tidy(self) -> None:
-        """Remove what killed processes left of files that they were replacing; for those who alone may write them."""
+        """Remove temporary files of killed processes; only for a caller that has the exclusive right to write."""
         if self.local:
-            for left in Path(self.root).glob(f"*{_TEMPORARY}"):
-                left.unlink(missing_ok=True)
+            for path in Path(self.root).glob(f"*{_TEMPORARY}"):
+                path.unlink(missing_ok=True)
 
     def sync(self, names: Iterable[str] = ()) -> None:
-        """Have its names on the disk, and the content of some of its files."""
+        """Sync the folder's entries, and the content of the named files, to the disk."""
         if self.local:
             for name in names:
                 sync_file(Path(self.root, name))
             sync_folder(Path(self.root))
 
     def located(self, name: str) -> str:
-        """A path as those understand it who do not have this file system."""
+        """Return the path or URL of an entry, for code that does not have this file system object."""
         path = f"{self.root}/{name}"
         return path if self.local else str(self.filesystem.unstrip_protocol(path))
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, if it is there, while tasks that outlive their run may still write to it."""
-    # Under another name it gets no new files while it is being emptied.
+    """Remove a folder if it exists, although tasks that outlive their run may still write to it."""
+    # After the rename it gets no new files while it is being emptied.
     removed = folder.with_name(f"{folder.name}-removed")
     try:
         folder.rename(removed)
@@ -268,19 +268,19 @@ def remove(folder: Path) -> None:
 
 
 def is_url(path: str | Path) -> bool:
-    """Tell whether a path is of an object store, or of something else that is no mounted file system."""
+    """Tell whether a path is a URL of an object store, or of anything else that is not a mounted file system."""
     return "://" in str(path) and not str(path).startswith("file://")
 
 
 def temporary_name(name: str) -> str:
-    """The name of what a file of this name is written to, in its folder, before it appears."""
-    # With all of a long name it could be too long.
+    """Return a new name for a temporary file that will be renamed to `name`."""
+    # A long name is cut: with the suffix it could exceed the file system's limit.
     return f".{name[:100]}.{uuid.uuid4().hex}{_TEMPORARY}"
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A name beside a file that is to appear; what is left under it is removed."""
+def temporary_sibling(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder as `path`; a file that remains there is removed."""
     temporary = path.with_name(temporary_name(path.name))
     try:
         yield temporary
@@ -289,20 +289,20 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file of a mounted file system, whatever was there: readers see the old one or the new one.
+    """Write or replace a file of a mounted file system atomically: readers see the old file or the new one.
 
-    It removes what killed processes left unfinished in the folder an hour ago or earlier.
+    After a replacement, abandoned temporary files in the folder are removed.
 
     Raises
     ------
     OSError
-        Nothing has changed.
+        The file could not be written. Nothing has changed.
     """
-    there = path.exists()
-    with beside(path) as temporary:
+    existed = path.exists()
+    with temporary_sibling(path) as temporary:
         write_synced(temporary, data)
         _rename(temporary, path)
-    if there:  # files of names of their own, such as records, may be many
+    if existed:  # a folder of files with unique names, such as records, may be large
         remove_abandoned(path.parent)
 
 
@@ -311,22 +311,22 @@ _ABANDONED = re.compile(rf"{re.escape(NEW)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{32}}\.tm
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
+    """Remove the temporary files and new folders that killed processes left in a folder.
 
-    Only what is an hour old is removed, since nothing tells whether its writer is alive.
+    Only those at least an hour old are removed, since nothing tells whether their writer is alive.
     """
     with suppress(OSError):
         for path in [path for path in folder.iterdir() if _ABANDONED.fullmatch(path.name)]:
             with suppress(OSError):
                 if time.time() - path.lstat().st_mtime > ABANDONED:
-                    # Nothing is ever in such a folder.
+                    # A new folder is empty until it is renamed.
                     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def free_for(folder: Path, marker: str) -> bool:
-    """Tell whether a path of a mounted file system may become, or is, a folder that a job marks as its own by a file.
+    """Tell whether a job may use a path of a mounted file system as its folder, which it identifies by a marker file.
 
-    It is new or empty, or has the marker, or no more than what a killed run was writing of it.
+    It may if the folder is new or empty, has the marker, or holds only temporary files of the marker.
     """
     if not folder.exists() or (folder / marker).exists():
         return True
@@ -335,7 +335,7 @@ def free_for(folder: Path, marker: str) -> bool:
 
 def _create(path: Path, data: bytes) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with beside(path) as temporary:
+    with temporary_sibling(path) as temporary:
         write_synced(temporary, data)
         try:
             os.link(temporary, path)
@@ -346,7 +346,7 @@ def _create(path: Path, data: bytes) -> bool:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a local file, and have its content on the disk."""
+    """Write a local file and sync its content to the disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -373,13 +373,13 @@ def _put(filesystem: Any, path: str, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk, where its file system can."""
-    with suppress(OSError):  # some network file systems do not know it
+    """Sync the entries of a folder to the disk, if its file system can."""
+    with suppress(OSError):  # some network file systems do not support it
         sync_file(path)
 
 
 def begin_sync(file: BinaryIO) -> None:
-    """Let what was written to a local file go to the disk from now on, so that `sync_file` finds little to wait for."""
+    """Start writing a local file's content to the disk, so that `sync_file` waits for less."""
     file.flush()
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
@@ -387,9 +387,9 @@ def begin_sync(file: BinaryIO) -> None:
 
 
 def sync_files(paths: Sequence[str], *, missing_ok: bool = False) -> None:
-    """Have the content of files on the disk; several at a time, since each waits for it.
+    """Sync the content of files to the disk, on threads, since each call waits for the disk.
 
-    missing_ok : whether some may be gone
+    missing_ok : whether files may be missing
     """
 
     def sync(path: str) -> None:
@@ -401,7 +401,7 @@ def sync_files(paths: Sequence[str], *, missing_ok: bool = False) -> None:
 
 
 def sync_file(path: str | Path) -> None:
-    """Have a file's content on the disk."""
+    """Sync a file's content to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -412,19 +412,19 @@ def sync_file(path: str | Path) -> None:
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
-"""Errors of systems, file systems and containers that have no exchange."""
+"""Error numbers of systems, file systems and containers that cannot exchange names."""
 
 
 def exchange(new: Path, old: Path) -> None:
-    """Give two folders of one file system each other's names.
+    """Exchange the names of two folders of one file system.
 
-    At once where the system can (Linux, on most file systems). Otherwise by renames, between which there is, for a
-    moment, nothing under the name `old`.
+    This is atomic if the system can (Linux, on most file systems). Otherwise the folders are renamed one after the
+    other, and for a moment no folder has the name `old`.
 
     Raises
     ------
     OSError
-        Neither has another name than before.
+        The exchange failed. Both folders have their names of before.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old))
@@ -444,41 +444,43 @@ def exchange(new: Path, old: Path) -> None:
 
 
 def check_writable(path: Path, setting: str) -> Path:
-    """The nearest folder at or above `path` that exists, if it can be written to.
+    """Return the nearest existing folder at or above `path`, if it can be written to.
+
+    setting : name of the setting that holds the path, for messages
 
     Raises
     ------
     ConfigError
-        There is no permission, or a file is in the way. `setting` is what the message names.
+        There is no permission, or a file is in the way.
     """
     probe = path
-    # Of what is below a folder that may not be entered `Path.exists` raises.
+    # `Path.exists` raises below a folder that may not be entered.
     while not os.path.exists(probe):  # noqa: PTH110
         probe = probe.parent
     if not probe.is_dir():
-        found = f"the file {probe}" if probe == path else f"the file {probe} in the way of {path}"
+        problem = f"the file {probe}" if probe == path else f"the file {probe} in the way of {path}"
     elif not os.access(probe, os.W_OK | os.X_OK):
-        found = f"no permission in {probe}"
+        problem = f"no permission in {probe}"
     elif any(probe.is_relative_to(name) for name in _NO_FILES):
-        found = f"{probe}, where the system shows itself and no files are kept"
+        problem = f"{probe}, where the system shows itself and no files are kept"
     else:
         return probe
     raise ConfigError(
-        f"{setting}: expected a folder that can be written to, found {found}: choose another place"
+        f"{setting}: expected a folder that can be written to, found {problem}: choose another place"
     )
 
 
 _NO_FILES = ("/proc", "/sys")
-"""Places that root seems to be allowed to write, and is not."""
+"""Folders that seem writable to root but hold no files."""
 
 
 def check_free(folder: Path, needed: int, setting: str) -> None:
-    """Check that the file system of `folder`, which exists, has room for `needed` bytes.
+    """Check that the file system of `folder`, which exists, has `needed` bytes of free space.
 
     Raises
     ------
     TemporaryError
-        It has not. A file system that does not say how large it is passes.
+        There is too little space. A file system that does not report its size passes.
     """
     usage = shutil.disk_usage(folder)
     if usage.total and usage.free < needed:
@@ -489,7 +491,7 @@ def check_free(folder: Path, needed: int, setting: str) -> None:
 
 
 def size(count: float) -> str:
-    """Bytes for people.
+    """Format a number of bytes for people.
 
     >>> size(999), size(1_500_000), size(2e13)
     ('999 bytes', '1.5 MB', '20,000.0 GB')

@@ -1,14 +1,14 @@
-"""Locks on folders: exclusive for a run that changes a folder, shared for runs that use it meanwhile.
+"""Locks on folders: exclusive for a run that changes a folder, shared for runs that use it.
 
-Of all runs that want to change a folder, on any machine, one does, and the others wait; or several use it together,
-while none changes it.
+Among the runs on all machines that want to change a folder, one has the lock and the others wait; or several share the
+lock to use the folder, and none changes it.
 
 On a mounted file system the folder itself is locked, and the lock ends with its process, however that ends. Object
-stores have no locks: there a run puts an object into `lock/` and lists the others. It has the lock if it sees no
-conflicting object: of two runs that have put theirs, the one that lists last sees the other. Otherwise it removes its
-object and tries again later. This only needs a store that lists what was put; it needs no conditional writes, which
-many stores lack. A process renews its object as long as it lives; a killed process's object is ignored once it is older
-than a living process lets it become. The store's times give the age of both objects, so the machines' clocks may
+stores have no locks: there a run puts an object, its lease, into `lock/` and lists the others. It has the lock if it
+sees no conflicting lease: of two runs that have put leases, the one that lists last sees the other's. Otherwise it
+removes its lease and tries again later. The store must list every object that was put; conditional writes, which many
+stores lack, are not needed. A process renews its lease as long as it lives; a lease that was not renewed for `LEASE`
+belongs to a killed process and is ignored. Ages are computed from the store's times, so the machines' clocks may
 differ.
 """
 
@@ -34,19 +34,19 @@ from logcal.storage import parse_json
 from pipeline.files.folders import NEW, Folder, remove, remove_abandoned
 
 PATIENCE = 600.0
-"""Seconds that a run waits for others."""
+"""Seconds that a run waits for a lock."""
 LEASE = timedelta(minutes=3)
-"""After which an object that has not been renewed is a dead run's."""
+"""Age from which a lease that was not renewed belongs to a dead run."""
 LOCKS = "lock"
 _RANDOM = random.SystemRandom()
 
 
 class FolderLock:
-    """The right to change a folder, or to use it, for now.
+    """Lock on a folder that this process holds.
 
     Attributes
     ----------
-    sure : whether no other can have it too: false on a mounted file system without locks
+    sure : whether no other process can hold a conflicting lock: false on a mounted file system without locks
     """
 
     def __init__(self, folder: Folder, name: str | None, sure: bool, facts: dict[str, Any]) -> None:
@@ -57,18 +57,18 @@ class FolderLock:
         self._ended = threading.Event()
 
     def now(self) -> datetime:
-        """Read the clock of an object store, by renewing an object there."""
+        """Return the time by an object store's clock, read by renewing the lease."""
         assert self._name is not None
-        self._folder.replace(self._name, _content(self._facts))
-        return _taken(self._folder, self._name)
+        self._folder.replace(self._name, _encode(self._facts))
+        return _modified(self._folder, self._name)
 
     def check(self) -> None:
-        """Check that it has not been lost.
+        """Check that the lock has not been lost.
 
         Raises
         ------
         TemporaryError
-            Others took this run for dead, such as when its machine was asleep.
+            Another run removed the lease, which had expired, for example because this machine was asleep.
         """
         if self._name is not None and self._folder.read(self._name) is None:
             raise TemporaryError(
@@ -77,7 +77,7 @@ class FolderLock:
 
     @contextmanager
     def renewing(self) -> Iterator[FolderLock]:
-        """Keep it until the block ends."""
+        """Renew the lease on a thread until the block ends."""
         thread = threading.Thread(target=self._renew, name="logcal-lock", daemon=True)
         thread.start()
         try:
@@ -88,27 +88,27 @@ class FolderLock:
 
     def _renew(self) -> None:
         while not self._ended.wait(max(LEASE.total_seconds() / 4, 1.0)):
-            # Another try is soon enough; and what others have removed stays away.
+            # After an error the next renewal is early enough. A lease that another run removed is not written again.
             with suppress(Exception):
                 if self._name is not None and self._folder.read(self._name) is not None:
-                    self._folder.replace(self._name, _content(self._facts))
+                    self._folder.replace(self._name, _encode(self._facts))
 
 
 @contextmanager
 def locking(folder: Folder, *, shared: bool = False, patience: float | None = None) -> Iterator[FolderLock]:
-    """Wait until a folder, which is made if need be, may be changed, and keep others waiting meanwhile.
+    """Lock a folder, which is created if needed, until the block ends.
 
-    shared : to use it, together with others who do
-    patience : seconds to wait; None: those that runs usually wait
+    shared : whether other shared locks are allowed
+    patience : seconds to wait for the lock; None: `PATIENCE`
 
     Raises
     ------
     TemporaryError
-        Another had it all the time.
+        Another run held the lock all the time.
     """
     folder.make()
     patience = PATIENCE if patience is None else patience
-    with _flocked(folder, shared, patience) if folder.local else _alone(folder, shared, patience) as lock:
+    with _flocked(folder, shared, patience) if folder.local else _leased(folder, shared, patience) as lock:
         yield lock
 
 
@@ -122,7 +122,7 @@ def _flocked(folder: Folder, shared: bool, patience: float) -> Iterator[FolderLo
 
 
 def _flock(descriptor: int, root: str, shared: bool, patience: float) -> bool:
-    """Tell whether it is locked now; false without locks."""
+    """Wait for the lock; return False if the file system has no locks."""
     end = time.monotonic() + patience
     while True:
         try:
@@ -136,59 +136,60 @@ def _flock(descriptor: int, root: str, shared: bool, patience: float) -> bool:
 
 
 @contextmanager
-def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[FolderLock]:
+def _leased(folder: Folder, shared: bool, patience: float) -> Iterator[FolderLock]:
     name = f"{LOCKS}/{uuid.uuid4().hex}"
     facts = {"host": socket.gethostname(), "process": os.getpid(), "shared": shared}
     end = time.monotonic() + patience
-    others: list[dict[str, Any]] = []
-    now, then = datetime.min.replace(tzinfo=UTC), 0.0
+    conflicts: list[dict[str, Any]] = []
+    store_time, read_at = datetime.min.replace(tzinfo=UTC), 0.0
     try:
         while True:
-            if others:
-                # Time passes for the store as it does here.
-                passed = timedelta(seconds=time.monotonic() - then)
-                others = _in_the_way(folder, name, shared, now + passed)
-            if not others:
-                folder.write(name, _content(facts))
-                now, then = _taken(folder, name), time.monotonic()
-                others = _in_the_way(folder, name, shared, now)
-                if not others:
+            if conflicts:
+                # The store's clock is assumed to run as fast as this machine's.
+                elapsed = timedelta(seconds=time.monotonic() - read_at)
+                conflicts = _conflicts(folder, name, shared, store_time + elapsed)
+            if not conflicts:
+                folder.write(name, _encode(facts))
+                store_time, read_at = _modified(folder, name), time.monotonic()
+                conflicts = _conflicts(folder, name, shared, store_time)
+                if not conflicts:
                     break
                 folder.remove(name)
-            who = f"a run on {others[0].get('host')} (process {others[0].get('process')})"
-            _wait(end, patience, folder.root, who)
+            owner = f"a run on {conflicts[0].get('host')} (process {conflicts[0].get('process')})"
+            _wait(end, patience, folder.root, owner)
         with FolderLock(folder, name, True, facts).renewing() as lock:
             yield lock
     finally:
-        with suppress(Exception):  # nobody minds it for long
+        with suppress(Exception):  # a lease that remains expires
             folder.remove(name)
 
 
-def _in_the_way(folder: Folder, mine: str, shared: bool, now: datetime) -> list[dict[str, Any]]:
-    return [other for other in living(folder, now, mine) if not (shared and other.get("shared"))]
+def _conflicts(folder: Folder, mine: str, shared: bool, now: datetime) -> list[dict[str, Any]]:
+    return [other for other in live_leases(folder, now, mine) if not (shared and other.get("shared"))]
 
 
-def living(folder: Folder, now: datetime, mine: str | None = None) -> list[dict[str, Any]]:
-    """List the facts of live lease owners and waiters in a store's folder; remove dead ones' files.
+def live_leases(folder: Folder, now: datetime, mine: str | None = None) -> list[dict[str, Any]]:
+    """List the facts of the live leases in a store's folder; remove expired leases.
 
-    now : by the store's clock. mine : the name of an object that is left out
+    now : time by the store's clock
+    mine : name of a lease that is left out
     """
-    found = []
+    leases = []
     for other in (folder / LOCKS).names():
         name = f"{LOCKS}/{other}"
         data = None if name == mine else folder.read(name)
         if data is None:
             continue
-        with suppress(FileNotFoundError):  # given back meanwhile
-            if now - _taken(folder, name) < LEASE:
-                found.append(_facts_in(data))
+        with suppress(FileNotFoundError):  # its owner removed it in the meantime
+            if now - _modified(folder, name) < LEASE:
+                leases.append(_decode(data))
             else:
                 folder.remove(name)
-    return found
+    return leases
 
 
-def _facts_in(data: bytes) -> dict[str, Any]:
-    """Read the facts of a lease; empty if it is damaged, which keeps everybody out while it is renewed."""
+def _decode(data: bytes) -> dict[str, Any]:
+    """Decode the facts of a lease; a damaged lease has none, and conflicts with all others until it expires."""
     try:
         facts = parse_json(data)
     except ValueError:
@@ -196,31 +197,31 @@ def _facts_in(data: bytes) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _taken(folder: Folder, name: str) -> datetime:
-    """Return the time at which a store took an object, by its clock, or else by the writer's."""
+def _modified(folder: Folder, name: str) -> datetime:
+    """Return the time at which an object was written, by the store's clock, or else by the writer's."""
     path = f"{folder.root}/{name}"
     folder.filesystem.invalidate_cache(path.rpartition("/")[0])
     try:
-        taken: datetime = folder.filesystem.modified(path)
+        modified: datetime = folder.filesystem.modified(path)
     except NotImplementedError:
-        taken = datetime.fromisoformat(parse_json(folder.filesystem.cat_file(path))["at"])
-    return taken if taken.tzinfo else taken.replace(tzinfo=UTC)
+        modified = datetime.fromisoformat(parse_json(folder.filesystem.cat_file(path))["at"])
+    return modified if modified.tzinfo else modified.replace(tzinfo=UTC)
 
 
-def _content(facts: dict[str, Any]) -> bytes:
+def _encode(facts: dict[str, Any]) -> bytes:
     return json.dumps({**facts, "at": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
 
 
-def _wait(end: float, patience: float, root: str, who: str) -> None:
+def _wait(end: float, patience: float, root: str, owner: str) -> None:
     if time.monotonic() >= end:
-        raise TemporaryError(f"{who} has been using {root} for {patience:.0f} s: run again later")
+        raise TemporaryError(f"{owner} has been using {root} for {patience:.0f} s: run again later")
     time.sleep(_RANDOM.uniform(0.01, 0.2))
 
 
 def hold(folder: Path) -> int | None:
-    """Hold a folder as long as this process lives, or until the descriptor returned is closed.
+    """Lock a folder exclusively until this process ends or the returned descriptor is closed.
 
-    None: another process holds it, or the file system has no locks.
+    Return None if another process holds the lock, or if the file system has no locks.
 
     Raises
     ------
@@ -237,7 +238,7 @@ def hold(folder: Path) -> int | None:
 
 
 def make(folder: Path, mode: int = 0o777) -> int | None:
-    """Make a folder and hold it; return what `hold` does. Nobody sees it by its name before it is held."""
+    """Create a folder and lock it as `hold` does. It gets its name only once it is locked."""
     remove_abandoned(folder.parent)
     new = folder.with_name(f"{NEW}{uuid.uuid4().hex}")
     new.mkdir(mode)
@@ -248,12 +249,14 @@ def make(folder: Path, mode: int = 0o777) -> int | None:
 
 @contextmanager
 def staging(home: Path, prefix: str, elsewhere: Collection[Path] = (), mode: int = 0o777) -> Iterator[Path]:
-    """A folder for what is being written, which is renamed or else removed; what killed runs left of such is removed.
+    """Create a locked staging folder in `home`; remove it at the end unless it was renamed.
 
-    elsewhere : further folders that runs may have left some in
+    Staging folders of killed runs, with the same prefix, are removed first.
+
+    elsewhere : further folders in which earlier runs may have left staging folders
     """
-    for left in (found for place in {home, *elsewhere} for found in place.glob(f"{prefix}*")):
-        remove_dead(left)
+    for stale in (path for parent in {home, *elsewhere} for path in parent.glob(f"{prefix}*")):
+        remove_dead(stale)
     folder = home / f"{prefix}{uuid.uuid4().hex}"
     lock = make(folder, mode)
     try:
@@ -265,7 +268,7 @@ def staging(home: Path, prefix: str, elsewhere: Collection[Path] = (), mode: int
 
 
 def remove_dead(folder: Path) -> None:
-    """Remove a folder that no living process holds."""
+    """Remove a folder unless a living process holds its lock."""
     try:
         lock = hold(folder)
     except OSError:

@@ -1,13 +1,13 @@
-"""Output of a job: all files become visible at once, with a manifest, or none.
+"""Output of a job: either all files become visible at once, with a manifest, or none.
 
 On a mounted file system a run writes into a staging folder beside its output and renames it at the end. Object
 stores cannot rename: there the files are written in place and the manifest last, and an output without a manifest is
 not finished. A marker names the files of an unfinished output, so that the next run can remove them.
 
 The manifest lies in the output's folder; or beside it, in `<output>.logcal/`, if readers take all files of the folder.
-It is then written after the rename. If a run ends between the two, its marker there names the complete folder and holds
-its manifest. Outputs of many days in one folder are read together, too: their manifests and staging folders lie beside
-that folder, in `<folder>.logcal/<output>/`.
+It is then written after the rename. If a run ends between the two, its marker there identifies the complete folder and
+contains its manifest. If readers take many outputs in one folder together, such as days, their manifests and staging
+folders lie beside that folder, in `<folder>.logcal/<output>/`.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from pipeline.files.storage import redacted
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"
 BESIDE = ".logcal"
-"""Ends the name of the folder beside an output."""
+"""Suffix of the name of the folder beside an output."""
 MANIFEST_BESIDE = "manifest.json"
 _UNFINISHED_BESIDE = "unfinished.json"
 _HEADROOM = 1.02
 
 
 class Output:
-    """An output folder, not yet written.
+    """Output folder of a run.
 
     Parameters
     ----------
     path : local path or fsspec URL
-    setting : the setting that holds it, for messages
+    setting : name of the setting that holds the path, for messages
     beside : whether the manifest lies beside the folder, instead of in it
-    among : the folder whose readers are to meet nothing but outputs; the manifest then lies beside that one, unless it
-        is a file system of its own, or the top of one, or nothing can be written beside it
-    replace : whether the output may take the place of another run's
+    among : folder whose readers take all files in it; the manifest then lies beside that folder, unless it is a mount
+        point or the top of a file system, or nothing can be written beside it
+    replace : whether the output may replace another run's
 
     Raises
     ------
@@ -84,64 +84,64 @@ class Output:
         self.setting = setting
         self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.beside = f"{self.root}{BESIDE}" if beside else None
-        # Where earlier versions, which knew no `among`, left it.
+        # Earlier releases, which had no `among`, wrote the manifest to this folder.
         self._older = self.beside
         if beside and among is not None:
-            self.beside = self._beside_all(among) or self.beside
+            self.beside = self._beside_parent(among) or self.beside
         self.replace = replace
         self._mode = f"{setting.removesuffix('path')}mode"
         self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
         self._marker = f"{self.beside}/{_UNFINISHED_BESIDE}" if beside else f"{self.root}/{_UNFINISHED}"
 
-    def _beside_all(self, among: str) -> str | None:
-        """The folder of the manifest, beside the one that many outputs are in; None where it cannot be there."""
-        whole = self._plain(self.filesystem._strip_protocol(among))
-        folder, _, name = whole.rpartition("/")
-        inside = self.root.removeprefix(f"{whole}/")
-        if not folder or not name or inside == self.root:
+    def _beside_parent(self, among: str) -> str | None:
+        """Return the manifest's folder beside the folder `among`; None if it cannot be there."""
+        parent = self._plain(self.filesystem._strip_protocol(among))
+        folder, _, name = parent.rpartition("/")
+        relative = self.root.removeprefix(f"{parent}/")
+        if not folder or not name or relative == self.root:
             return None
         if self.local:
-            there = next(path for path in Path(whole).parents if path.exists())
-            if os.path.ismount(whole) or not os.access(there, os.W_OK | os.X_OK):
+            existing = next(path for path in Path(parent).parents if path.exists())
+            if os.path.ismount(parent) or not os.access(existing, os.W_OK | os.X_OK):
                 return None
-        return f"{whole}{BESIDE}/{inside}"
+        return f"{parent}{BESIDE}/{relative}"
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest of what is there, or None."""
+        """Return the manifest of the finished output at this path, or None."""
         if self.beside is None:
             return self._read(self._manifest_path)
         for side in dict.fromkeys((self.beside, self._older)):
-            left = self._read(f"{side}/{_UNFINISHED_BESIDE}") if self.local else None
-            if left is not None and left.get("inode") == _inode(self.root):
-                manifest: dict[str, Any] = left["manifest"]
+            marker = self._read(f"{side}/{_UNFINISHED_BESIDE}") if self.local else None
+            if marker is not None and marker.get("inode") == _inode(self.root):
+                pending: dict[str, Any] = marker["manifest"]
+                return pending
+            manifest = self._read(f"{side}/{MANIFEST_BESIDE}")
+            if manifest is not None and self._matches(manifest):
                 return manifest
-            found = self._read(f"{side}/{MANIFEST_BESIDE}")
-            if found is not None and self._holds(found):
-                return found
-        # The earliest versions left it in the folder.
+        # The earliest releases wrote it into the folder.
         return self._read(f"{self.root}/{MANIFEST}")
 
-    def _holds(self, manifest: dict[str, Any]) -> bool:
-        """Tell whether the folder is still the one that a manifest beside it was written for."""
+    def _matches(self, manifest: dict[str, Any]) -> bool:
+        """Tell whether the folder still has the first file that a manifest beside it names."""
         files = manifest.get("files") or [{"path": ""}]
         return bool(self.filesystem.exists(f"{self.root}/{files[0]['path']}".rstrip("/")))
 
     def check(self, run_id: str, needed: int = 0) -> None:
-        """Check that a run may write here; nothing is changed.
+        """Check that a run may write this output.
 
         Parameters
         ----------
-        run_id : of the run
-        needed : bytes that it will write
+        run_id : identity of the run
+        needed : bytes that the run will write
 
         Raises
         ------
         NothingToDoError
-            This run has finished here before.
+            This run has already written the output.
         ConfigError
-            Something else is here, or it cannot be written to.
+            The folder holds something else, or cannot be written to.
         TemporaryError
-            Too little space.
+            There is too little space.
         """
         self.filesystem.invalidate_cache()
         if self.replace and not self.local:
@@ -157,42 +157,42 @@ class Output:
         check_free(folder, int(needed * _HEADROOM), self.setting)
 
     def overlaps(self, filesystem: Any, path: str) -> bool:
-        """Tell whether a path of a file system is this folder, lies in it, or contains it."""
+        """Tell whether a path is this folder, lies in it, or contains it."""
         if type(filesystem) is not type(self.filesystem):
             return False
         mine, other = self._plain(self.root), self._plain(path)
         return mine == other or mine.startswith(f"{other}/") or other.startswith(f"{mine}/")
 
-    def check_apart(self, places: Iterable[tuple[Any, str]]) -> None:
-        """Check that what is written here does not become part of a log or its outcomes.
+    def check_apart(self, folders: Iterable[tuple[Any, str]]) -> None:
+        """Check that this folder does not overlap the folders of a log and its outcomes.
 
-        places : file system and path of each of their folders
+        folders : file system and path of each
 
         Raises
         ------
         ConfigError
-            This folder is in one of them, or one of them in it.
+            This folder is one of them, lies in one, or contains one.
         """
-        over = sorted(place for filesystem, place in places if self.overlaps(filesystem, place))
-        if over:
+        overlapping = sorted(path for filesystem, path in folders if self.overlaps(filesystem, path))
+        if overlapping:
             raise ConfigError(
                 f"{self.setting}: expected a folder apart from the log and its outcomes, found {self.root}, which "
-                f"overlaps {over[0]}: what is written there would be read as rows; choose another place"
+                f"overlaps {overlapping[0]}: what is written there would be read as rows; choose another place"
             )
 
     @contextmanager
     def writing(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
-        """Write files: what is raised inside leaves nothing visible behind.
+        """Yield a staging folder that becomes the output when the block ends; after an error nothing is visible.
 
         Parameters
         ----------
-        run_id : of the run
+        run_id : identity of the run
         names : relative paths of the files that will be written
 
         Raises
         ------
         NothingToDoError, ConfigError, TemporaryError
-            As in `check`; also when another run finished here first.
+            See `check`; also if another run finished its output first.
         """
         self.check(run_id)
         try:
@@ -205,7 +205,7 @@ class Output:
     def publish(
         self, run_id: str, contents: Mapping[str, bytes], facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Write files whose contents are there, as `writing` does. facts : for the manifest."""
+        """Write the output from contents in memory; see `writing`. facts : entries of the manifest."""
         with self.writing(run_id, list(contents)) as staged:
             for name, content in contents.items():
                 staged.write(name, content)
@@ -219,17 +219,17 @@ class Output:
         prefix = f".{root.name}.logcal-staging-"
         home = root.parent
         if self.beside != self._older:
-            # Some readers pass over no name.
+            # Some readers skip no names, so staging folders must not lie among the outputs.
             home = Path(str(self.beside)).parent
             home.mkdir(parents=True, exist_ok=True)
-            if home.stat().st_dev != root.parent.stat().st_dev:  # a rename leads nowhere else
+            if home.stat().st_dev != root.parent.stat().st_dev:  # renames do not cross file systems
                 home = root.parent
-        # Whom the user kept out stays out.
+        # A replacement keeps the permissions of the old folder.
         mode = stat.S_IMODE(root.stat().st_mode) | stat.S_IRWXU if root.is_dir() else None
         with staging(home, prefix, [root.parent]) as folder:
             if mode is not None:
                 folder.chmod(mode)
-            # Made here, not by the tasks: one that outlives its run must not bring the folder back.
+            # Tasks do not create folders: a task that outlives its run must not create the folder again.
             for parent in {(folder / name).parent for name in names}:
                 parent.mkdir(parents=True, exist_ok=True)
             staged = Staging(self.filesystem, str(folder))
@@ -238,9 +238,9 @@ class Output:
                 staged.write(MANIFEST, staged.manifest(run_id))
                 staged.files.append(MANIFEST)
             _keep_only(folder, staged.files)
-            for inside, _, names in os.walk(folder):
-                sync_files([f"{inside}/{name}" for name in names])
-                sync_folder(Path(inside))
+            for subfolder, _, names in os.walk(folder):
+                sync_files([f"{subfolder}/{name}" for name in names])
+                sync_folder(Path(subfolder))
             with self._finishing(folder, {"run_id": run_id, **staged.facts}):
                 try:
                     self._place(folder, root)
@@ -250,48 +250,48 @@ class Output:
                     raise
 
     def _place(self, folder: Path, root: Path) -> None:
-        """Give a finished folder its name."""
+        """Rename the finished staging folder to the output's name."""
         if self.replace and root.exists() and any(root.iterdir()):
-            exchange(folder, root)  # what was there is removed as the staging folder
+            exchange(folder, root)  # the old output is then removed as the staging folder
         else:
             folder.rename(root)
         sync_folder(root.parent)
 
     @contextmanager
     def _finishing(self, folder: Path, manifest: dict[str, Any]) -> Iterator[None]:
-        """While a folder gets its name: say beforehand whose manifest will lie beside it, and let it lie there then."""
+        """Write a marker before the block renames the folder, and the manifest beside the folder afterwards."""
         if self.beside is None:
             yield
             return
-        side, marker = Path(self.beside), Path(self._marker)
+        side, path = Path(self.beside), Path(self._marker)
         new = not side.exists()
         side.mkdir(exist_ok=True)
         remove_abandoned(side)
-        left = {"run_id": manifest["run_id"], "inode": _inode(str(folder)), "manifest": manifest}
-        write_whole(marker, as_json(left))
+        marker = {"run_id": manifest["run_id"], "inode": _inode(str(folder)), "manifest": manifest}
+        write_whole(path, as_json(marker))
         try:
             yield
         except BaseException:
-            if self._read(self._marker) == left and left["inode"] != _inode(self.root):
-                marker.unlink()
+            if self._read(self._marker) == marker and marker["inode"] != _inode(self.root):
+                path.unlink()
                 if new:
                     side.rmdir()
             raise
         self._settle()
 
     def _settle(self) -> None:
-        """Put the manifest beside a folder that got its name, if that is still to be done."""
+        """Write the manifest beside the folder if the folder was renamed and only its marker is there."""
         if self.beside is None or not self.local:
             return
-        left = self._read(self._marker)
-        if left is not None and left.get("inode") == _inode(self.root):
-            write_whole(Path(self._manifest_path), as_json(left["manifest"]))
+        marker = self._read(self._marker)
+        if marker is not None and marker.get("inode") == _inode(self.root):
+            write_whole(Path(self._manifest_path), as_json(marker["manifest"]))
             Path(self._marker).unlink(missing_ok=True)
             if self._older != self.beside:
                 self._remove_older()
 
     def _remove_older(self) -> None:
-        """Remove the manifest of what this output replaces, where an earlier version left it among the outputs."""
+        """Remove the manifest that an earlier release wrote among the outputs for the output that is replaced."""
         older = Path(str(self._older))
         for name in (MANIFEST_BESIDE, _UNFINISHED_BESIDE):
             (older / name).unlink(missing_ok=True)
@@ -300,48 +300,48 @@ class Output:
 
     @contextmanager
     def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
-        left = self._read(self._marker)
-        if left is not None:
-            self._remove_paths([f"{self.root}/{name}" for name in left["files"]])
-        content = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
-        folder, _, marker = self._marker.rpartition("/")
+        unfinished = self._read(self._marker)
+        if unfinished is not None:
+            self._remove_paths([f"{self.root}/{name}" for name in unfinished["files"]])
+        marker = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
+        folder, _, marker_name = self._marker.rpartition("/")
         side = Folder(self.filesystem, folder)
-        side.write(marker, json.dumps(content).encode())
+        side.write(marker_name, json.dumps(marker).encode())
         staged = Staging(self.filesystem, self.root)
         try:
             yield staged
-            if self._read(self._marker) != content:
+            if self._read(self._marker) != marker:
                 raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
             side.write(self._manifest_path.rpartition("/")[2], staged.manifest(run_id))
         except BaseException:
-            if self._read(self._marker) == content:
+            if self._read(self._marker) == marker:
                 self._remove_paths([f"{self.root}/{name}" for name in names])
                 self._remove_paths([self._manifest_path, self._marker])
             raise
         self._remove_paths([self._marker])
 
     def _check_empty(self, run_id: str) -> None:
-        asked: list[Callable[[], Any]] = [
+        requests: list[Callable[[], Any]] = [
             self.manifest,
             partial(self._read, self._marker),
             partial(self.filesystem.exists, self.root),
         ]
-        manifest, left, there = together(lambda ask: ask(), asked, remote=not self.local)
+        manifest, marker, exists = together(lambda request: request(), requests, remote=not self.local)
         if manifest is not None and manifest.get("run_id") == run_id:
             raise NothingToDoError(f"{self.root} holds the result of this run already: nothing was written")
-        if manifest is None and not self.local and left is not None:
+        if manifest is None and not self.local and marker is not None:
             return
-        if not there or (self.replace and manifest is not None):
+        if not exists or (self.replace and manifest is not None):
             return
         names = [] if self.filesystem.isfile(self.root) else self.filesystem.ls(self.root, detail=False)
         if names or self.filesystem.isfile(self.root):
-            found = examples(sorted(name.rstrip("/").rpartition("/")[2] for name in names), 3)
-            whose = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
+            shown = examples(sorted(name.rstrip("/").rpartition("/")[2] for name in names), 3)
+            origin = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
             has_mode = self.beside is not None or self.setting == "report.path"
-            instead = f", or set {self._mode}=replace" if manifest is not None and has_mode else ""
+            remedy = f", or set {self._mode}=replace" if manifest is not None and has_mode else ""
             raise ConfigError(
-                f"{self.setting}: expected a folder that is new or empty, found {found or 'a file'} in "
-                f"{self.root}{whose}: choose another, or remove it{instead}"
+                f"{self.setting}: expected a folder that is new or empty, found {shown or 'a file'} in "
+                f"{self.root}{origin}: choose another, or remove it{remedy}"
             )
 
     def _read(self, path: str) -> dict[str, Any] | None:
@@ -363,12 +363,12 @@ class Output:
 
 
 class Staging(Folder):
-    """A folder that a run writes to.
+    """Folder that a run writes its output to.
 
     Attributes
     ----------
-    files : relative paths of the files that stay: the run appends them.
-    facts : of the run, for the manifest: the run fills them in.
+    files : relative paths of the finished files, which the run appends; other files are removed
+    facts : entries of the manifest, which the run sets
     """
 
     def __init__(self, filesystem: Any, root: str) -> None:
@@ -377,21 +377,21 @@ class Staging(Folder):
         self.facts: dict[str, Any] = {}
 
     def target(self, relative: str) -> str:
-        """Return the target of a file."""
+        """Return the path of a file to write."""
         return f"{self.root}/{relative}"
 
     def manifest(self, run_id: str) -> bytes:
-        """The manifest's bytes."""
+        """Encode the manifest."""
         return as_json({"run_id": run_id, **self.facts})
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """A manifest's bytes."""
+    """Encode a manifest as JSON."""
     return f"{json.dumps(redacted(content), indent=2, allow_nan=False)}\n".encode()
 
 
 def _inode(path: str) -> int | None:
-    """Identify a folder whatever its name; None if there is none."""
+    """Return a folder's inode number, which a rename does not change; None if the folder does not exist."""
     try:
         return Path(path).stat().st_ino
     except OSError:
@@ -399,9 +399,9 @@ def _inode(path: str) -> int | None:
 
 
 def _keep_only(folder: Path, files: Sequence[str]) -> None:
-    """Remove what lost workers may have left beside the files."""
+    """Remove all but these files, since lost workers may have left others."""
     wanted = {f"{folder}/{name}" for name in files}
-    for inside, _, names in os.walk(folder):
-        for path in (f"{inside}/{name}" for name in names):
+    for subfolder, _, names in os.walk(folder):
+        for path in (f"{subfolder}/{name}" for name in names):
             if path not in wanted:
                 Path(path).unlink()

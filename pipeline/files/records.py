@@ -1,4 +1,4 @@
-"""Facts of a run as strict JSON; and run records: a file for each attempt of a job, in a folder."""
+"""Run records, one JSON file for each attempt of a job; and conversion of values to strict JSON."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ _NAME = re.compile(r"\d{8}T\d{6}[^/]*\.json")
 
 
 def write_record(folder: str, record: dict[str, Any]) -> str:
-    """Write a record to a folder, which is made; return its path.
+    """Write a record to a folder, which is created if needed; return the file's path.
 
     Raises
     ------
     OSError, ValueError
-        It cannot be written.
+        The record cannot be written.
     """
     stamp = re.sub(r"[-:]|\.\d+|\+.*", "", record["start"])
     name = f"{stamp}-{record['job']}-{record['attempt'][:12]}.json"
     content = f"{json.dumps(redacted(record), indent=2, allow_nan=False, default=str)}\n".encode()
-    place = Folder.at(folder)
-    place.replace(name, content)
-    return f"{place.root}/{name}"
+    target = Folder.at(folder)
+    target.replace(name, content)
+    return f"{target.root}/{name}"
 
 
 def read_records(folder: str) -> tuple[list[dict[str, Any]], int]:
-    """The records in a folder, oldest first, and how many files there cannot be read."""
-    place = Folder.at(folder)
-    found, damaged = [], 0
-    for name in place.names():
+    """Read the records in a folder, oldest first; return them and the number of unreadable files."""
+    source = Folder.at(folder)
+    records, damaged = [], 0
+    for name in source.names():
         if not _NAME.fullmatch(name):
             continue
         try:
-            record = parse_json(place.read(name) or b"")
-            found.append({key: record[key] for key in ("job", "start", "exit_code")} | record)
+            record = parse_json(source.read(name) or b"")
+            records.append({key: record[key] for key in ("job", "start", "exit_code")} | record)
         except (OSError, ValueError, KeyError, TypeError):
             damaged += 1
-    return sorted(found, key=lambda record: str(record["start"])), damaged
+    return sorted(records, key=lambda record: str(record["start"])), damaged
 
 
 def jsonable(value: Any) -> Any:
-    """A value as JSON can say it: what JSON has no word for as text: paths, dates, "Infinity", "-Infinity", "NaN"."""
-    return json.loads(pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_plain))
+    """Convert a value to JSON types; paths, dates and non-finite numbers ("Infinity", "NaN") become text."""
+    return json.loads(pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_item_or_text))
 
 
-def _plain(value: Any) -> Any:
+def _item_or_text(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else str(value)
 
 
 def to_json(document: Any) -> str:
-    """Strict JSON, in the same order every time."""
+    """Encode a document as strict JSON."""
     return json.dumps(jsonable(document), allow_nan=False, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""Requests to object stores: several at a time, and files of which only the ranges read are requested."""
+"""Concurrent requests to object stores, and files that request only the byte ranges that are read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from calibrators.arithmetic.processors import processors
 from pipeline.execution import tasks
 
 TOGETHER = 32
-"""Requests at a time: they wait for the store and need no processor."""
+"""Concurrent requests: they wait for the store and need no processor."""
 
-# The client of S3 has ten connections, whatever waits for them, unless it is told otherwise.
+# The S3 client's default of ten connections would limit the concurrent requests.
 conf.setdefault("s3", {}).setdefault("config_kwargs", {}).setdefault("max_pool_connections", 2 * TOGETHER)
 
 WHOLE_BYTES = 1 << 20
-"""Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
+"""Size up to which a store's file is fetched whole: a request takes as long as reading about a megabyte."""
 
-_HELD_BYTES = 1 << 26
-"""Contents of files that are held between their footer and their rows."""
+_CACHE_BYTES = 1 << 26
+"""Total size of the file contents that are cached between reading their footer and reading their rows."""
 
 _WAITING = "logcal-waiting"
 _COMPUTING = ThreadPoolExecutor(processors(), "logcal-computing")
@@ -35,31 +35,31 @@ _R = TypeVar("_R")
 
 
 def together(function: Callable[[_T], _R], items: Sequence[_T], *, remote: bool = True) -> Iterator[_R]:
-    """Yield a function's results for items in order, with `TOGETHER` calls under way; otherwise one after the other.
+    """Yield a function's results for items, in order; if `remote`, with `TOGETHER` concurrent calls on threads.
 
-    function : waits for requests, and is safe on threads
+    function : thread-safe; it spends its time waiting for requests
     """
     if not remote or len(items) < 2:
         yield from map(function, items)
         return
-    rest, function = iter(items), tasks.carried(function)
+    remaining, function = iter(items), tasks.carried(function)
     with ThreadPoolExecutor(TOGETHER, _WAITING) as pool:
         waiting: deque[Future[_R]] = deque(
-            pool.submit(function, item) for item in itertools.islice(rest, TOGETHER)
+            pool.submit(function, item) for item in itertools.islice(remaining, TOGETHER)
         )
         try:
             while waiting:
                 first = waiting.popleft()
-                waiting.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
+                waiting.extend(pool.submit(function, item) for item in itertools.islice(remaining, 1))
                 yield first.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def in_turn(function: Callable[[], _R]) -> _R:
-    """Return a function's result; threads that wait for requests have it computed by as many as there are processors.
+    """Return a function's result; a thread of `together` has it computed by a pool with a thread for each processor.
 
-    All at once they would wait for the interpreter at each call that gives it away, and each hold memory of its own.
+    If all threads of `together` computed at once, they would contend for the GIL, and each would use its own memory.
     """
     if not threading.current_thread().name.startswith(_WAITING):
         return function()
@@ -67,66 +67,66 @@ def in_turn(function: Callable[[], _R]) -> _R:
 
 
 class StoreFile(io.RawIOBase):
-    """A file of a store whose size is known: each read is one request, and nothing is asked before the first."""
+    """File of a store, of known size: each read is one request, and opening it makes none."""
 
     def __init__(self, filesystem: Any, path: str, size: int) -> None:
         super().__init__()
-        self._filesystem, self._path, self._size, self._at = filesystem, path, size, 0
+        self._filesystem, self._path, self._size, self._pos = filesystem, path, size, 0
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """The position."""
-        return self._at
+        """Return the position."""
+        return self._pos
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a position."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        self._pos = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._pos, io.SEEK_END: self._size}[whence]
+        return self._pos
 
     def read(self, size: int | None = -1) -> bytes:
         """Read a range."""
-        stop = self._size if size is None or size < 0 else min(self._size, self._at + size)
-        if stop <= self._at:
+        stop = self._size if size is None or size < 0 else min(self._size, self._pos + size)
+        if stop <= self._pos:
             return b""
-        data: bytes = self._filesystem.cat_file(self._path, start=self._at, end=stop)
-        if len(data) > stop - self._at:
+        data: bytes = self._filesystem.cat_file(self._path, start=self._pos, end=stop)
+        if len(data) > stop - self._pos:
             raise ValueError(f"{self._path}: the server does not support range requests")
-        self._at += len(data)
+        self._pos += len(data)
         return data
 
 
 class SmallFiles:
-    """Contents of small files of stores, fetched whole for their footers and held until their rows are read, once."""
+    """Cache of small files of stores: fetched whole for their footers, and cached until their rows are read, once."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
+        self._contents: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
     def fetch(self, filesystem: Any, path: str, size: int, stamp: str, *, again: bool) -> bytes:
-        """Return all of a file. again : whether to hold it for the next call, in the place of those held longest."""
+        """Return a file's content. again : whether to cache it for the next call; the oldest contents are dropped."""
         key = (str(filesystem.unstrip_protocol(path)), size, stamp)
         with self._lock:
-            content = self._held.pop(key, None)
+            content = self._contents.pop(key, None)
             self._size -= 0 if content is None else len(content)
         if content is None:
-            # Some clients ask for the size first, unless a range is given: one byte more, to see that a file has grown.
+            # Without a range some clients request the size first. The extra byte shows that a file has grown.
             content = filesystem.cat_file(path, start=0, end=size + 1) if size else filesystem.cat_file(path)
         if again and stamp and len(content) == size:
             with self._lock:
-                self._size += len(content) - len(self._held.pop(key, b""))
-                self._held[key] = content
-                while self._size > _HELD_BYTES:
-                    self._size -= len(self._held.popitem(last=False)[1])
+                self._size += len(content) - len(self._contents.pop(key, b""))
+                self._contents[key] = content
+                while self._size > _CACHE_BYTES:
+                    self._size -= len(self._contents.popitem(last=False)[1])
         return content
 
 
 SMALL_FILES = SmallFiles()
-"""Those of this process."""
+"""Cache of this process."""

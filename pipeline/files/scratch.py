@@ -1,6 +1,6 @@
-"""Scratch space: a folder of this run's own that all workers see, gone when the run ends.
+"""Scratch space: a folder of one run that all its workers see, removed when the run ends.
 
-It is on a mounted file system, or in an object store, where a run's folder is held by an object that is renewed.
+It is on a mounted file system, or in an object store, where the run renews a lease on its folder.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from pathlib import Path
 from logcal.errors import ConfigError
 from pipeline.files.faults import as_fault, write_fault
 from pipeline.files.folders import Folder, check_free, check_writable, is_url, remove
-from pipeline.files.locks import hold, living, locking, make, remove_dead
+from pipeline.files.locks import hold, live_leases, locking, make, remove_dead
 
 _HEADROOM = 1.1
 _NAME = "logcal-scratch-"
 _MODE = 0o700
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_KEPT = ("run-", "receipt-sort-", "bad-")
-"""Files that a resumed run takes over: sorted runs, facts about them, and the rows that they left out."""
+_REUSED = ("run-", "receipt-sort-", "bad-")
+"""Prefixes of the files that a resumed run reuses: sorted runs, their receipts, and the rows left out of them."""
 
-_UNSEEN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_SHARED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors of a worker that does not see the folder, or may not write to it."""
 
 
 def check_space(folder: str | None, needed: int) -> None:
-    """Check that scratch can be made in `folder` and holds `needed` bytes; nothing is changed.
+    """Check that a scratch folder can be created in `folder` and hold `needed` bytes; nothing is changed.
 
     Raises
     ------
     ConfigError
-        The folder cannot be made or written to.
+        The folder cannot be created or written to.
     TemporaryError
-        Too little space.
+        There is too little space.
     """
     if folder is not None and is_url(folder):
         Folder.at(folder, "scratch")
@@ -50,25 +51,28 @@ def check_space(folder: str | None, needed: int) -> None:
 
 @contextmanager
 def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[str]:
-    """A new folder below `folder` (null: the system's temporary folder), removed at the end in any case.
+    """Create a scratch folder in `folder` (None: the system's temporary folder); always remove it at the end.
 
-    What a killed run left behind there (on a mounted file system: of this machine) is removed first, unless it is to be
+    Scratch folders of killed runs (on a mounted file system: of this machine) are removed first, except the one that is
     resumed.
 
-    resume : what tells a run that does the same from others. The folder of one that was killed is then taken over, with
-        the sorted runs and receipts in it; but not after the machine was started anew, which may have lost their bytes,
-        and not in an object store, where others may have written them.
+    Parameters
+    ----------
+    folder : path or URL
+    resume : identity of the run's work. If a run with the same identity was killed, its folder is reused, with its
+        sorted runs and receipts; but not after a reboot, which may have lost unsynced files, and not in an object
+        store, where others may have written them.
 
     Returns
     -------
-    its path, or its URL
+    path or URL of the new folder
 
     Raises
     ------
     ConfigError
-        The folder cannot be made; or some worker does not see it, or may not write to it.
+        The folder cannot be created; or some worker does not see it, or may not write to it.
     TemporaryError
-        A file operation failed, such as for want of space.
+        A file operation failed, for example because the disk is full.
     """
     if folder is not None and is_url(folder):
         with _remote_folder(Folder.at(folder, "scratch")) as url:
@@ -82,19 +86,19 @@ def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[st
 def _local_folder(base: Path, resume: str | None) -> Iterator[Path]:
     try:
         base.mkdir(parents=True, exist_ok=True)
-        own = None if resume is None else base / f"{_prefix()}{_same_start(resume)}"
-        for left in base.glob(f"{_prefix()}*"):
-            if left != own:
-                remove_dead(left)
-        path, lock = _take_over(own) or _new(base, own)
+        resumable = None if resume is None else base / f"{_prefix()}{_digest(resume)}"
+        for stale in base.glob(f"{_prefix()}*"):
+            if stale != resumable:
+                remove_dead(stale)
+        path, lock = _take_over(resumable) or _new(base, resumable)
     except OSError as error:
         raise write_fault(error, f"scratch: {base}") from error
     try:
         yield path
     except OSError as error:
-        if error.errno is None:  # no file operation's
+        if error.errno is None:  # not an error of a file operation
             raise
-        if error.errno in _UNSEEN:
+        if error.errno in _NOT_SHARED:
             raise ConfigError(
                 f"scratch: expected a folder that all workers see and can write to, found {path} ({error}): choose "
                 "another place"
@@ -109,67 +113,68 @@ def _local_folder(base: Path, resume: str | None) -> Iterator[Path]:
 @contextmanager
 def _remote_folder(base: Folder) -> Iterator[str]:
     name = f"{_NAME}{uuid.uuid4().hex}"
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            lock = held.enter_context(locking(base / name))
-            others = [left for left in base.matching(f"{_NAME}*") if left != name]
+            lock = stack.enter_context(locking(base / name))
+            others = [other for other in base.matching(f"{_NAME}*") if other != name]
             now = lock.now() if others else None
-            for left in others:
-                if now is not None and not living(base / left, now):
-                    base.remove(left)
+            for other in others:
+                if now is not None and not live_leases(base / other, now):
+                    base.remove(other)
         except Exception as error:
             fault = as_fault(error, f"scratch: {base}")
             if fault is None:
                 raise
             raise fault from error
-        held.callback(_remove, base, name)
+        stack.callback(_remove, base, name)
         yield str(base / name)
 
 
 def _remove(base: Folder, name: str) -> None:
-    # What cannot be removed now the next run removes.
+    # If this fails, the next run removes the folder.
     with suppress(Exception):
         base.remove(name)
 
 
-def _same_start(resume: str) -> str:
+def _digest(resume: str) -> str:
+    """Return a digest of a run's identity and of the machine's boot; without a boot id, one that never repeats."""
     try:
-        started = _BOOT.read_text()
+        boot = _BOOT.read_text()
     except OSError:
-        started = uuid.uuid4().hex
-    return hashlib.sha256(f"{resume} {started}".encode()).hexdigest()[:32]
+        boot = uuid.uuid4().hex
+    return hashlib.sha256(f"{resume} {boot}".encode()).hexdigest()[:32]
 
 
-def _take_over(own: Path | None) -> tuple[Path, int] | None:
-    """A folder of this user that no living process holds, without what is not worth keeping; None: there is none."""
+def _take_over(folder: Path | None) -> tuple[Path, int] | None:
+    """Lock a killed run's folder and remove all but its reusable files; return None if there is none to take over."""
     lock = None
     with suppress(OSError):
-        lock = None if own is None else hold(own)
-    if own is None or lock is None:
+        lock = None if folder is None else hold(folder)
+    if folder is None or lock is None:
         return None
-    # Receipts are unpickled: nobody else may have written them.
+    # Receipts are unpickled, so only this user may have written them.
     facts = os.fstat(lock)
     if facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) != _MODE:
         os.close(lock)
         return None
-    for path in own.iterdir():
-        if not path.name.startswith(_KEPT):
+    for path in folder.iterdir():
+        if not path.name.startswith(_REUSED):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-    return own, lock
+    return folder, lock
 
 
-def _new(base: Path, own: Path | None) -> tuple[Path, int | None]:
-    if own is not None and not own.exists():
+def _new(base: Path, resumable: Path | None) -> tuple[Path, int | None]:
+    if resumable is not None and not resumable.exists():
         try:
-            return own, make(own, mode=_MODE)
-        except OSError:  # another run was quicker
+            return resumable, make(resumable, mode=_MODE)
+        except OSError:  # another run created it first
             pass
     path = base / f"{_prefix()}{uuid.uuid4().hex}"
     return path, make(path, mode=_MODE)
 
 
 def _prefix() -> str:
-    """Prefix of this host's folders: another host's locks may not be visible here."""
+    """Return the prefix of this host's folders; locks of other hosts may not be visible here."""
     return f"{_NAME}{socket.gethostname()}-"
 
 

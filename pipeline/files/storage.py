@@ -1,4 +1,4 @@
-"""Options for object stores, for all that is opened by URL; and secrets, such as theirs: text without them."""
+"""Options of object stores, applied to every file system opened by URL; and removal of secrets from text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logcal.errors import ConfigError
 
 HIDDEN = "***"
 
-_known: set[str] = set()
+_secrets: set[str] = set()
 _IN_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]+@")
 _USER = re.compile(r"://[^/\s@:'\"]*:(?P<password>[^/\s@'\"]+)@")
 _PARAMETER = re.compile(
@@ -23,14 +23,14 @@ _SECRET_NAME = re.compile(r"(?i)secret|token|passw|pwd|signature|credential|key|
 
 
 def remember(value: Any) -> None:
-    """Keep text out of all messages from now on; shorter text than four characters would hide too much."""
+    """Hide a text in all messages from now on; text shorter than four characters would hide too much."""
     text = str(value)
     if len(text) >= 4:
-        _known.add(text)
+        _secrets.add(text)
 
 
 def remember_urls(values: Any) -> None:
-    """Keep out of all messages what is secret in the URLs among JSON values: libraries show parts of them."""
+    """Hide the secrets in URLs among JSON values in all messages from now on: libraries show parts of URLs."""
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, (list, tuple)):
@@ -44,24 +44,24 @@ def remember_urls(values: Any) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Text for messages, logs and manifests: passwords in URLs, parameters of signed URLs and known values hidden.
+    """Hide passwords in URLs, parameters of signed URLs and remembered values in a text.
 
     >>> without_secrets("s3://me:pw@host/log?X-Amz-Signature=abc&x=1")
     's3://***@host/log?X-Amz-Signature=***&x=1'
     """
-    for value in sorted(_known, key=len, reverse=True):
+    for value in sorted(_secrets, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     text = _IN_URL.sub(rf"\g<scheme>{HIDDEN}@", text)
     return _PARAMETER.sub(rf"\g<name>={HIDDEN}", text)
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether the value of this name must not be shown."""
+    """Tell whether a setting of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def redacted(values: Any) -> Any:
-    """JSON values whose texts are `without_secrets`."""
+    """Apply `without_secrets` to all text in JSON values."""
     if isinstance(values, dict):
         return {key: redacted(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
@@ -69,7 +69,7 @@ def redacted(values: Any) -> Any:
     return without_secrets(values) if isinstance(values, str) else values
 
 
-_NAMED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRETS_OF_LIBRARIES = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -79,12 +79,12 @@ _SECRETS_OF_LIBRARIES = (
 
 
 def use(options: Mapping[str, Mapping[str, Any]]) -> None:
-    """Have every file system of a protocol made with these options from now on, here and in processes started later.
+    """Use these options for every file system opened from now on, in this process and in processes started later.
 
     Parameters
     ----------
-    options : keyword arguments of fsspec's file system by protocol, such as {'s3': {'endpoint_url': ...}}; text
-        ${NAME} is the environment variable of that name
+    options : keyword arguments of fsspec's file system by protocol, such as {'s3': {'endpoint_url': ...}}; the text
+        ${NAME} stands for the environment variable of that name
 
     Raises
     ------
@@ -96,27 +96,27 @@ def use(options: Mapping[str, Mapping[str, Any]]) -> None:
     for name in _SECRETS_OF_LIBRARIES:
         if name in os.environ:
             remember(os.environ[name])
-    for protocol, given in options.items():
-        known = _resolved(given, f"storage.options.{protocol}")
-        conf[protocol] = {**conf.get(protocol, {}), **known}
-        # Workers of this machine inherit the environment; fsspec reads this when it is imported.
+    for protocol, arguments in options.items():
+        resolved = _resolved(arguments, f"storage.options.{protocol}")
+        conf[protocol] = {**conf.get(protocol, {}), **resolved}
+        # Workers of this machine inherit the environment; fsspec reads this variable when it is imported.
         os.environ[f"FSSPEC_{protocol.upper()}"] = json.dumps(conf[protocol])
 
 
-def _resolved(value: Any, where: str, *, secret: bool = False) -> Any:
+def _resolved(value: Any, name: str, *, secret: bool = False) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: _resolved(inner, f"{where}.{key}", secret=secret or is_secret_name(str(key)))
+            key: _resolved(inner, f"{name}.{key}", secret=secret or is_secret_name(str(key)))
             for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [_resolved(inner, where, secret=secret) for inner in value]
+        return [_resolved(inner, name, secret=secret) for inner in value]
     if not isinstance(value, str):
         return value
-    match = _NAMED.fullmatch(value)
+    match = _VARIABLE.fullmatch(value)
     if match is not None:
         if match[1] not in os.environ:
-            raise ConfigError(f"{where}: expected the environment variable {match[1]} to be set, found none")
+            raise ConfigError(f"{name}: expected the environment variable {match[1]} to be set, found none")
         value = os.environ[match[1]]
         remember(value)
     elif secret:

@@ -160,7 +160,7 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
             raise
         file.close()
         return
-    # As `beside`, without looking for what a rename has taken away: files may be many and small.
+    # Like `temporary_sibling`, but without an unlink after a successful rename: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
         with open(temporary, "wb", _BUFFER_BYTES) as local:  # noqa: PTH123
