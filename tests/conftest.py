@@ -322,16 +322,16 @@ def _options_of_one_test_alone() -> Iterator[None]:
 @pytest.fixture
 def guarded_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks on threads share their arguments: one that changes them is an error."""
-    plain = tasks.here
+    plain = tasks.run_locally
 
-    def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run_locally(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
         before = _content((function, arguments))
         result = plain(run, function, *arguments)
         if _content((function, arguments)) != before:
             raise AssertionError(f"expected a task that only reads its arguments, found {function} changed")
         return result
 
-    monkeypatch.setattr(tasks, "here", here)
+    monkeypatch.setattr(tasks, "run_locally", run_locally)
 
 
 def _content(value: object) -> bytes:

@@ -352,6 +352,6 @@ def test_what_cannot_be_a_graph_says_why(place, tmp_path):
 
 
 def test_a_task_that_changes_what_it_shares_is_an_error():
-    assert tasks.here("run", len, [1, 2]) == 2
+    assert tasks.run_locally("run", len, [1, 2]) == 2
     with pytest.raises(AssertionError, match="expected a task that only reads its arguments"):
-        tasks.here("run", list.append, [1, 2], 3)
+        tasks.run_locally("run", list.append, [1, 2], 3)

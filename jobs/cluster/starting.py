@@ -17,7 +17,7 @@ from jobs.config.cluster import ADDRESS, AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
-from pipeline.execution.cluster import look, soon
+from pipeline.execution.cluster import in_background, look
 
 __all__ = ["StartExecutor", "given_executor", "starting_executor"]
 
@@ -136,7 +136,7 @@ class _Starting:
         self.deadline = time.monotonic() + config.timeout
         self.refusals = kinds.Refusals()
         self._method = worker_process.begin() if config.on_this_machine else "spawn"
-        self._future = soon(self._start)
+        self._future = in_background(self._start)
 
     def result(self) -> tuple[Any, ClusterWatch]:
         """Wait for the start; return a client with at least one worker, and the watch of its workers."""

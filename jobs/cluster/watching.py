@@ -15,7 +15,7 @@ from typing import Any
 from jobs.config.cluster import ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
 from logcal.own_packages import source_digest
-from pipeline.execution.cluster import Seen, WorkerSeen, resubmit, soon
+from pipeline.execution.cluster import ClusterState, WorkerState, in_background, resubmit
 
 log = logging.getLogger("logcal")
 
@@ -25,7 +25,7 @@ PAUSED = 5.0
 _MOST_WARNINGS = 5
 
 
-def memory_problem(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str | None:
+def memory_problem(workers: Mapping[str, WorkerState], config: ClusterConfig) -> str | None:
     """Describe a worker that has too little memory; None if all have enough."""
     for worker in workers.values():
         if worker.memory and worker.memory / worker.threads < config.memory_bytes:
@@ -90,7 +90,7 @@ class ClusterWatch:
     paused: dict[str, float] = field(default_factory=dict, init=False)
     pending: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
 
-    def __call__(self, state: Seen) -> None:
+    def __call__(self, state: ClusterState) -> None:
         """Look after the workers.
 
         Raises
@@ -109,20 +109,20 @@ class ClusterWatch:
         elif now - self.last_alive > self.config.timeout:
             raise no_worker(self.config, self._reason(state.workers))
 
-    def _reason(self, workers: Mapping[str, WorkerSeen]) -> str:
+    def _reason(self, workers: Mapping[str, WorkerState]) -> str:
         paused = sum(worker.status == "paused" for worker in workers.values())
         if paused:
             return f"all {paused} workers are paused, since they lack memory: give each more (cluster.memory)"
         return self.manager_message() or self.last_problem
 
-    def _check_new_workers(self, workers: Mapping[str, WorkerSeen]) -> None:
+    def _check_new_workers(self, workers: Mapping[str, WorkerState]) -> None:
         """Check late workers like the first ones; dismiss unsuitable ones."""
         for address, worker in workers.items():
             if worker.status not in ("running", "paused") or address in self.checked | self.pending.keys():
                 continue
             problem = memory_problem({address: worker}, self.config)
             if problem is None:
-                self.pending[address] = soon(partial(version_problem, self.client, [address]))
+                self.pending[address] = in_background(partial(version_problem, self.client, [address]))
             else:
                 self._retire(address, problem)
         for address, answer in list(self.pending.items()):
@@ -141,9 +141,9 @@ class ClusterWatch:
         if self.warned < _MOST_WARNINGS:
             self.warned += 1
             log.warning("a worker is not used: %s", problem)
-        soon(lambda: self.client.retire_workers([address], close_workers=True, remove=True))
+        in_background(lambda: self.client.retire_workers([address], close_workers=True, remove=True))
 
-    def _resubmit_from_paused(self, workers: Mapping[str, WorkerSeen]) -> None:
+    def _resubmit_from_paused(self, workers: Mapping[str, WorkerState]) -> None:
         """Give tasks that wait on paused workers to others; tasks that run there continue."""
         now = time.monotonic()
         paused = {address: worker for address, worker in workers.items() if worker.status == "paused"}
@@ -151,7 +151,7 @@ class ClusterWatch:
         others = any(worker.status == "running" for worker in workers.values())
         stuck = [a for a, w in paused.items() if w.assigned > w.executing and now - self.paused[a] > PAUSED]
         if others and stuck:
-            soon(lambda: self.client.run_on_scheduler(resubmit, addresses=stuck))
+            in_background(lambda: self.client.run_on_scheduler(resubmit, addresses=stuck))
             self.paused |= dict.fromkeys(stuck, now)
 
 
@@ -161,7 +161,7 @@ def no_worker(config: ClusterConfig, reason: str) -> TemporaryError:
     return TemporaryError(f"no worker came within {config.timeout:g} s (cluster.timeout): {hint}")
 
 
-def check_workers(client: Any, workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> None:
+def check_workers(client: Any, workers: Mapping[str, WorkerState], config: ClusterConfig) -> None:
     """Check the workers that a cluster has at the start.
 
     Raises

@@ -1,4 +1,4 @@
-"""A job's tasks as a graph, and what computes it: in this process, on its threads, or on a Dask cluster."""
+"""A job's tasks as a graph, and executors that compute it: in this process, on its threads, or on a Dask cluster."""
 
 from pipeline.execution.cluster import DaskExecutor
 from pipeline.execution.executors import Executor, InlineExecutor, Report, ThreadExecutor, silent

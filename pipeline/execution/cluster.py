@@ -1,4 +1,4 @@
-"""Execution of a graph on a Dask cluster, and its supervision."""
+"""Execution of a graph on a Dask cluster, and supervision of the cluster."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ RETRIES = 2
 """Retries of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
 
 _STOP = 8.0
-"""Seconds to wait for tasks that still run when the command is to end: they look once a batch."""
+"""Seconds to wait for running tasks when the command ends: they call `tasks.check` once a batch."""
 
 _ANSWER = 2.0
-"""Seconds to wait for workers to say how many tasks they still run, before they are asked again."""
+"""Seconds to wait for the workers' counts of running tasks, before they are asked again."""
 
 _LARGE_GRAPH_KEY = "distributed.admin.large-graph-warning-threshold"
 _LARGE_GRAPH = 1 << 30
-"""Bytes of a graph from which Dask warns: ours hold paths and numbers."""
+"""Bytes of a graph from which Dask warns; the graphs here only hold paths and numbers."""
 
 
-class WorkerSeen(NamedTuple):
-    """A worker, as the scheduler knows it.
+class WorkerState(NamedTuple):
+    """State of a worker, according to the scheduler.
 
     Attributes
     ----------
     status : 'running', 'paused', ...
-    memory : bytes that it may take; 0: no limit
-    threads : of its tasks
-    assigned, executing : tasks that it was given, and those of them that run
+    memory : limit in bytes; 0: none
+    threads : number of threads that run tasks
+    assigned, executing : number of its tasks, and of those that run
     """
 
     status: str
@@ -52,39 +52,39 @@ class WorkerSeen(NamedTuple):
     executing: int
 
 
-class Seen(NamedTuple):
-    """State of the cluster by the scheduler's account.
+class ClusterState(NamedTuple):
+    """State of the cluster, according to the scheduler.
 
     Attributes
     ----------
-    done : tasks that have ended, by layer
-    failed : a layer with an error for the user
+    done : number of finished tasks by layer
+    failed : whether a task has an error for the user
     workers : by address
     """
 
     done: dict[str, int]
     failed: bool
-    workers: dict[str, WorkerSeen]
+    workers: dict[str, WorkerState]
 
     @property
     def running(self) -> int:
-        """Workers that take tasks."""
+        """Number of workers that take tasks."""
         return sum(worker.status == "running" for worker in self.workers.values())
 
 
-Watch = Callable[[Seen], None]
-"""Looks after a cluster's workers, some times a second; what it raises ends the graph."""
+Watch = Callable[[ClusterState], None]
+"""Supervises a cluster's workers; called several times a second. An exception that it raises ends the graph."""
 
 
-def unwatched(seen: Seen) -> None:
-    """Look after nothing."""
+def unwatched(state: ClusterState) -> None:
+    """Do nothing."""
 
 
 class DaskExecutor(Executor):
     """Runs tasks on the workers of a `distributed.Client`.
 
-    A graph is one computation of Dask. Tasks carry paths, not arrays; results are small. An error for the user travels
-    as a result, so that Dask does not repeat its task, and is seen by its type.
+    A graph is one computation of Dask. Tasks get paths, not arrays, and their results are small. An error for the user
+    is returned as a result, which is recognised by its type, so that Dask does not repeat the task.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class DaskExecutor(Executor):
         import dask
 
         progress = Progress(graph, self.report)
-        progress.at({})
+        progress.update({})
         with dask.config.set({_LARGE_GRAPH_KEY: _LARGE_GRAPH}):
             future = self.client.compute(
-                graph.delayed(reference, running.elsewhere, graph.token),
+                graph.delayed(reference, running.run_on_worker, graph.token),
                 optimize_graph=False,
                 retries=RETRIES,
             )
@@ -120,7 +120,7 @@ class DaskExecutor(Executor):
 
         self._await(graph, future, progress)
         if future.cancelled():
-            raise self._gone(graph, progress)
+            raise self._cluster_lost(graph, progress)
         try:
             result = future.result()
         except KilledWorker as error:
@@ -130,22 +130,22 @@ class DaskExecutor(Executor):
         return result
 
     def _await(self, graph: Graph, future: Future, progress: Progress) -> None:
-        """Wait until the future is done, looking at the scheduler meanwhile."""
+        """Wait until the future is done, and poll the scheduler's state meanwhile."""
         ended = threading.Event()
         future.add_done_callback(lambda _: ended.set())
-        looking = _Looking(self, graph)
+        poll = _Poll(self, graph)
         while not ended.wait(LOOK):
-            seen = looking()
-            if seen is None:
-                progress.at({})
+            state = poll()
+            if state is None:
+                progress.update({})
                 continue
-            progress.at(seen.done, seen.running)
-            self.watch(seen)
-            if seen.failed:
+            progress.update(state.done, state.running)
+            self.watch(state)
+            if state.failed:
                 raise self._failure(graph)
 
     def _failure(self, graph: Graph) -> LogcalError:
-        """The first error for the user that is there."""
+        """Return the first error for the user among the results."""
         from distributed import Future
 
         for key in self.client.run_on_scheduler(failures, layers=list(graph.layers)):
@@ -155,64 +155,64 @@ class DaskExecutor(Executor):
                 return result.error
         raise AssertionError("expected the error that the scheduler knows of, found none")
 
-    def _gone(self, graph: Graph, progress: Progress) -> TemporaryError:
-        stage = next((graph.layers[name].stage for name in progress.left), "the last")
+    def _cluster_lost(self, graph: Graph, progress: Progress) -> TemporaryError:
+        stage = next((graph.layers[name].stage for name in progress.unfinished), "the last")
         return TemporaryError(
             f"the cluster went away during stage '{stage}': see the scheduler's own logs, and run again"
         )
 
     def _stop(self, graph: Graph, futures: list[Future]) -> None:
-        """Let no task of a graph begin, and wait for those that run."""
+        """Cancel a graph's tasks, and wait for those that run."""
         if self.client.status != "running" or any(future.cancelled() for future in futures):
             return
         self.client.cancel(futures, force=True)
         end = time.monotonic() + _STOP
-        left = 1
-        while left and self.client.status == "running" and (time_left := end - time.monotonic()) > 0:
-            answer = soon(lambda: self.client.run(running.stop, graph.token, on_error="ignore"))
+        count = 1
+        while count and self.client.status == "running" and (remaining := end - time.monotonic()) > 0:
+            answer = in_background(lambda: self.client.run(running.stop, graph.token, on_error="ignore"))
             # A worker that has died does not answer.
-            wait_for_answers([answer], min(time_left, _ANSWER))
+            wait_for_answers([answer], min(remaining, _ANSWER))
             if not answer.done():
                 continue
-            left = 0 if answer.exception() is not None else sum(answer.result().values())
-            time.sleep(LOOK / 4 if left else 0)
+            count = 0 if answer.exception() is not None else sum(answer.result().values())
+            time.sleep(LOOK / 4 if count else 0)
 
 
-def soon(question: Callable[[], Result]) -> Answer[Result]:
-    """Ask a scheduler or workers something, and do not wait: who is no more never answers.
+def in_background(question: Callable[[], Result]) -> Answer[Result]:
+    """Call a function that asks a scheduler or workers, on a thread: if they are lost, it never returns.
 
-    The thread that waits ends with this process.
+    The thread ends with this process at the latest.
     """
     answer: Answer[Result] = Answer()
 
     def ask() -> None:
         try:
             answer.set_result(question())
-        except BaseException as error:  # noqa: BLE001 - raised where the answer is asked for
+        except BaseException as error:  # noqa: BLE001 - raised when the answer is read
             answer.set_exception(error)
 
     threading.Thread(target=ask, name="logcal-asking", daemon=True).start()
     return answer
 
 
-class _Looking:
-    """Asks the scheduler what it knows, and never waits for it: called, it gives the last answer, None before any."""
+class _Poll:
+    """Polls the scheduler's state without waiting: a call returns the last known state, None before the first."""
 
     def __init__(self, executor: DaskExecutor, graph: Graph) -> None:
         self.executor = executor
         self.sizes = {name: len(layer.tasks) for name, layer in graph.layers.items()}
-        self.answer: Answer[Seen] | None = None
-        self.seen: Seen | None = None
+        self.answer: Answer[ClusterState] | None = None
+        self.state: ClusterState | None = None
 
-    def __call__(self) -> Seen | None:
+    def __call__(self) -> ClusterState | None:
         client = self.executor.client
         if self.answer is not None and self.answer.done():
-            # A scheduler that has gone is seen by the futures.
-            self.seen = self.answer.result() if self.answer.exception() is None else self.seen
+            # Errors are ignored: if the scheduler is lost, Dask cancels the futures.
+            self.state = self.answer.result() if self.answer.exception() is None else self.state
             self.answer = None
         if self.answer is None and client.status == "running":
-            self.answer = soon(lambda: client.run_on_scheduler(look, sizes=self.sizes))
-        return self.seen
+            self.answer = in_background(lambda: client.run_on_scheduler(look, sizes=self.sizes))
+        return self.state
 
 
 def _killed(graph: Graph, error: Any) -> TemporaryError:
@@ -222,8 +222,8 @@ def _killed(graph: Graph, error: Any) -> TemporaryError:
     )
 
 
-def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:
-    """Runs on the scheduler: how far the layers of a graph are, with `sizes` tasks each."""
+def look(dask_scheduler: Any, sizes: dict[str, int]) -> ClusterState:
+    """Return the cluster's state; runs on the scheduler. sizes : number of tasks of each layer of a graph."""
     done, failed = {}, False
     for name, size in sizes.items():
         group = dask_scheduler.task_groups.get(name)
@@ -235,23 +235,23 @@ def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:
         done[name] = max(0, size - waiting)
         failed |= any(kind.endswith(f".{Failure.__name__}") for kind in group.types)
     workers = {
-        ws.address: WorkerSeen(
+        ws.address: WorkerState(
             ws.status.name, ws.memory_limit, ws.nthreads, len(ws.processing), len(ws.executing)
         )
         for ws in dask_scheduler.workers.values()
     }
-    return Seen(done, failed, workers)
+    return ClusterState(done, failed, workers)
 
 
 def resubmit(dask_scheduler: Any, addresses: list[str]) -> None:
-    """Runs on the scheduler: tasks that some workers were given and do not run are given to others."""
+    """Assign tasks that some workers have but do not run to other workers; runs on the scheduler."""
     workers = [dask_scheduler.workers[address] for address in addresses if address in dask_scheduler.workers]
     released = {ts.key: "released" for ws in workers for ts in ws.processing if ts not in ws.executing}
     dask_scheduler.transitions(released, stimulus_id=f"logcal-paused-{time.time()}")
 
 
 def failures(dask_scheduler: Any, layers: list[str]) -> list[Any]:
-    """Runs on the scheduler: keys of the results that are errors for the user, the first layers' first."""
+    """List the keys of results that are errors for the user, in the order of their layers; runs on the scheduler."""
     return sorted(
         (
             key

@@ -14,8 +14,8 @@ from pipeline.execution import tasks as running
 from pipeline.execution.graph import Graph, Key
 
 Report = Callable[..., None]
-"""Called with (stage, tasks done, tasks in all), and on a cluster the number of workers that live: first with 0 done,
-and often after; what it raises ends the graph."""
+"""Called with the stage, its finished tasks, all its tasks, and on a cluster the number of live workers: first with 0
+finished tasks, then repeatedly. An exception that it raises ends the graph."""
 
 
 def silent(stage: str, done: int, total: int, workers: int | None = None) -> None:
@@ -23,45 +23,45 @@ def silent(stage: str, done: int, total: int, workers: int | None = None) -> Non
 
 
 class Progress:
-    """Reports a graph's stages, each from its first task or the end of those before it."""
+    """Reports the progress of a graph's stages, each from its first finished task or the end of the stages before."""
 
     def __init__(self, graph: Graph, report: Report) -> None:
         self.report = report
         self.layers = graph.layers
-        self.left = [name for name, layer in graph.layers.items() if layer.shown]
+        self.unfinished = [name for name, layer in graph.layers.items() if layer.shown]
         self.begun: set[str] = set()
         self.done: dict[str, int] = {}
 
-    def at(self, done: Mapping[str, int], workers: int | None = None) -> None:
-        """Tell of the tasks that are done in each layer; lost ones count as done until they are again."""
-        more = () if workers is None else (workers,)
+    def update(self, done: Mapping[str, int], workers: int | None = None) -> None:
+        """Report the number of finished tasks by layer. It never decreases, also when results are lost."""
+        extra = () if workers is None else (workers,)
         first = True
-        for name in list(self.left):
+        for name in list(self.unfinished):
             stage, _, tasks = self.layers[name]
-            now = self.done[name] = max(self.done.get(name, 0), done.get(name, 0))
+            count = self.done[name] = max(self.done.get(name, 0), done.get(name, 0))
             begins = name not in self.begun
             if begins:
-                if not (first or now):
+                if not (first or count):
                     continue
                 self.begun.add(name)
-                self.report(stage, 0, len(tasks), *more)
-            if now or not begins:
-                self.report(stage, now, len(tasks), *more)
-            if now == len(tasks):
-                self.left.remove(name)
+                self.report(stage, 0, len(tasks), *extra)
+            if count or not begins:
+                self.report(stage, count, len(tasks), *extra)
+            if count == len(tasks):
+                self.unfinished.remove(name)
             else:
                 first = False
 
     def end(self) -> None:
-        """All is done."""
-        self.at({name: len(self.layers[name].tasks) for name in self.left})
+        """Report all tasks as finished."""
+        self.update({name: len(self.layers[name].tasks) for name in self.unfinished})
 
 
 LOOK = 0.2
 """Seconds between reports."""
 
 _STOP = 8.0
-"""Seconds to wait for tasks that run when the command is to end: they look once a batch."""
+"""Seconds to wait for running tasks when the command ends: they call `tasks.check` once a batch."""
 
 
 class Executor(ABC):
@@ -69,7 +69,7 @@ class Executor(ABC):
 
     Attributes
     ----------
-    workers : how many tasks run at a time; of a cluster, when it started
+    workers : number of tasks that run at a time; on a cluster, its number when the cluster started
     """
 
     def __init__(self, workers: int, report: Report = silent) -> None:
@@ -78,15 +78,15 @@ class Executor(ABC):
 
     @abstractmethod
     def compute(self, graph: Graph, reference: Any) -> Any:
-        """The result of a task of a graph.
+        """Return the result of a graph's task.
 
         The first error that a task raises is raised here, once no task of the graph runs any more.
         """
 
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Compute a graph of one stage: function(*task) for each task; the results are in the order of the tasks."""
-        found: list[Any] = self.reduce(stage, function, tasks, list, "results")
-        return found
+        """Compute a graph of one stage, function(*task) for each task; return the results in the order of the tasks."""
+        results: list[Any] = self.reduce(stage, function, tasks, list, "results")
+        return results
 
     def reduce(
         self,
@@ -96,7 +96,7 @@ class Executor(ABC):
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
     ) -> Any:
-        """Compute a graph of one stage, and of a last task that makes one result of all results, in their order."""
+        """Compute a graph of one stage and a last task that combines the stage's results, in order."""
         graph = Graph()
         results = graph.layer(stage, function, tasks)
         if not results:
@@ -106,7 +106,7 @@ class Executor(ABC):
 
 
 class InlineExecutor(Executor):
-    """Runs tasks one after the other in this process: for small logs, and for debugging."""
+    """Runs tasks sequentially in this process: for small logs, and for debugging."""
 
     def __init__(self, report: Report = silent) -> None:
         super().__init__(1, report)
@@ -115,8 +115,8 @@ class InlineExecutor(Executor):
         """See `Executor.compute`."""
         progress = Progress(graph, self.report)
         done: Counter[str] = Counter()
-        progress.at(done)
-        result = _in_turn(graph, reference, done, lambda: progress.at(done))
+        progress.update(done)
+        result = _sequentially(graph, reference, done, lambda: progress.update(done))
         progress.end()
         return result
 
@@ -124,8 +124,8 @@ class InlineExecutor(Executor):
 class ThreadExecutor(Executor):
     """Runs tasks on threads of this process.
 
-    For tasks that spend their time in compiled loops, numpy and pyarrow, which let other threads run meanwhile: then
-    threads are as quick as processes, start at once, and share their memory and what they have read.
+    For tasks that spend their time in compiled loops, numpy and pyarrow, which release the GIL: threads are then as
+    fast as processes, start at once, and share memory and caches.
     """
 
     def compute(self, graph: Graph, reference: Any) -> Any:
@@ -133,66 +133,67 @@ class ThreadExecutor(Executor):
         progress = Progress(graph, self.report)
         done: Counter[str] = Counter()
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="logcal-worker")
-        # Dask waits for tasks where signals would end up amid its own work, and has no use for the time.
-        waiting = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
-        result = waiting.submit(_on_threads, graph, reference, pool, done)
+        # Dask's scheduler blocks while it waits for tasks. On a thread of its own it is not interrupted by signals, and
+        # this thread reports the progress.
+        scheduler = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
+        future = scheduler.submit(_on_threads, graph, reference, pool, done)
         try:
-            while not result.done():
-                progress.at(dict(done))
-                wait_for_futures([result], LOOK)
-            found = result.result()
+            while not future.done():
+                progress.update(dict(done))
+                wait_for_futures([future], LOOK)
+            result = future.result()
         except BaseException:
             running.stop(graph.token)
             raise
         finally:
             _close(pool)
-            waiting.shutdown(wait=False, cancel_futures=True)
+            scheduler.shutdown(wait=False, cancel_futures=True)
         progress.end()
-        return found
+        return result
 
 
 def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str]) -> Any:
     if all(len(layer.tasks) == 1 for layer in graph.layers.values()):
-        # Nothing to do side by side, and Dask takes longer to import than a small log to be fitted.
-        return _in_turn(graph, reference, done)
+        # No tasks can run concurrently, and importing Dask takes longer than fitting a small log.
+        return _sequentially(graph, reference, done)
     import dask.threaded
 
     def count(key: Any, *_: Any) -> None:
         done[key[0]] += 1
 
-    tasks = graph.dask(running.here, graph.token)
+    tasks = graph.dask(running.run_locally, graph.token)
     return dask.threaded.get(tasks, reference.key, pool=pool, callbacks=[_in_order(tasks, count)])
 
 
-def _in_turn(
-    graph: Graph, reference: Any, done: Counter[str], tell: Callable[[], None] = lambda: None
+def _sequentially(
+    graph: Graph, reference: Any, done: Counter[str], report: Callable[[], None] = lambda: None
 ) -> Any:
-    """Compute a graph's tasks one after the other: each is added after those that it needs."""
+    """Compute a graph's tasks in the order in which they were added, which is after the tasks that they need."""
     results: dict[Key, Any] = {}
     waiting = Counter(key for task in graph.tasks.values() for key in task.dependencies)
-    for own, task in graph.tasks.items():
-        results[own] = running.here(graph.token, task, *task.taken(results))
+    for key, task in graph.tasks.items():
+        results[key] = running.run_locally(graph.token, task, *task.inputs(results))
         waiting.subtract(task.dependencies)
-        for key in task.dependencies:
-            if not waiting[key] and key != reference.key:
-                del results[key]
-        done[own[0]] += 1
-        tell()
+        for needed in task.dependencies:
+            if not waiting[needed] and needed != reference.key:
+                del results[needed]
+        done[key[0]] += 1
+        report()
     return results[reference.key]
 
 
 def _in_order(tasks: Mapping[Any, Any], done: Callable[..., None]) -> tuple[Any, ...]:
-    """Callbacks of Dask's schedulers that let tasks begin in the order of `tasks`, and call `done` after each.
+    """Return callbacks of Dask's schedulers that start tasks in the order of `tasks` and call `done` after each.
 
-    Dask would begin those of a stage in the order of a set, so that which error comes first were up to chance.
+    Without them Dask starts the tasks of a stage in the order of a set, so the first error would depend on chance.
     """
-    places = {key: -place for place, key in enumerate(tasks)}
+    ranks = {key: -i for i, key in enumerate(tasks)}
     ready = 0
 
     def sort(state: Any) -> None:
         nonlocal ready
         if len(state["ready"]) > ready:
-            state["ready"].sort(key=places.__getitem__)
+            state["ready"].sort(key=ranks.__getitem__)
         ready = len(state["ready"])
 
     def start(graph: Any, state: Any) -> None:
@@ -210,7 +211,7 @@ def _in_order(tasks: Mapping[Any, Any], done: Callable[..., None]) -> tuple[Any,
 
 
 def _close(pool: ThreadPoolExecutor) -> None:
-    """Wait for tasks that run, which Dask lets outlive an error, so that nothing writes what is being cleared up."""
+    """Wait for running tasks, which Dask does not stop after an error, so that none writes during the cleanup."""
     closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
     closing.start()
     closing.join(_STOP)

@@ -1,4 +1,4 @@
-"""Wrapper of every task: it retries storage errors, leaves a receipt, and can stop the task."""
+"""Wrapper of every task: it retries after storage errors, writes a receipt, and can stop the task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PERMANENT = {
         "ENAMETOOLONG", "ELOOP", "EINVAL", "EMFILE",
     )
 }  # fmt: skip
-"""Errors that another attempt meets again."""
+"""Errors that a retry does not avoid."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,8 +39,9 @@ class StoppedError(Exception):
 
 
 class Failure:
-    """An error for the user, carried as a result, so that no scheduler repeats the task; it takes the place of the
-    results of all that depend on it.
+    """An error for the user as a task's result, so that no scheduler repeats the task.
+
+    It is also the result of all tasks that depend on the failed one.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -54,41 +55,41 @@ class Receipts(Protocol):
         """Read the result under a name."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Leave something, whole or not at all."""
+        """Write a result under a name, atomically."""
 
 
 def attempt(function: Callable[..., Any], receipt: tuple[Receipts, str] | None, *arguments: Any) -> Any:
-    """Call a task's function; again where storage fails in a way that may pass.
+    """Call a task's function; retry it after storage errors that may be temporary.
 
-    receipt : where the result is left, and its name, and taken from if the same call has left it there
+    receipt : receipts and the result's name there. The result is written, or read if the same call has written it.
     """
     call = None if receipt is None else _digest(function, arguments)
     if receipt is None or call is None:
         return _attempt(function, arguments)
     receipts, name = receipt
-    found = receipts.read(name) or b""
-    if found.startswith(call):
-        # Nobody else can have written it.
-        return pickle.loads(found[len(call) :])  # noqa: S301
+    data = receipts.read(name) or b""
+    if data.startswith(call):
+        # Only this user can have written it.
+        return pickle.loads(data[len(call) :])  # noqa: S301
     result = _attempt(function, arguments)
     receipts.write(name, call + pickle.dumps(result))
     return result
 
 
 def _digest(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
-    """The same for the same call in every process; None for a function that has no name, such as a notebook's.
+    """Return a digest of a call, equal in every process; None for a function without a name, such as a lambda.
 
-    A result that has come from another process holds equal objects where it held one before: as bytes, each is written
-    out. Written and read before, arrays are as they are in a result that was read.
+    Arguments from another process may hold equal copies of an object that is shared in this one. So the pickler has no
+    memo, and writes each occurrence in full. A first round of pickling gives arrays the form that they have there.
     """
-    written = io.BytesIO()
-    pickler = pickle.Pickler(written)
-    pickler.fast = True
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream)
+    pickler.fast = True  # without a memo
     try:
         pickler.dump(pickle.loads(pickle.dumps((function, arguments))))  # noqa: S301
     except (AttributeError, pickle.PicklingError):
         return None
-    return sha256(written.getvalue()).digest()
+    return sha256(stream.getvalue()).digest()
 
 
 def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -104,20 +105,20 @@ def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 def _wait(seconds: float) -> None:
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
+    while (remaining := end - time.monotonic()) > 0:
         check()
-        time.sleep(min(left, 0.05))
+        time.sleep(min(remaining, 0.05))
 
 
-def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A task in the command's own process."""
+def run_locally(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a task in the command's own process."""
     _running.run = run
     check()
     return function(*arguments)
 
 
-def elsewhere(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A task on a worker."""
+def run_on_worker(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a task on a worker; return a `Failure` for an error for the user."""
     failure = _first_failure(arguments)
     if failure is not None:
         return failure
@@ -149,18 +150,19 @@ def _first_failure(arguments: tuple[Any, ...]) -> Failure | None:
 
 
 def check() -> None:
-    """End the running task if its command has ended: to be called once a batch, a segment, a file.
+    """End the running task if its command has ended; tasks call this for each batch, segment and file.
 
     Raises
     ------
     StoppedError
+        The command has ended.
     """
     if _stopped and getattr(_running, "run", None) in _stopped:
         raise StoppedError
 
 
 def carried(function: Callable[[T], R]) -> Callable[[T], R]:
-    """Return the function for other threads, where it is still a part of the running task: see `check`."""
+    """Wrap a function for other threads, where `check` then belongs to the running task."""
     run = getattr(_running, "run", None)
 
     def carry(item: T) -> R:
@@ -171,6 +173,6 @@ def carried(function: Callable[[T], R]) -> Callable[[T], R]:
 
 
 def stop(run: str) -> int:
-    """Let the tasks of a run end at their next `check`; return how many run here."""
+    """End the tasks of a run at their next `check`; return how many run in this process."""
     _stopped.add(run)
     return _under_way.get(run, 0)
