@@ -1,4 +1,4 @@
-"""A batch: which files of a log are new, changed or gone; its tasks score them one by one and report on each."""
+"""A batch of arrived files: finding new, changed and deleted files of a log, and tasks that score them one by one."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from pipeline.score.scored_file import Scoring, score_file
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a batch: its most files and its most bytes; it has one file at least."""
+    """Largest number of files and of bytes in a batch; it has one file at least."""
 
     files: int = 1000
     bytes: int = 4 << 30
 
 
 class Change(NamedTuple):
-    """New part of a listing.
+    """Differences between a listing and the known files.
 
-    new : files to score, by stamp and then by name. changed : those of them that are known with another size or stamp.
-    gone : known names that a whole listing does not have.
+    new : files to score, sorted by stamp and name
+    changed : names of known files that have another size or stamp
+    gone : names of known files that a complete listing does not contain
     """
 
     new: tuple[Source, ...]
@@ -43,17 +44,18 @@ class Change(NamedTuple):
 def list_sources(
     filesystem: Any, root: str, *, since: dt.date | None = None, key: str = "date"
 ) -> list[Source]:
-    """The Parquet files below a folder, as they are now.
+    """List the Parquet files below a folder.
 
-    Names that begin with "_" or "." are passed over. since : folders `key=YYYY-MM-DD` of earlier days are passed over,
-    too; those of other names are not, nor are days in the future.
+    Names that begin with "_" or "." are skipped.
+
+    since : folders `key=YYYY-MM-DD` of earlier days are skipped; other folders are not
     """
     if isinstance(filesystem, LocalFileSystem):
         return _scan(root, since, key)
-    # A listing that is kept would hide what arrives.
+    # A cached listing would not contain new files.
     filesystem.invalidate_cache()
     base = root.rstrip("/")
-    found = []
+    sources = []
     for path, info in filesystem.find(base, detail=True).items():
         name = path[len(base) :].lstrip("/")
         parts = name.split("/")
@@ -61,13 +63,13 @@ def list_sources(
             continue
         if since is not None and any(is_before(part, key, since) for part in parts[:-1]):
             continue
-        found.append(Source(name, int(info["size"] or 0), stamp_of(info)))
-    return found
+        sources.append(Source(name, int(info["size"] or 0), stamp_of(info)))
+    return sources
 
 
 def _scan(root: str, since: dt.date | None, key: str) -> list[Source]:
-    """Every look goes through all of it, so that some 3 microseconds a file are worth the trouble."""
-    found: list[Source] = []
+    """List a local folder. Each listing goes through all files, so the code saves microseconds for each."""
+    sources: list[Source] = []
     folders = [(root, "")]
     while folders:
         folder, prefix = folders.pop()
@@ -83,23 +85,24 @@ def _scan(root: str, since: dt.date | None, key: str) -> list[Source]:
                 if (name.endswith(SUFFIXES) or name.lower().endswith(SUFFIXES)) and not entry.is_dir():
                     try:
                         status = entry.stat()
-                    except FileNotFoundError:  # gone since
+                    except FileNotFoundError:  # removed since
                         continue
-                    # As Source(...), a third quicker.
-                    found.append(tuple.__new__(Source, (prefix + name, status.st_size, str(status.st_mtime))))
+                    # Equals Source(...), in two thirds of the time.
+                    source = tuple.__new__(Source, (prefix + name, status.st_size, str(status.st_mtime)))
+                    sources.append(source)
                 elif entry.is_dir() and not (since is not None and is_before(name, key, since)):
                     folders.append((entry.path, f"{prefix}{name}/"))
-    return found
+    return sources
 
 
 def is_before(part: str, key: str, day: dt.date) -> bool:
-    """Tell whether a folder's name is `key=` and a day before that one."""
-    named = day_of(part, key)
-    return named is not None and named < day
+    """Tell whether a folder's name is `key=` and a day before `day`."""
+    day_of_folder = day_of(part, key)
+    return day_of_folder is not None and day_of_folder < day
 
 
 def day_of(part: str, key: str) -> dt.date | None:
-    """The day that a folder's name gives as `key=YYYY-MM-DD` or `key=YYYYMMDD`; None where it gives none."""
+    """Parse the day in a folder's name `key=YYYY-MM-DD` or `key=YYYYMMDD`; return None for any other name."""
     name, _, value = part.partition("=")
     if name != key:
         return None
@@ -112,21 +115,25 @@ def day_of(part: str, key: str) -> dt.date | None:
 def compare(
     listed: Collection[Source], known: Mapping[str, Known], *, whole: bool, ignore_changed: bool = False
 ) -> Change:
-    """Find the new files of a listing, oldest stamp first. Times order files, and never leave one out."""
-    new, changed, there = [], [], 0
+    """Compare a listing with the known files. Stamps only order the new files: an old stamp excludes none.
+
+    whole : whether the listing covers all days, so that files missing from it are gone
+    ignore_changed : whether changed files are left out of `new`
+    """
+    new, changed, count = [], [], 0
     for source in listed:
         name, size, stamp = source
         before = known.get(name)
         if before is None:
             new.append(source)
             continue
-        there += 1
+        count += 1
         if before.stamp != stamp or before.size != size:
             changed.append(name)
             if not ignore_changed:
                 new.append(source)
     gone: Iterable[str] = ()
-    if whole and there < len(known):
+    if whole and count < len(known):
         gone = known.keys() - {source.name for source in listed}
     new.sort(key=lambda source: (_order(source.stamp), source.name))
     return Change(tuple(new), tuple(changed), tuple(sorted(gone)))
@@ -140,27 +147,27 @@ def _order(stamp: str) -> tuple[float, str]:
 
 
 def cut(new: Iterable[Source], limits: Limits) -> tuple[Source, ...]:
-    """The first files, as far as a batch's limits go; one at least."""
+    """Return the first files, up to a batch's limits; one at least."""
     return next(neighbours(new, lambda file: file.size, limits.bytes, limits.files), ())
 
 
 def old_partitions(names: Iterable[str], key: str, oldest: dt.date) -> set[str]:
-    """Partitions of days before `oldest`, which may be forgotten."""
+    """Return the partitions of days before `oldest`."""
     partitions = {partition_of(name) for name in names}
     return {partition for partition in partitions if is_before(partition, key, oldest)}
 
 
 TASK_FILES = 64
 TASK_BYTES = 64 << 20
-"""Limits of a task: the most files, and the bytes from which it takes no more."""
+"""Limits of a task: its largest number of files, and the bytes from which it takes no more files."""
 
 SCORED, REFUSED, UNREADABLE, CHANGED, GONE = "scored", "refused", "unreadable", "changed", "gone"
-"""Outcomes of a file. unreadable: it has no footer (yet). changed, gone: it is no longer the one that was listed."""
+"""Outcomes of a file. unreadable: it has no footer (yet). changed, gone: changed or removed after the listing."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Sources and targets of files: file systems and folders."""
+    """File systems and folders of the sources and of the scored files."""
 
     filesystem: Any
     root: str
@@ -168,16 +175,16 @@ class Places:
     target_root: str
 
     def source(self, name: str) -> str:
-        """The path of a file."""
+        """Return the path of a file of the log."""
         return f"{self.root.rstrip('/')}/{name}"
 
     def target(self, name: str) -> str:
-        """The path of its scored file."""
+        """Return the path of its scored file."""
         return f"{self.target_root.rstrip('/')}/{name}"
 
 
 class Outcome(NamedTuple):
-    """Outcome of a file. known : the ledger's entry, if it was scored or refused."""
+    """Outcome of a file. known : its ledger entry if it was scored or refused."""
 
     source: Source
     kind: str
@@ -186,40 +193,40 @@ class Outcome(NamedTuple):
 
 
 def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
-    """Files in groups that are a task each, in order."""
+    """Divide files into tasks, in order."""
     return list(neighbours(files, lambda file: file.size, TASK_BYTES, TASK_FILES))
 
 
 def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:
-    """Score files; each appears under its own name, whole. May run again.
+    """Score files; each target appears atomically. Repeating it is harmless.
 
-    What is wrong with one file is said of it and stops nothing; what is wrong with a file system is raised.
+    An error of one file becomes its outcome and does not stop the others; an error of a file system is raised.
     """
-    made: set[str] = set()
+    folders: set[str] = set()
     local = isinstance(places.filesystem, LocalFileSystem) and isinstance(
         places.target_filesystem, LocalFileSystem
     )
-    found = list(together(lambda file: _score(file, places, scoring, made), files, remote=not local))
+    outcomes = list(together(lambda file: _score(file, places, scoring, folders), files, remote=not local))
     if isinstance(places.target_filesystem, LocalFileSystem):
-        # Here, so that other tasks go on while this one waits for the disk.
-        written = [places.target(outcome.source.name) for outcome in found if outcome.kind == SCORED]
+        # Synced by the task, so that other tasks run while this one waits for the disk.
+        written = [places.target(outcome.source.name) for outcome in outcomes if outcome.kind == SCORED]
         sync_files(written, missing_ok=True)
-    return found
+    return outcomes
 
 
-def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Outcome:
-    """Score one. made : folders of the output that are there, so that each is made once a task."""
+def _score(file: Source, places: Places, scoring: Scoring, folders: set[str]) -> Outcome:
+    """Score a file. folders : target folders that this task has already created; a new one is added."""
     path = places.source(file.name)
     local = isinstance(places.filesystem, LocalFileSystem)
-    # What takes a name in a store meanwhile is listed with another stamp than the ledger has; here it is told at once.
+    # A replaced file of a store is listed again with a new stamp. A local one is detected here.
     if local and (change := _change(places, file)):
         return Outcome(file, change)
     target = places.target(file.name)
-    _make_folder(places.target_filesystem, target.rpartition("/")[0], made)
-    # Scored under another name first: what changes while it is read must not be seen.
+    _make_folder(places.target_filesystem, target.rpartition("/")[0], folders)
+    # The target appears only when it is complete, so that no partial result of a changing file is visible.
     try:
-        own = LogFile(path, file.name, file.size, file.stamp)
-        rows = score_file(places.filesystem, own, places.target_filesystem, target, scoring).rows
+        log_file = LogFile(path, file.name, file.size, file.stamp)
+        rows = score_file(places.filesystem, log_file, places.target_filesystem, target, scoring).rows
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, FileState(file.size, file.stamp))
         if change := _change(places, file):
@@ -230,19 +237,19 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Ou
     except FileNotFoundError:
         return Outcome(file, GONE)
     if local and _change(places, file):
-        # It is listed again, and written again.
+        # The next listing finds it again, and its target is then replaced.
         return Outcome(file, CHANGED)
     return Outcome(file, SCORED, Known(file.size, file.stamp, **rows._asdict()))
 
 
 def _change(places: Places, file: Source) -> str:
-    """Tell whether a file has GONE or CHANGED; '' if it is as it was."""
-    found = _seen(places, places.source(file.name))
-    return GONE if found is None else CHANGED if found != file else ""
+    """Return GONE or CHANGED if a file was removed or changed since the listing, else ''."""
+    current = _current(places, places.source(file.name))
+    return GONE if current is None else CHANGED if current != file else ""
 
 
-def _seen(places: Places, path: str) -> Source | None:
-    """The file as it is now; None where it is gone."""
+def _current(places: Places, path: str) -> Source | None:
+    """Return a file's current size and stamp; None if it is gone."""
     name = path[len(places.root.rstrip("/")) + 1 :]
     try:
         if isinstance(places.filesystem, LocalFileSystem):
@@ -256,7 +263,7 @@ def _seen(places: Places, path: str) -> Source | None:
 
 
 def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
-    """Why a file has no footer that can be read: it comes last, so that a file that has one is whole."""
+    """Return why a file's footer cannot be read, or None. The footer is written last: with it the file is complete."""
     if state.size == 0:
         return "it is empty (0 bytes)"
     try:
@@ -267,7 +274,7 @@ def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
 
 
 def keep(places: Places, files: Sequence[str]) -> None:
-    """Have the names of scored files on the disk; their content is, since tasks end so."""
+    """Sync the directory entries of scored files to the disk; tasks have synced their content."""
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return
     root = Path(places.target_root)
@@ -279,14 +286,14 @@ def keep(places: Places, files: Sequence[str]) -> None:
         sync_folder(folder)
 
 
-def _make_folder(filesystem: Any, path: str, made: set[str]) -> None:
-    if path not in made and isinstance(filesystem, LocalFileSystem):
+def _make_folder(filesystem: Any, path: str, folders: set[str]) -> None:
+    if path not in folders and isinstance(filesystem, LocalFileSystem):
         filesystem.makedirs(path, exist_ok=True)
-        made.add(path)
+        folders.add(path)
 
 
 def rows_of(filesystem: Any, path: str) -> int | None:
-    """The rows of a file; None where it cannot be read."""
+    """Return the number of rows of a file; None if it cannot be read."""
     try:
         with open_parquet(filesystem, path, None) as parquet:
             rows: int = parquet.metadata.num_rows
@@ -296,9 +303,9 @@ def rows_of(filesystem: Any, path: str) -> int | None:
 
 
 def sweep(places: Places, files: Sequence[Source]) -> None:
-    """Remove what tasks that were killed left half-written beside the files of a batch."""
+    """Remove the temporary files that killed tasks left in the target folders of a batch."""
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return
     for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
-        for left in Path(folder).glob(".*.tmp"):
-            left.unlink(missing_ok=True)
+        for path in Path(folder).glob(".*.tmp"):
+            path.unlink(missing_ok=True)

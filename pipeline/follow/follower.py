@@ -1,6 +1,6 @@
-"""The follower: lists what has arrived, plans a batch, has it scored, and commits it; again and again.
+"""The follower: lists the arrived files, plans a batch, scores it and commits it, repeatedly.
 
-A batch may be interrupted after any of its writes. The next follower then carries out its plan with the version that
+A batch may be interrupted after any of its writes. The next follower then carries out the plan with the version that
 the plan names, so repeated work writes the same bytes.
 """
 
@@ -48,13 +48,13 @@ class Rules:
 
     Attributes
     ----------
-    limits : of a batch
-    partition : key of hive folders that give a file's day
-    lookback : days before today that are listed each time; older ones only with a whole listing
-    relist : seconds between whole listings
-    changed : 'rescore', 'ignore' or 'fail', where a known file has another size or stamp
-    deleted : 'keep' or 'remove', what becomes of the scored file where the source is gone
-    give_up : seconds after which a file that cannot be read is refused
+    limits : limits of a batch
+    partition : key of the hive folders that give a file's day
+    lookback : number of days before today in each listing; only a complete listing contains older ones
+    relist : seconds between complete listings
+    changed : 'rescore', 'ignore' or 'fail': treatment of a known file that has another size or stamp
+    deleted : 'keep' or 'remove': treatment of a scored file whose source is gone
+    give_up : seconds after which an unreadable file is refused
     forget : days after which a partition's files are forgotten; None: never
     """
 
@@ -83,18 +83,18 @@ class Counts:
     refused: dict[str, str] = field(default_factory=dict)
 
     def count(self, other: Counts) -> None:
-        """Add what another counted."""
-        for counted in fields(Counts):
-            name, theirs = counted.name, getattr(other, counted.name)
-            mine = getattr(self, name)
-            setattr(self, name, mine | theirs if name == "refused" else mine + theirs)
+        """Add other counts."""
+        for name in (counted.name for counted in fields(Counts)):
+            a, b = getattr(self, name), getattr(other, name)
+            setattr(self, name, a | b if name == "refused" else a + b)
 
 
 @dataclass
 class Report(Counts):
     """Report on a batch, for people and metrics.
 
-    refused : names of files, and why. left : files that are new and not in the batch.
+    refused : reasons by name of the refused file
+    left : number of new files that are not in the batch
     """
 
     number: int
@@ -106,21 +106,21 @@ class Report(Counts):
 
 @dataclass
 class Follower:
-    """A stream being followed.
+    """Follower of a stream.
 
     Parameters
     ----------
-    places : where files are and go
-    ledger : of the output; loaded by `start`
-    rules : what becomes of files
-    scoring : from a version's name to how files are scored with it
-    current : the name of the table's current version; None where there is none yet
-    executor : where tasks run
-    lease_owner : the right to write
+    places : folders of the sources and of the scored files
+    ledger : ledger of the output; `start` loads it
+    rules : rules for arriving files
+    scoring : function from the name of a table's version to the plan of scoring with it
+    current : function that returns the name of the table's current version, or None if there is none yet
+    executor : runs the tasks
+    lease_owner : lock of the ledger
 
     Attributes
     ----------
-    pending : files that have been found and not been scored
+    pending : number of files that are known to have arrived and are not scored
     """
 
     places: Places
@@ -135,27 +135,27 @@ class Follower:
     _retry: dict[str, tuple[Source, float, float]] = field(default_factory=dict)
 
     def start(self) -> Report | None:
-        """Read the ledger; carry out what a follower before has planned and not done, and have back what is lost."""
-        left = self.ledger.load()
+        """Read the ledger; finish a batch that an earlier follower planned; forget files whose scored file is lost."""
+        batch = self.ledger.load()
         self._forget_lost()
-        if left is None:
+        if batch is None:
             return None
-        log.info("batch %s was begun and not ended: it is carried out now", f"{left.number:,}")
-        tasks.sweep(self.places, left.files)
-        return self._carry_out(left, time.monotonic(), 0)
+        log.info("batch %s was begun and not ended: it is carried out now", f"{batch.number:,}")
+        tasks.sweep(self.places, batch.files)
+        return self._carry_out(batch, time.monotonic(), 0)
 
     def _forget_lost(self) -> None:
-        """Files whose scored files are gone are not known any more: they are scored again."""
-        have = {
+        """Remove files whose scored file is gone from the ledger, so that they are scored again."""
+        targets = {
             source.name for source in list_sources(self.places.target_filesystem, self.places.target_root)
         }
         lost = [
-            name for name, known in self.ledger.files.items() if known.reason is None and name not in have
+            name for name, known in self.ledger.files.items() if known.reason is None and name not in targets
         ]
         if self.rules.deleted == REMOVE or lost:
-            there = {source.name for source in list_sources(self.places.filesystem, self.places.root)}
-            # A source that is gone, too, cannot be scored again.
-            lost = [name for name in lost if name in there]
+            sources = {source.name for source in list_sources(self.places.filesystem, self.places.root)}
+            # If the source is gone too, the file cannot be scored again.
+            lost = [name for name in lost if name in sources]
         if lost:
             log.warning(
                 "%s scored files are gone from the output (%s): they are written again",
@@ -166,7 +166,7 @@ class Follower:
             del self.ledger.files[name]
 
     def listing(self, *, whole: bool | None = None) -> Change:
-        """List new arrivals. whole : list all days; None: when it is time."""
+        """List new files. whole : whether all days are listed; None: if `Rules.relist` seconds have passed."""
         now = time.monotonic()
         if whole is None:
             whole = self._listed_whole is None or now - self._listed_whole >= self.rules.relist
@@ -196,12 +196,12 @@ class Follower:
         return [name for name in names if not any(name.startswith(f"{p}/") or f"/{p}/" in name for p in old)]
 
     def _is_due(self, source: Source, now: float) -> bool:
-        """Tell whether an unreadable file is to be tried again: at once if it has changed since."""
+        """Tell whether an unreadable file should be tried again: at once if it has changed since."""
         before = self._retry.get(source.name)
         return before is None or before[0] != source or now >= before[1]
 
     def run(self, change: Change) -> Report | None:
-        """Score a batch of the files that have arrived; None if there is nothing to do, or no table yet."""
+        """Score a batch of the arrived files; return None if there is nothing to do, or no table yet."""
         gone = change.gone if self.rules.deleted == REMOVE else ()
         if not change.new and not gone:
             return None
@@ -223,13 +223,13 @@ class Follower:
         scoring = self.scoring(batch.version)
         outcomes: list[Outcome] = []
         if batch.files:
-            work = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
-            for found in self.executor.run("score", tasks.score_arrivals, work):
-                outcomes += found
+            arguments = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
+            for results in self.executor.run("score", tasks.score_arrivals, arguments):
+                outcomes += results
         self.lease_owner.check()
         gone = [outcome.source.name for outcome in outcomes if outcome.kind == GONE]
         for name in (*batch.removed, *(name for name in gone if name not in self.ledger.files)):
-            # What is gone may have been scored by a follower that died before it could say so.
+            # A follower that died before its commit may have scored a file that is gone now.
             self._remove(name)
         done = self._done_of(batch, outcomes)
         report = _report(batch, done, left, time.monotonic() - started)
@@ -262,7 +262,7 @@ class Follower:
             if outcome.known is not None:
                 known[name] = outcome.known
             elif outcome.kind == UNREADABLE:
-                # A clock that was set back must not make it wait for as long.
+                # A clock that was set back must not delay giving up.
                 since = waiting[name] = min(waiting.get(name, now), now)
                 if now - since >= self.rules.give_up:
                     reason = (
@@ -292,12 +292,12 @@ class Follower:
                 self.ledger.forget_partition(partition)
 
     def retry(self, name: str) -> None:
-        """Have a file tried once more that was refused. May run again: one that was scored since stays as it is.
+        """Forget that a file was refused, so that it is tried again. Repeating it is harmless.
 
         Raises
         ------
         InputRejectedError
-            There is no such file.
+            No refused file and no file of the log has this name.
         """
         refused = self.ledger.refused
         if name in refused:
@@ -332,10 +332,10 @@ def _report(batch: Batch, done: Done, left: int, seconds: float) -> Report:
 
 
 def rebuilt(places: Places, ledger: Ledger) -> int:
-    """Make a lost ledger's contents from the log and the output; return how many files are known by it.
+    """Rebuild a lost ledger from the log and the output; return the number of known files.
 
-    A file is known where its scored file is there, has as many rows, and is not older. Others are scored again. Before
-    the ledger is begun: one that is cut short then finds none, and does all of it again.
+    A file is known if its scored file exists, has as many rows, and is not older. Other files are scored again. Call it
+    before `Ledger.begin`: if it is interrupted, the next run finds no ledger and starts again.
     """
     ledger.discard()
     targets = {source.name: source for source in list_sources(places.target_filesystem, places.target_root)}
@@ -355,5 +355,5 @@ def rebuilt(places: Places, ledger: Ledger) -> int:
 def _at_least(stamp: str, other: str) -> bool:
     try:
         return float(stamp) >= float(other)
-    except ValueError:  # entity tags tell nothing of time
+    except ValueError:  # entity tags have no order
         return True

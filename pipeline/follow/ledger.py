@@ -2,21 +2,21 @@
 
 It lies beside the output, in `<output>.logcal/`, where readers of the output do not see it:
 
-    stream.json              log, columns, store: another stream is refused
-    plan/<n>.json            the plan of batch n: the table's version; files with their sizes and stamps
-    done/<n>.json            its result: each file's rows, or why it was refused
+    stream.json              log, columns, store: the identity of the stream
+    plan/<n>.json            plan of batch n: the table's version; files with their sizes and stamps
+    done/<n>.json            result of batch n: each file's rows, or the reason of its refusal
     state/<partition>/<n>.json   all known files of a partition after batch n
-    follower.json            who holds it, and since when
+    follower.json            host and process of the follower
 
-Plans and results are new files, never overwritten. A result commits its batch; a plan without a result was left by a
-follower that died, and the next one carries it out. A result without a plan only records facts about files, for example
-when a ledger is rebuilt or a file is to be tried again. States sum up plans and results, so that a start reads little;
-older plans and results are removed.
+Plans and results are new files, never overwritten. A result commits its batch. A plan without a result belongs to a
+follower that died, and the next follower carries it out. A result without a plan only records facts about files, for
+example when a ledger is rebuilt or a file is to be tried again. States summarise plans and results, so that a start
+reads few files; older plans and results are removed.
 
-One process holds a ledger at a time; a process that was taken for dead notices this before it writes. The next follower
-finishes a batch that was begun, with the version that its plan names, perhaps months later. So a stream leaves a note
-in the table's folder, `<store>/<table>/streams/<digest>.json`, and the command that removes versions reads the ledgers
-that these notes name.
+One process at a time owns a ledger; a process that lost its lease notices this before it writes. The next follower
+finishes a batch that was begun, with the version that its plan names, perhaps months later. So a stream writes a note
+into the table's folder, `<store>/<table>/streams/<digest>.json`, and the command that removes versions reads the
+ledgers that these notes name.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from pipeline.files.requests import together
 
 FORMAT = 1
 SUFFIX = ".logcal"
-"""Suffix of the ledger's folder, behind the output's name."""
+"""Suffix that makes the name of the ledger's folder from the output's name."""
 
 COMPACT_EVERY = 100
 """Batches between states."""
 
 _STREAM = "stream.json"
-_HELD_BY = "follower.json"
+_OWNER = "follower.json"
 _NOTES = "streams"
 
 _ALWAYS = 6
-"""Numbers of a file that are always written."""
+"""Number of fields of `Known` that are always written."""
 
 
 class Source(NamedTuple):
-    """A file of the log: its name below the log's root, size in bytes, and stamp, which changes with its content."""
+    """File of the log: its path below the log's root, size in bytes, and stamp, which changes with its content."""
 
     name: str
     size: int
@@ -66,10 +66,10 @@ class Known(NamedTuple):
 
     Attributes
     ----------
-    size, stamp : of the file that was read
-    rows, null_rows, unseen_rows, bytes : of its scored file
-    reason : why it was refused; None where it was scored
-    rows_below_range, rows_above_range : of its rows, those whose score no row of the table's fit reached
+    size, stamp : size and stamp of the source
+    rows, null_rows, unseen_rows, bytes : counts of its scored file; see `RowCounts`
+    reason : why it was refused; None if it was scored
+    rows_below_range, rows_above_range : number of rows with scores below or above the table's calibration range
     """
 
     size: int
@@ -83,7 +83,7 @@ class Known(NamedTuple):
     rows_above_range: int = 0
 
 
-_NOTHING = Known(0, "")
+_DEFAULTS = Known(0, "")
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,10 @@ class Batch:
 
     Attributes
     ----------
-    number : from 1
-    version : of the table that its files are scored with
-    files : to score. removed : names whose scored files go, since their sources went
+    number : number of the batch, from 1
+    version : version of the table that scores its files
+    files : files to score
+    removed : names of files whose sources are gone and whose scored files are removed
     """
 
     number: int
@@ -109,10 +110,10 @@ class Done:
 
     Attributes
     ----------
-    known : what became of each file that was scored or refused
-    waiting : all files that could not be read yet, and when each was first seen, in seconds since 1970
-    forgotten : names that are no longer known: removed, or to be tried once more
-    facts : of the batch: its version, seconds, when it was done
+    known : entries of the files that were scored or refused
+    waiting : for each unreadable file, when it was first found, in seconds since 1970
+    forgotten : names that are no longer known: of files that were removed, or are to be tried again
+    facts : facts about the batch: its version, duration, time
     """
 
     known: dict[str, Known] = field(default_factory=dict)
@@ -122,11 +123,11 @@ class Done:
 
 
 class Ledger:
-    """The ledger of an output.
+    """Ledger of an output.
 
     Parameters
     ----------
-    filesystem, root : of the output
+    filesystem, root : file system and folder of the output
     """
 
     def __init__(self, filesystem: Any, root: str) -> None:
@@ -142,21 +143,21 @@ class Ledger:
         self._states: dict[str, int] = {}
         self._touched: set[str] = set()
 
-    # What it is the ledger of
+    # Identity of the stream
 
     def stream(self) -> dict[str, Any] | None:
-        """Identity of the stream when its ledger was begun; None without a ledger."""
+        """Read the identity of the stream that the ledger was begun for; None if there is no ledger."""
         return self._read(_STREAM)
 
     def begin(self, stream: Mapping[str, Any]) -> None:
-        """Begin a ledger, or go on with one of the same stream.
+        """Begin a ledger, or check that the existing one belongs to the same stream.
 
         Raises
         ------
         ConfigError
             The folder holds another stream's ledger.
         InputRejectedError
-            It was written by a newer logcal.
+            A newer logcal wrote it.
         """
         content = {"format": FORMAT, **stream}
         written = self.stream()
@@ -169,18 +170,18 @@ class Ledger:
                 f"{self.root}: expected a ledger of format {FORMAT} or older, found {written['format']}: "
                 "use a newer logcal"
             )
-        other = [key for key in content if written.get(key) != content[key] and key != "format"]
-        if other:
-            says = "; ".join(f"{key}: {written.get(key)!r}, now {content[key]!r}" for key in sorted(other))
+        different = [key for key in content if written.get(key) != content[key] and key != "format"]
+        if different:
+            listed = "; ".join(f"{k}: {written.get(k)!r}, now {content[k]!r}" for k in sorted(different))
             raise ConfigError(
-                f"output.path: expected an output of this stream, found the ledger of another at {self.root} ({says}): "
-                "choose another output, or set the keys as they were"
+                f"output.path: expected an output of this stream, found the ledger of another at {self.root} "
+                f"({listed}): choose another output, or set the keys as they were"
             )
 
     # Reading
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """Do `Folder.read_json`."""
+        """Call `Folder.read_json`; a damaged file is an error of the ledger."""
         try:
             return self.folder.read_json(name)
         except InputRejectedError as error:
@@ -193,7 +194,7 @@ class Ledger:
         )
 
     def load(self) -> Batch | None:
-        """Read what is known; return the batch that was planned and not done, if there is one.
+        """Read the ledger; return the batch that was planned and not committed, if any.
 
         Raises
         ------
@@ -214,7 +215,7 @@ class Ledger:
             partial(self._numbers, "done"),
             partial(self._numbers, "plan"),
         ]
-        states, done, plans = together(lambda listed: listed(), lists, remote=remote)
+        states, done, plans = together(lambda read: read(), lists, remote=remote)
         contents = together(self._read, [self._state(*state) for state in states], remote=remote)
         for (partition, number), content in zip(states, contents, strict=True):
             if content is None or number <= self._states.get(partition, -1):
@@ -228,15 +229,16 @@ class Ledger:
             if content is not None:
                 self._apply(number, _done_of(content))
             self.last = max(self.last, number)
-        return self._left(self.last, plans)
+        return self._uncommitted(self.last, plans)
 
     def begun(self) -> Batch | None:
-        """The batch that was planned and not done, if there is one; what is known is not read for it."""
+        """Read only the batch that was planned and not committed, if any."""
         states = (number for _, number in self._state_numbers())
         last = max((*states, *self._numbers("done")), default=0)
-        return self._left(last, self._numbers("plan"))  # listed last: one that is planned meanwhile counts
+        # Plans are listed last, so that a batch that is planned in the meantime counts.
+        return self._uncommitted(last, self._numbers("plan"))
 
-    def _left(self, last: int, plans: Iterable[int]) -> Batch | None:
+    def _uncommitted(self, last: int, plans: Iterable[int]) -> Batch | None:
         for number in plans:
             content = self._read(self._path("plan", number)) if number > last else None
             if content is not None:
@@ -260,23 +262,23 @@ class Ledger:
     # Writing
 
     def plan(self, version: str, files: Iterable[Source] = (), removed: Iterable[str] = ()) -> Batch | None:
-        """Begin a batch; None: another follower began one of the same number."""
+        """Begin a batch; return None if another follower began one of the same number."""
         batch = Batch(self.last + 1, version, tuple(files), tuple(removed))
         content = {"version": version, "files": batch.files, "removed": batch.removed}
-        made = self.folder.create(self._path("plan", batch.number), _json(content))
-        return batch if made else None
+        created = self.folder.create(self._path("plan", batch.number), _json(content))
+        return batch if created else None
 
     def note(self, done: Done) -> bool:
-        """Say something of files without a batch of them, in one write; False: another follower wrote meanwhile."""
+        """Record facts about files without a plan; return False if another follower wrote in the meantime."""
         return self.commit(Batch(self.last + 1, ""), done)
 
     def discard(self) -> None:
-        """Remove what is left of batches whose stream is not known any more."""
+        """Remove all plans, results and states."""
         for kind in ("plan", "done", "state"):
             self.folder.remove(kind)
 
     def commit(self, batch: Batch, done: Done) -> bool:
-        """End a batch; False: another follower did."""
+        """Write a batch's result; return False if another follower did."""
         content = {
             "known": {name: _row(known) for name, known in done.known.items()},
             "waiting": done.waiting,
@@ -291,16 +293,16 @@ class Ledger:
 
     @property
     def refused(self) -> dict[str, str]:
-        """The files that were refused, and why."""
+        """Reasons by name of the refused file."""
         return {name: known.reason for name, known in self.files.items() if known.reason is not None}
 
     @property
     def due(self) -> bool:
-        """True if states should be written."""
+        """Whether states should be written."""
         return self.last - self._compacted >= COMPACT_EVERY
 
     def compact(self) -> None:
-        """Write the states of partitions that batches touched, then drop what they hold. Repeating it is harmless."""
+        """Write the states of changed partitions, then remove older files. Repeating it is harmless."""
         by_partition: dict[str, dict[str, Any]] = {partition: {} for partition in self._touched}
         for name, known in self.files.items():
             partition = partition_of(name)
@@ -315,14 +317,14 @@ class Ledger:
         self._touched, self._compacted = set(), self.last
         if not self._states:
             return
-        # Another partition's newest state may be older: it holds all that is known of that partition.
-        # What waits, and the last facts, are known from the last done alone.
+        # An unchanged partition's newest state may be older, and contains all its known files.
+        # Only the last result has the waiting files and the last facts.
         dropped = [n for n in self._numbers("done") if n < self.last]
         self._remove([*old, *(self._path("done", n) for n in dropped)])
         self._remove(self._path("plan", n) for n in self._numbers("plan") if n <= self.last)
 
     def forget_partition(self, partition: str) -> None:
-        """Drop what is known of a partition's files."""
+        """Forget the files of a partition."""
         for name in [name for name in self.files if partition_of(name) == partition]:
             del self.files[name]
         number = self._states.pop(partition, None)
@@ -330,7 +332,7 @@ class Ledger:
         if number is not None:
             self._remove([self._state(partition, number)])
 
-    # Places
+    # Paths
 
     def _path(self, kind: str, number: int) -> str:
         return f"{kind}/{number:012d}.json"
@@ -343,13 +345,13 @@ class Ledger:
         return sorted(_number(name) for name in names if not name.startswith("."))
 
     def _state_numbers(self) -> list[tuple[str, int]]:
-        found = []
+        numbers = []
         for path in (self.folder / "state").files_below():
             folder, _, name = path.rpartition("/")
             if name.endswith(".json") and not name.startswith("."):
                 partition = unquote(folder.rpartition("/")[2])
-                found.append(("" if partition == "_" else partition, _number(name)))
-        return sorted(found, key=lambda item: (item[0], -item[1]))
+                numbers.append(("" if partition == "_" else partition, _number(name)))
+        return sorted(numbers, key=lambda item: (item[0], -item[1]))
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -357,7 +359,7 @@ class Ledger:
 
 
 def partition_of(name: str) -> str:
-    """The partition that a file is known with: its first hive folder, or none."""
+    """Return a file's partition: its first hive folder, or ''."""
     if "=" not in name:
         return ""
     return next((part for part in name.split("/")[:-1] if "=" in part), "")
@@ -365,8 +367,8 @@ def partition_of(name: str) -> str:
 
 def _row(known: Known) -> list[Any]:
     count = len(known)
-    # Empty fields at the end are left out: ledgers are long.
-    while count > _ALWAYS and known[count - 1] == _NOTHING[count - 1]:
+    # Fields with default values at the end are left out, since ledgers are long.
+    while count > _ALWAYS and known[count - 1] == _DEFAULTS[count - 1]:
         count -= 1
     return list(known[:count])
 
@@ -385,38 +387,38 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 class LeaseOwner:
-    """The right to write to a ledger.
+    """Owner of a ledger's lock.
 
     Parameters
     ----------
-    folder : of the ledger
+    folder : folder of the ledger
 
     Raises
     ------
     TemporaryError
-        Another process holds it.
+        Another process has the lock.
     """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._held = ExitStack()
+        self._stack = ExitStack()
         try:
-            self._lock = self._held.enter_context(locking(folder, patience=0))
+            self._lock = self._stack.enter_context(locking(folder, patience=0))
         except TemporaryError:
-            by = folder.read_json(_HELD_BY)
-            who = f"process {by['process']} on {by['host']}" if by else "another process"
+            recorded = folder.read_json(_OWNER)
+            owner = f"process {recorded['process']} on {recorded['host']}" if recorded else "another process"
             raise TemporaryError(
-                f"{folder.root}: {who} follows this stream already: one is enough; stop it first, or let it go on"
+                f"{folder.root}: {owner} follows this stream already: one is enough; stop it first, or let it go on"
             ) from None
         facts = {"host": socket.gethostname(), "process": os.getpid()}
         try:
-            folder.replace(_HELD_BY, json.dumps(facts).encode())
+            folder.replace(_OWNER, json.dumps(facts).encode())
         except BaseException:
             self.release()
             raise
 
     def check(self) -> None:
-        """Before each write: make sure that it is still held.
+        """Check before a write that the lock has not been lost.
 
         Raises
         ------
@@ -431,12 +433,12 @@ class LeaseOwner:
             ) from None
 
     def release(self) -> None:
-        """Give it up."""
-        self._held.close()
+        """Release the lock."""
+        self._stack.close()
 
 
 def announce(table: Folder, ledger: Ledger) -> None:
-    """Leave a note beside a table that a stream scores with it; nothing where there is one.
+    """Write a note into a table's folder that a stream scores with the table, unless it exists.
 
     Raises
     ------
@@ -453,15 +455,15 @@ def announce(table: Folder, ledger: Ledger) -> None:
 
 
 def needed_versions(table: Folder) -> set[str]:
-    """The versions that batches were begun with and not ended.
+    """Return the versions of a table that begun batches need.
 
     Raises
     ------
     TemporaryError
-        A stream's ledger cannot be read now.
+        A stream's ledger cannot be read.
     """
     notes = table / _NOTES
-    found = set()
+    versions = set()
     for name in notes.names():
         if not name.endswith(".json"):
             continue
@@ -475,8 +477,8 @@ def needed_versions(table: Folder) -> set[str]:
                 f"({error}): run again later, or remove {notes.root}/{name} if that stream is no more"
             ) from error
         if batch is not None and batch.version:
-            found.add(batch.version)
-    return found
+            versions.add(batch.version)
+    return versions
 
 
 def _output(notes: Folder, name: str) -> str:
