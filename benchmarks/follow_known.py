@@ -27,7 +27,7 @@ from _measure import logcal, measure, print_machine
 from pipeline.execution import ThreadExecutor
 from pipeline.follow.batch import Places, list_sources
 from pipeline.follow.follower import Follower, Rules
-from pipeline.follow.ledger import Done, Holder, Known, Ledger
+from pipeline.follow.ledger import Done, Known, LeaseOwner, Ledger
 from pipeline.score.scored_file import Scoring
 
 
@@ -82,11 +82,11 @@ def known_files(place: Path, known: int) -> None:
     ledger.commit(ledger.plan("v"), Done())
     ledger.compact()
     lookup = str(next(place.glob("store/t/versions/*/lookup.parquet")))
-    holder = Holder(ledger.folder)
+    owner = LeaseOwner(ledger.folder)
 
     def follower() -> Follower:
         places = Places(filesystem, str(log), filesystem, str(output))
-        given = (lambda version: Scoring("score", lookup), lambda: "v", ThreadExecutor(2), holder)
+        given = (lambda version: Scoring("score", lookup), lambda: "v", ThreadExecutor(2), owner)
         return Follower(places, Ledger(filesystem, str(output)), Rules(), *given)
 
     def start() -> Follower:
@@ -103,7 +103,7 @@ def known_files(place: Path, known: int) -> None:
         write(log / "date=2026-04-25" / f"new-{i:04d}.parquet", 1000, i)
         change = one.listing(whole=True)
         costs += again(1, lambda: one.run(change))  # noqa: B023
-    holder.release()
+    owner.release()
     say("a batch of one file of 1,000 rows, beside the look", costs)
     shutil.rmtree(log)
     for folder in (output, Path(f"{output}.logcal")):
