@@ -1,1 +1,1 @@
-"""Adding calibrated probabilities to a log's own files."""
+"""Copies of a log's files with calibrated probabilities added."""

@@ -1,4 +1,4 @@
-"""Calibration ranges: scores below or above all that a table was fitted to, counted while a log is scored."""
+"""Calibration range of a table: the range of the scores that it was fitted to; and counts of scores outside it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ Array = npt.NDArray[np.float64]
 
 
 class CalibrationRange(NamedTuple):
-    """The lowest and the highest score that a table was fitted to, after its transform."""
+    """Lowest and highest score that a table was fitted to, after its transform."""
 
     lowest: float
     highest: float
 
 
 def range_of(facts: LookupFacts) -> CalibrationRange | None:
-    """The range that a table's facts tell, made wider by the largest move of its grid; None where they tell none."""
+    """Read the range from a table's facts, and widen it by the grid's largest move of a score; None without a range."""
     lowest, highest = facts.data.get("lowest_score"), facts.data.get("highest_score")
     if not isinstance(lowest, (int, float)) or not isinstance(highest, (int, float)):
         return None
-    moved = float(facts.data.get("largest_score_move") or 0.0)
-    return CalibrationRange(lowest - moved, highest + moved)
+    margin = float(facts.data.get("largest_score_move") or 0.0)
+    return CalibrationRange(lowest - margin, highest + margin)
 
 
 class RowCounts(NamedTuple):
     """Counts of scored rows, and bytes of their files.
 
-    `null_rows` have no probability: no score, or NaN; `unseen_rows` are of segments that the table does not know, and
-    got the probability of a fallback; the scores of `rows_below_range` and `rows_above_range` lie outside all that the
-    table was fitted to.
+    `null_rows` have no probability, since their score is null or NaN; `unseen_rows` belong to segments that the table
+    does not have, and get the probability of a fallback; the scores of `rows_below_range` and `rows_above_range` are
+    outside the table's calibration range.
     """
 
     rows: int = 0
@@ -49,19 +49,19 @@ class RowCounts(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[RowCounts]) -> RowCounts:
-        """Sum of counts."""
-        return cls(*(sum(own) for own in zip(*parts, strict=True)))
+        """Add up counts."""
+        return cls(*(sum(counts) for counts in zip(*parts, strict=True)))
 
 
 @dataclass
 class RangeCount:
-    """Rows outside a range, and how far out they are.
+    """Number of rows with scores outside a range, and the extreme scores.
 
     Attributes
     ----------
-    within : the range; None: nothing is counted.
-    below, above : rows.
-    lowest, highest : extreme scores of all rows, infinities too; (infinity, -infinity) before the first.
+    within : the range; None: nothing is counted
+    below, above : number of rows with scores below and above the range
+    lowest, highest : extreme scores of all rows, which may be infinite; (inf, -inf) without rows
     """
 
     within: CalibrationRange | None
@@ -72,11 +72,11 @@ class RangeCount:
 
     @property
     def outside(self) -> int:
-        """Rows below or above the range."""
+        """Number of rows outside the range."""
         return self.below + self.above
 
     def text(self, rows: int) -> str:
-        """The rows of so many that are outside, in words; empty where there are none."""
+        """Describe the rows outside the range among `rows` rows; empty if there are none."""
         if self.within is None or not self.outside:
             return ""
         text = (

@@ -1,4 +1,4 @@
-"""The scored log: the log's own files with two columns more, the probability and the lookup table's version."""
+"""The scored log: copies of the log's files with two more columns, the probability and the lookup table's version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEW_BYTES_PER_ROW = 9
 
 
 class ScoredFile(NamedTuple):
-    """A file of a scored log: its relative path, and counts of its rows."""
+    """File of a scored log: its relative path, and counts of its rows."""
 
     path: str
     counts: RowCounts
@@ -33,13 +33,15 @@ class ScoredFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredLog:
-    """A scored log that has been written.
+    """Scored log that has been written.
 
     Attributes
     ----------
-    path : its folder. table, version : what it was scored with. files : all of them, in the log's order.
-    counts : of all rows
-    outside : rows outside the scores that the table was fitted to
+    path : its folder
+    table, version : names of the lookup table and of its version
+    files : its files, in the log's order
+    counts : counts of all rows
+    outside : number of rows outside the table's calibration range
     """
 
     path: str
@@ -51,56 +53,55 @@ class ScoredLog:
 
 
 def scored_output(path: str, *, among: str | None = None, replace: bool = False) -> Output:
-    """Output of a scored log: its manifest lies beside it, so that any reader of Parquet takes the folder.
+    """Return the output of a scored log. Its manifest lies beside it, so that any Parquet reader can read the folder.
 
-    among : the folder of many scored logs, such as days, which readers take as well. replace : whether it may take the
-    place of an earlier result
+    among, replace : see `Output`
     """
     return Output(path, beside=True, among=among, replace=replace)
 
 
-def check_output(log: Log, place: Output, run_id: str) -> None:
-    """Check what can be checked before anything is read or written.
+def check_output(log: Log, output: Output, run_id: str) -> None:
+    """Check a scored log's output before anything is read or written.
 
     Raises
     ------
     ConfigError
         The output lies in the log or the log in the output; it holds something else; it cannot be written to; two
-        files of the log would get one name.
+        files of the log have one relative path.
     NothingToDoError
-        This run has finished here before.
+        This run has already written the output.
     TemporaryError
-        Too little space.
+        There is too little space.
     """
-    _check_apart(log, place)
-    place.check(run_id, log.size + _NEW_BYTES_PER_ROW * log.rows)
+    _check_apart(log, output)
+    output.check(run_id, log.size + _NEW_BYTES_PER_ROW * log.rows)
 
 
-def _check_apart(log: Log, place: Output) -> None:
-    place.check_apart(log.locations())
+def _check_apart(log: Log, output: Output) -> None:
+    output.check_apart(log.locations())
     counts = Counter(file.relative for file in log.files)
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
         raise ConfigError(
-            f"log.path: expected files with different relative paths, found several named {examples(twice, 3)}: "
+            f"log.path: expected files with different relative paths, found several named {examples(repeated, 3)}: "
             "score the folders one by one, each to an output of its own"
         )
 
 
 def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
-    """Add to a graph what `score_log` computes: `score-i -> commit`; return a reference to what was done to each."""
-    return graph.task("commit", _of_all, graph.layer("score", score_files, tasks))
+    """Add the tasks of `score_log` to a graph: `score-i -> commit`; return a reference to the files' counts."""
+    return graph.task("commit", _concatenate, graph.layer("score", score_files, tasks))
 
 
-def _of_all(counts: list[list[FileCounts]]) -> list[FileCounts]:
-    """Merge the tasks' reports on their files."""
+def _concatenate(counts: list[list[FileCounts]]) -> list[FileCounts]:
+    """Concatenate the tasks' counts of their files."""
     return list(chain.from_iterable(counts))
 
 
 def score_log(
     log: Log,
     scoring: Scoring,
-    place: Output,
+    output: Output,
     executor: Executor,
     *,
     run_id: str,
@@ -109,40 +110,40 @@ def score_log(
 ) -> ScoredLog:
     """Write a log with the probability of each row.
 
-    Files keep their relative paths, hive directories included. A row whose score is null or NaN gets a null
-    probability and is counted; an infinite score gets the constant level at its end of the map.
+    Files keep their relative paths, including hive folders. A row whose score is null or NaN gets a null probability
+    and is counted; an infinite score gets the constant probability at its end of the map.
 
     Parameters
     ----------
-    log : as `open_log` gives it; only its score column is used, or with `scoring.classifying` its features
-    scoring : how
-    place : as `scored_output` gives it; it appears complete or not at all
-    executor : runs a task a file, or for some small ones; the output's bytes do not depend on it
-    run_id : tells a repeated run from another
-    table : the lookup table's name, for the manifest
-    accept : looks at what is to be published; what it raises leaves nothing behind
+    log : result of `open_log`; only its score column is used, or with `scoring.classifying` its features
+    scoring : plan of the scoring
+    output : result of `scored_output`; it appears atomically
+    executor : runs one task for each large file or group of small files; the output's bytes do not depend on it
+    run_id : identity of the run, which a repeated run shares
+    table : name of the lookup table, for the manifest
+    accept : called with the result before it is published; if it raises an error, nothing is published
 
     Raises
     ------
     ConfigError, NothingToDoError, TemporaryError
-        As `check_output`.
+        See `check_output`.
     InputRejectedError
-        A file cannot be read, or has a column that is named like a new one; the lookup table is not one.
+        A file cannot be read, or has a column with the name of a new one; the lookup table is invalid.
     """
-    _check_apart(log, place)  # the rest is checked where it is written
+    _check_apart(log, output)  # `writing` checks the rest
     facts = read_lookup_facts(scoring.lookup)
-    with place.writing(run_id, [file.relative for file in log.files]) as staging:
+    with output.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
             (
                 log.filesystem,
                 group,
-                place.filesystem,
+                output.filesystem,
                 tuple(staging.target(file.relative) for file in group),
                 scoring,
             )
             for group in tasks_of(log)
         ]
-        counts = executor.reduce("score", score_files, tasks, _of_all, "commit")
+        counts = executor.reduce("score", score_files, tasks, _concatenate, "commit")
         if not log.local:
             check_unchanged(log.filesystem, [file for file in log.files if file.size <= HELD_BYTES])
         files = tuple(map(ScoredFile, (file.relative for file in log.files), (n.rows for n in counts)))
@@ -154,17 +155,17 @@ def score_log(
             min((n.lowest for n in counts), default=math.inf),
             max((n.highest for n in counts), default=-math.inf),
         )
-        scored = ScoredLog(place.url, table, facts.version, files, total, outside)
+        scored = ScoredLog(output.url, table, facts.version, files, total, outside)
         accept(scored)
         staging.files += [file.path for file in files]
-        of_rows = total._asdict()
-        del of_rows["bytes"]
+        row_counts = total._asdict()
+        del row_counts["bytes"]
         staging.facts = {
             "table": table,
             "table_version": facts.version,
             "score": scoring.score,
             "columns": [name for _, name in scoring.new_columns()],
-            **of_rows,
+            **row_counts,
             "files": [{"path": file.path, **file.counts._asdict()} for file in files],
             "files_skipped": len(log.skipped),
             "files_skipped_names": list(log.skipped[:MOST_NAMED]),
@@ -173,18 +174,18 @@ def score_log(
     return scored
 
 
-# Many small files: several are one task.
+# Several small files are one task.
 
 _TASK_FILES, _TASK_BYTES = 32, 1 << 22
-"""Size of a task: few enough files that workers get equal shares, whether files are small or not."""
-_TIMES_REMOTE = 8
-"""As many more of a store's: its requests wait together, and between tasks for nothing."""
+"""Limits of a task: small enough that workers get equal shares."""
+_REMOTE_FACTOR = 8
+"""Factor of these limits for files of a store: more requests of one task are then concurrent."""
 
 
 def tasks_of(log: Log) -> list[tuple[LogFile, ...]]:
-    """A log's files in groups that are a task each, in order; a large one is a task of its own."""
-    times = 1 if log.local else _TIMES_REMOTE
-    return list(neighbours(log.files, lambda file: file.size, times * _TASK_BYTES, times * _TASK_FILES))
+    """Divide a log's files into tasks, in order; a large file is a task of its own."""
+    factor = 1 if log.local else _REMOTE_FACTOR
+    return list(neighbours(log.files, lambda file: file.size, factor * _TASK_BYTES, factor * _TASK_FILES))
 
 
 def score_files(
@@ -194,7 +195,7 @@ def score_files(
     targets: tuple[str, ...],
     scoring: Scoring,
 ) -> list[FileCounts]:
-    """Do `score_file` for each of some files and its target. May run again."""
+    """Call `score_file` for each file and its target. Repeating it is harmless."""
 
     def score(pair: tuple[LogFile, str]) -> FileCounts:
         return score_file(filesystem, pair[0], target_filesystem, pair[1], scoring)

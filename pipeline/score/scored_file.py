@@ -1,8 +1,8 @@
-"""One file of a scored log.
+"""Scoring of one file.
 
-Scoring decodes no column but the score. A file is copied as it is, the new columns' pages follow its own, and its
-footer is extended (see `pipeline.score.parquet`): so the log's columns keep their bytes, with every type, encoding,
-codec, statistic and row group, and scoring costs little more than copying.
+Only the score column is decoded. The file is copied byte for byte, the pages of the new columns follow, and the footer
+is extended (see `pipeline.score.parquet`). So the log's columns keep their types, encodings, codecs, statistics and row
+groups, and scoring costs little more than copying.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
 """Columns of a scored log, and of its lookup table."""
 
 HELD_BYTES = 1 << 22
-"""Bytes of a file up to which it is read once, whole: its rows are decoded page by page even so."""
+"""Size up to which a file is read into memory at once. Its rows are still decoded page by page."""
 
 PAGE_ROWS = 1 << 17
-"""Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
+"""Rows scored at a time, and values in a page. A task uses some tens of bytes of memory for each."""
 
 
 @dataclass(frozen=True)
 class Classifying:
-    """Making of scores where a log has features in their place.
+    """Classification of a log that has features and no score.
 
     Attributes
     ----------
-    classifier : makes the score, which is added as a column.
-    threshold : probabilities from here on are decided positive.
-    decision : name of the boolean column that is added.
+    classifier : computes the score, which is added as a column
+    threshold : lowest probability with a positive decision
+    decision : name of the boolean column that is added
     """
 
     classifier: ShippedClassifier
@@ -83,13 +83,13 @@ class Scoring:
 
     Attributes
     ----------
-    score : name of the log's score column; with `classifying`, of the one that is added.
-    lookup : path or URL of a lookup table; its score transform is applied first.
-    probability, table_version : names of the columns that are added.
-    classifying : where the log has features and no score.
-    segments : names of the segment columns; empty for a table without segments.
-    interval : whether to add the ends of the intervals that the table's rows have.
-    max_outside : a file is refused of whose rows a larger share lies outside the table's calibration range.
+    score : name of the log's score column; with `classifying`, name of the added score column
+    lookup : path or URL of a lookup table, whose score transform is applied first
+    probability, table_version : names of the added columns
+    classifying : classification of a log without scores; None: the log has a score column
+    segments : names of the segment columns; empty for a table without segments
+    interval : whether to add the bounds of the table's intervals
+    max_outside : largest accepted share of a file's rows with scores outside the table's calibration range
 
     Raises
     ------
@@ -107,16 +107,16 @@ class Scoring:
     max_outside: float = 1.0
 
     def __post_init__(self) -> None:
-        seen: dict[str, str] = {}
+        settings: dict[str, str] = {}
         for setting, name in self.new_columns():
-            other = seen.setdefault(name.casefold(), setting)
+            other = settings.setdefault(name.casefold(), setting)
             if other != setting:
                 raise ConfigError(
                     f"{other}: expected another name than that of {setting}, found '{name}' for both"
                 )
 
     def new_columns(self) -> list[tuple[str, str]]:
-        """The columns that are added, in order, each with the setting that names it."""
+        """Return the setting and the name of each added column, in order."""
         calibrated = [("output.column", self.probability), ("output.version_column", self.table_version)]
         if self.interval:
             calibrated[1:1] = [("output.interval", name) for name in INTERVAL_COLUMNS]
@@ -127,7 +127,7 @@ class Scoring:
 
 
 class FileCounts(NamedTuple):
-    """Counts of one file. lowest, highest : its extreme scores, after the transform."""
+    """Counts of one file. lowest, highest : its extreme scores after the transform."""
 
     rows: RowCounts
     lowest: float
@@ -137,34 +137,35 @@ class FileCounts(NamedTuple):
 def score_file(
     filesystem: Any, log_file: LogFile, target_filesystem: Any, target: str, scoring: Scoring
 ) -> FileCounts:
-    """Write one file with its probabilities, whole or not at all. May run again.
+    """Write one file with its probabilities, atomically. Repeating it is harmless.
 
-    A small file of a store is one version of it; `check_unchanged` tells whether it is the one that was listed.
+    A small file of a store is read with one request, so it is not mixed from two versions; call `check_unchanged` to
+    find out whether it is the version that was listed.
 
     Parameters
     ----------
-    filesystem, log_file : the file, as it was when the log was opened
-    target_filesystem, target : where the result goes
-    scoring : how
+    filesystem, log_file : the source, as it was when the log was opened
+    target_filesystem, target : file system and path of the result
+    scoring : plan of the scoring
 
     Raises
     ------
     InputRejectedError
-        The file cannot be read, was changed, has a column that is named like a new one, or too many scores that the
-        table is not for.
+        The file cannot be read, was changed, has a column with the name of a new one, or has too many scores outside
+        the table's calibration range.
     """
-    path, seen = log_file.path, log_file.state
+    path, state = log_file.path, log_file.state
     try:
-        # The target is closed last: it does not appear where the source has changed.
+        # The target is closed last, so that it does not appear if the source has changed.
         with open_target(target_filesystem, target) as copy:
-            if seen.size <= HELD_BYTES:  # read once, whole
-                with open_small(filesystem, path, seen, last=False) as content:
-                    return in_turn(partial(_write_held, path, content, copy, scoring))
+            if state.size <= HELD_BYTES:
+                with open_small(filesystem, path, state, last=False) as content:
+                    return in_turn(partial(_write_from_memory, path, content, copy, scoring))
             with (
-                open_bytes(filesystem, path, seen) as source,
-                open_parquet(filesystem, path, seen, scoring.segments) as parquet,
+                open_bytes(filesystem, path, state) as source,
+                open_parquet(filesystem, path, state, scoring.segments) as parquet,
             ):
-                # The footer is read anew, from the bytes that are copied.
+                # The footer is read again, from the source that is copied.
                 return _write(path, parquet, read_ending(source), source, copy, scoring)
     except MemoryError:
         raise
@@ -173,12 +174,12 @@ def score_file(
             raise
         raise _unreadable(path, error) from None
     except OSError as error:
-        if error.errno is None:  # so Arrow reports what does not decode
+        if error.errno is None:  # Arrow's error for bytes that do not decode
             raise _unreadable(path, error) from None
         raise
 
 
-def _write_held(path: str, content: bytes, copy: BinaryIO, scoring: Scoring) -> FileCounts:
+def _write_from_memory(path: str, content: bytes, copy: BinaryIO, scoring: Scoring) -> FileCounts:
     with open_parquet(None, path, None, scoring.segments, content=content) as parquet:
         source = io.BytesIO(content)
         return _write(path, parquet, read_ending(source, parquet.metadata), source, copy, scoring)
@@ -187,7 +188,7 @@ def _write_held(path: str, content: bytes, copy: BinaryIO, scoring: Scoring) -> 
 def _write(
     path: str, parquet: pq.ParquetFile, ending: Ending, source: BinaryIO, copy: BinaryIO, scoring: Scoring
 ) -> FileCounts:
-    """Copy what was read, and add the new columns."""
+    """Copy the source and add the new columns."""
     _check_file(path, parquet, scoring)
     file = _open_file(path, parquet, ending.footer, scoring)
     written = append_columns(source, copy, file.write_columns, ending)
@@ -207,10 +208,10 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
     schema = parquet.schema_arrow
     names = schema.names
     partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
-    # Many readers take no notice of case.
-    taken = {name.casefold() for name in [*names, *partitions]}
+    # Many readers ignore case in names.
+    used = {name.casefold() for name in [*names, *partitions]}
     for setting, name in scoring.new_columns():
-        if name.casefold() in taken:
+        if name.casefold() in used:
             raise InputRejectedError(
                 f"{path}: expected no column '{name}', found the columns {examples([*names, *partitions], 12)}: "
                 f"set {setting} to another name"
@@ -237,7 +238,7 @@ def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scor
 
 
 def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
-    """Return for each row group the codec of an existing column, which the new columns take over."""
+    """Return the codec of the new columns for each row group: that of an existing column."""
     classifying = scoring.classifying
     name = scoring.score if classifying is None else classifying.classifier.features[0].name
     return [
@@ -251,7 +252,7 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
 
 @dataclass
 class _File:
-    """The new columns of one file. lookup : the table, a `SegmentedLookup` where segments have maps."""
+    """Computation of the new columns of one file. lookup : lookup table; with segments a `SegmentedLookup`."""
 
     path: str
     parquet: pq.ParquetFile
@@ -296,32 +297,32 @@ class _File:
         return apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
-        """Compute the probabilities of each page, and the ends of their intervals if these are wanted."""
+        """Compute the probabilities of each page, and the bounds of their intervals if these are added."""
         for batch in self._batches(row_group, [self.scoring.score]):
             yield self._calibrated(self._scores(batch))
 
     def _calibrated(self, scores: Array) -> tuple[Array, ...]:
-        """The same of scores that are transformed already."""
-        found: CalibrationMap = self.lookup.map
+        """Compute the probabilities of transformed scores, and the bounds of their intervals."""
+        map_: CalibrationMap = self.lookup.map
         self.range.add(scores)
-        ends = () if self.interval is None else self.interval.at(found.score_hi, scores)
-        return (found.predict(scores), *ends)
+        bounds = () if self.interval is None else self.interval.at(map_.score_hi, scores)
+        return (map_.predict(scores), *bounds)
 
     def _classified(
         self, row_group: int, decisions: list[tuple[Booleans, Booleans]]
     ) -> Iterator[tuple[Array, ...]]:
-        """Compute the scores of each page and the output of `_probabilities`; add `decisions`, with their nulls."""
+        """Compute the scores of each page, their probabilities and bounds; append to `decisions`, with their nulls."""
         assert self.scoring.classifying is not None
         classifier, threshold = self.scoring.classifying.classifier, self.scoring.classifying.threshold
         for batch in self._batches(row_group, [feature.name for feature in classifier.features]):
             scores = classifier.scores(batch)
-            found = self._calibrated(apply_transform(scores, self.facts.score_transform))
-            decisions.append((found[0] >= threshold, np.isnan(found[0])))
-            yield scores, *found
+            p, *bounds = self._calibrated(apply_transform(scores, self.facts.score_transform))
+            decisions.append((p >= threshold, np.isnan(p)))
+            yield scores, p, *bounds
 
 
 class _SegmentedFile(_File):
-    """The new columns where each segment has its own map."""
+    """Computation of the new columns with one map for each segment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -329,13 +330,14 @@ class _SegmentedFile(_File):
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
         segments = self.scoring.segments
-        there = self.parquet.schema_arrow.names
-        names = [self.scoring.score, *(name for name in segments if name in there)]
+        in_file = self.parquet.schema_arrow.names
+        names = [self.scoring.score, *(name for name in segments if name in in_file)]
         for batch in self._batches(row_group, list(dict.fromkeys(names))):
             keys = with_values(batch, self.path, segments)
-            place, known = self.lookup.index.find([keys.column(name) for name in segments], self.dictionaries)
+            columns = [keys.column(name) for name in segments]
+            index, fitted = self.lookup.index.find(columns, self.dictionaries)
             scores = self._scores(batch)
             self.range.add(scores)
-            self.unseen_rows += known.size - int(np.count_nonzero(known))
-            ends = () if self.interval is None else self.lookup.intervals(scores, place)
-            yield self.lookup.apply(scores, place), *ends
+            self.unseen_rows += fitted.size - int(np.count_nonzero(fitted))
+            bounds = () if self.interval is None else self.lookup.intervals(scores, index)
+            yield self.lookup.apply(scores, index), *bounds

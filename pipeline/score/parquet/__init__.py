@@ -1,1 +1,1 @@
-"""Adding columns to Parquet files while what is there stays as it is, byte for byte."""
+"""Addition of columns to Parquet files whose existing bytes do not change."""

@@ -1,4 +1,4 @@
-"""Copying a Parquet file with columns added."""
+"""Copy of a Parquet file with columns added."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pipeline.score.parquet.pages import ChunkWriter
 _COPY_BYTES = 1 << 23
 
 _BUFFER_BYTES = 1 << 18
-"""Written with one call: a small file takes one."""
+"""Size of a write; a small file takes one write."""
 
 
 class Ending(NamedTuple):
-    """End of a file: its footer, the offset at which that starts, and Arrow's reading of it."""
+    """End of a file: its footer, the footer's offset, and the metadata that Arrow reads from it."""
 
     footer: Footer
     start: int
@@ -41,9 +41,9 @@ class Ending(NamedTuple):
 
 
 def read_ending(source: BinaryIO, metadata: pq.FileMetaData | None = None) -> Ending:
-    """Read how a file ends.
+    """Read the end of a file.
 
-    metadata : what Arrow has read in these bytes, if it has
+    metadata : metadata that Arrow has read from the same bytes, if any
 
     Raises
     ------
@@ -65,10 +65,10 @@ def append_columns(
 
     Parameters
     ----------
-    source : the file, open for reading
-    target : where the copy goes, open for writing and empty; it need not be seekable
-    make_columns : writes the new columns' chunks with the given writer and says what they are
-    ending : the source's, if it was read already
+    source : file, open for reading
+    target : empty file for the copy, open for writing; it need not be seekable
+    make_columns : writes the chunks of the new columns with the given writer, and describes the columns
+    ending : end of the source, if it was read already
 
     Returns
     -------
@@ -85,7 +85,7 @@ def append_columns(
     writer = ChunkWriter(target, start)
     columns = make_columns(writer)
     if footer.has_offset_index():
-        # Readers that use the offset indexes of some columns expect those of all.
+        # Readers that use offset indexes expect them for all columns.
         columns = [
             replace(column, indexes=[writer.write_offset_index(chunk) for chunk in column.chunks])
             for column in columns
@@ -101,12 +101,12 @@ def _read(footer: bytes) -> pq.FileMetaData:
 
 
 def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) -> None:
-    """Have Arrow read the new footer, too: nothing is left to trust in an unusual file."""
+    """Check the new footer by reading it with Arrow, since the source may be unusual."""
     after = pq.read_metadata(pa.BufferReader(MAGIC + end))
-    names = [before.schema.column(i).path for i in range(before.num_columns)]
-    found = [after.schema.column(i).path for i in range(after.num_columns)]
+    names_before = [before.schema.column(i).path for i in range(before.num_columns)]
+    names_after = [after.schema.column(i).path for i in range(after.num_columns)]
     if (
-        found != [*names, *(column.name for column in columns)]
+        names_after != [*names_before, *(column.name for column in columns)]
         or after.num_rows != before.num_rows
         or after.num_row_groups != before.num_row_groups
     ):
@@ -114,10 +114,10 @@ def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) ->
 
 
 def _copy(source: BinaryIO, size: int, target: BinaryIO) -> None:
-    """Copy the first `size` bytes; inside the kernel where it can."""
-    if type(source) is io.BytesIO and len(held := source.getvalue()) >= size:
-        # The bytes that it was made of: they need not be copied once more to be written.
-        target.write(memoryview(held)[:size])
+    """Copy the first `size` bytes, inside the operating system's kernel if it can."""
+    if type(source) is io.BytesIO and len(content := source.getvalue()) >= size:
+        # `getvalue` returns the bytes of the source without a copy.
+        target.write(memoryview(content)[:size])
         return
     source.seek(0)
     copied = _copy_in_kernel(source, size, target)
@@ -148,7 +148,7 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
 
 @contextmanager
 def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
+    """Open a file that appears when the block ends without an error. Its folder must exist."""
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -156,7 +156,7 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
         except BaseException:
             getattr(file, "discard", file.close)()
             if isinstance(file, AbstractBufferedFile):
-                file.closed = True  # else the collector would write what was discarded
+                file.closed = True  # otherwise the garbage collector would write the discarded content
             raise
         file.close()
         return

@@ -1,8 +1,8 @@
-"""A Parquet file's footer, extended by columns.
+"""Footer of a Parquet file, and its extension by columns.
 
-A footer names the bytes of every column chunk by their offset in the file. So a file may keep its bytes where they
-are, take new chunks at its end, and a new footer after them: all that was there stays as it was written, with its
-types, encodings, statistics, page indexes and Bloom filters. Source: the Apache Parquet format's parquet.thrift.
+A footer locates every column chunk by its offset in the file. So new chunks and a new footer can follow the existing
+chunks, which keep their bytes, with their types, encodings, statistics, page indexes and Bloom filters. Source: the
+Apache Parquet format's parquet.thrift.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAIL_BYTES = 8
 """Bytes at the end of a file: the footer's length and the magic number."""
 
 _OFFSET_INDEX = 4
-"""Field of a chunk: where its offset index is."""
+"""Field of a chunk: the offset of its offset index."""
 _OPTIONAL = 1
 _UTF8 = 0
 _ARROW_SCHEMA = b"ARROW:schema"
@@ -40,31 +40,31 @@ _AVRO_SCHEMAS = (b"parquet.avro.schema", b"avro.schema")
 
 _ARROW_TYPES = {BOOLEAN: pa.bool_(), DOUBLE: pa.float64(), BYTE_ARRAY: pa.string()}
 _TYPE_NAMES = {BOOLEAN: "boolean", DOUBLE: "double", BYTE_ARRAY: "string"}
-"""For Spark and Avro alike."""
+"""Names of the types in Spark's and Avro's schemas."""
 
 
 class NotExtensibleError(ValueError):
-    """The footer is not one that columns can be added to."""
+    """Columns cannot be added to this footer."""
 
 
 @dataclass(frozen=True)
 class NewColumn:
-    """A nullable top-level column of booleans, doubles or strings, with one chunk a row group."""
+    """Nullable top-level column of booleans, doubles or strings, with one chunk for each row group."""
 
     name: str
     physical_type: int
     chunks: Sequence[Chunk]
     indexes: Sequence[tuple[int, int]] | None = None
-    """Offset and bytes of each chunk's offset index, where there are any."""
+    """Offset and size in bytes of each chunk's offset index, if the file has offset indexes."""
 
 
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
-    """A file's footer and the offset at which it starts.
+    """Return a file's footer and the footer's offset.
 
     Raises
     ------
     NotExtensibleError
-        The file ends otherwise: it is not Parquet, or it is encrypted.
+        The file is not Parquet, or is encrypted.
     """
     size = source.seek(0, os.SEEK_END)
     source.seek(max(0, size - TAIL_BYTES))
@@ -79,24 +79,19 @@ def read_footer(source: BinaryIO) -> tuple[bytes, int]:
 
 @dataclass(frozen=True)
 class Footer:
-    """A footer that has been read.
-
-    Attributes
-    ----------
-    fields : of the file
-    """
+    """Decoded footer. fields : fields of the FileMetaData struct."""
 
     fields: thrift.Fields
     row_groups: list[RowGroup]
 
     @classmethod
     def read(cls, footer: bytes) -> Footer:
-        """Read a footer.
+        """Decode a footer.
 
         Raises
         ------
         NotExtensibleError
-            It does not read as one.
+            The bytes are not a footer.
         """
         try:
             return cls(*read_footer_fields(footer))
@@ -104,7 +99,7 @@ class Footer:
             raise _unreadable(error) from None
 
     def has_offset_index(self) -> bool:
-        """Tell whether the file has an index of a column's pages."""
+        """Tell whether the file has an offset index."""
         return any(_OFFSET_INDEX in chunk for group in self.row_groups[:1] for chunk in group.chunks)
 
 
@@ -114,35 +109,35 @@ def _unreadable(error: Exception) -> NotExtensibleError:
 
 @lru_cache(maxsize=16)
 def created_by(before: str) -> str:
-    """Who wrote the file, and that we added to it.
+    """Return the footer's `created_by`: the writer of the file, and logcal, which added columns.
 
-    Readers look at the name and the version for errors of old writers, which the old columns still have: they stay,
-    and we are named within what they take for the build.
+    By the writer's name and version readers work around errors of old writers, which the old columns may have. So both
+    stay, and logcal is named in the build.
     """
-    own = f"columns added by logcal version {_version()}"
-    found = re.fullmatch(r"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
-    if found is None:
+    addition = f"columns added by logcal version {_version()}"
+    match = re.fullmatch(r"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
+    if match is None:
         return f"logcal version {_version()}"
-    builds = [build for build in (found[2], own) if build]
-    return f"{found[1]} (build {'; '.join(builds)})"
+    builds = [build for build in (match[2], addition) if build]
+    return f"{match[1]} (build {'; '.join(builds)})"
 
 
 @cache
 def _version() -> str:
-    """Ours: looked up once, since that reads a file."""
+    """Return logcal's version; it is cached, since the lookup reads a file."""
     return metadata.version("logcal")
 
 
 def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
-    """The footer of the same file with columns added after all others, and the tail that ends the file.
+    """Return the footer with columns added after all others, followed by the tail that ends the file.
 
-    Descriptions of the schema that Arrow, Spark and Avro leave in the key-value metadata are extended too, or
-    these readers would not see the new columns.
+    The schemas that Arrow, Spark and Avro write into the key-value metadata are extended too, since these readers would
+    otherwise not see the new columns.
 
     Raises
     ------
     NotExtensibleError
-        The footer does not read as one.
+        The footer is invalid, or the file is encrypted.
     """
     try:
         fields = dict(footer.fields)
@@ -164,13 +159,13 @@ def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
     return encoded + len(encoded).to_bytes(4, "little") + MAGIC
 
 
-_Named = tuple[tuple[str, int], ...]
+_NamedTypes = tuple[tuple[str, int], ...]
 """Names and physical types of new columns."""
 
 
 @lru_cache(maxsize=16)
-def _extended_schema(elements: bytes, columns: _Named) -> bytes:
-    """The schema with new columns. The files of a log have one, mostly."""
+def _extended_schema(elements: bytes, columns: _NamedTypes) -> bytes:
+    """Extend the schema. The result is cached, since most files of a log have the same schema."""
     root, *others = thrift.read_list(elements)
     fields, _ = thrift.read_struct(root)
     children = thrift.read_integer(fields[5][1])
@@ -180,7 +175,7 @@ def _extended_schema(elements: bytes, columns: _Named) -> bytes:
 
 
 def _schema_element(name: str, physical_type: int) -> bytes:
-    """The SchemaElement struct of a new column."""
+    """Encode the SchemaElement struct of a new column."""
     fields: thrift.Fields = {
         1: (I32, thrift.integer(physical_type)),
         3: (I32, thrift.integer(_OPTIONAL)),
@@ -202,19 +197,19 @@ def _extended_row_groups(row_groups: Sequence[RowGroup], columns: Sequence[NewCo
             for column in columns
         ]
         fields[1] = (LIST, thrift.extended_list(fields[1][1], encoded))
-        for number, more in (
+        for number, added in (
             (2, sum(c.uncompressed for c in chunks)),
             (6, sum(c.compressed for c in chunks)),
         ):
             if number in fields:
-                fields[number] = (I64, thrift.integer(thrift.read_integer(fields[number][1]) + more))
+                fields[number] = (I64, thrift.integer(thrift.read_integer(fields[number][1]) + added))
         extended.append(thrift.struct(fields))
     return thrift.list_of(STRUCT, extended)
 
 
 @lru_cache(maxsize=16)
-def _extended_metadata(entries: bytes, columns: _Named) -> bytes:
-    """Key-value metadata with the new columns in its descriptions of the schema, which are mostly one for a log."""
+def _extended_metadata(entries: bytes, columns: _NamedTypes) -> bytes:
+    """Extend the schemas in the key-value metadata. The result is cached, since most files of a log have the same."""
     extended = []
     for entry in thrift.read_list(entries):
         fields, _ = thrift.read_struct(entry)
@@ -228,8 +223,8 @@ def _extended_metadata(entries: bytes, columns: _Named) -> bytes:
     return thrift.list_of(STRUCT, extended)
 
 
-def _extended_description(key: bytes, value: bytes, columns: _Named) -> bytes | None:
-    """A description of the schema with the new columns; None when it does not parse and is better left out."""
+def _extended_description(key: bytes, value: bytes, columns: _NamedTypes) -> bytes | None:
+    """Extend a schema in the metadata; return None if it does not parse, so that it is left out."""
     try:
         if key == _ARROW_SCHEMA:
             return _extended_arrow_schema(value, columns)
@@ -242,8 +237,8 @@ def _extended_description(key: bytes, value: bytes, columns: _Named) -> bytes | 
 
 
 @lru_cache(maxsize=16)
-def _extended_arrow_schema(value: bytes, columns: _Named) -> bytes:
-    """Extend the Arrow schema, where other metadata differ from file to file."""
+def _extended_arrow_schema(value: bytes, columns: _NamedTypes) -> bytes:
+    """Extend the Arrow schema. It has a cache of its own, since other metadata may differ from file to file."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
     for name, kind in columns:
         schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))

@@ -1,8 +1,8 @@
 """Column chunks of new columns: doubles, booleans and constant strings as Parquet data pages (version 1).
 
-Written page by page, so that a row group of any size needs little memory. A column of doubles is dictionary-encoded
-where that shortens it: calibrated probabilities often take a few thousand values. Source: the Apache Parquet format
-specification (Encodings.md, parquet.thrift).
+Chunks are written page by page, so that a row group of any size needs little memory. A column of doubles is
+dictionary-encoded if that shortens it: calibrated probabilities often have only a few thousand distinct values. Source:
+the Apache Parquet format specification (Encodings.md, parquet.thrift).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPOOLED_BYTES = 1 << 24
 
 
 class Chunk(NamedTuple):
-    """Footer's facts about a column chunk. Offsets and sizes are in bytes."""
+    """Metadata of a column chunk for the footer. Offsets and sizes are in bytes."""
 
     physical_type: int
     codec: int
@@ -52,10 +52,10 @@ class Chunk(NamedTuple):
     data_page_offset: int
     dictionary_page_offset: int | None
     pages: tuple[tuple[int, int, int], ...]
-    """Offset, bytes with header, and first row of each data page."""
+    """Offset, size with header, and first row of each data page."""
 
     def offset_index(self) -> bytes:
-        """The OffsetIndex struct: where the data pages are."""
+        """Encode the OffsetIndex struct, which locates the data pages."""
         locations = [
             thrift.struct(
                 {
@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
         return thrift.struct({1: (LIST, thrift.list_of(STRUCT, locations))})
 
     def encode(self, name: str, index: tuple[int, int] | None = None) -> bytes:
-        """The ColumnChunk struct of a top-level column. index : offset and bytes of its offset index."""
+        """Encode the ColumnChunk struct of a top-level column. index : offset and size of its offset index."""
         encodings = [_PLAIN, _RLE] if self.dictionary_page_offset is None else [_PLAIN, _RLE, _RLE_DICTIONARY]
         meta: thrift.Fields = {
             1: (I32, thrift.integer(self.physical_type)),
@@ -99,9 +99,10 @@ class Chunk(NamedTuple):
 
 
 def codec_beside(codec: int) -> int:
-    """The codec of new chunks beside one of this codec, both as Parquet numbers them.
+    """Return the codec of new chunks in a file whose chunks have this codec; both by Parquet's numbers.
 
-    The same; snappy for those that pyarrow does not have (LZO) or that readers differ on (LZ4 with Hadoop's frames).
+    It is the same, or snappy instead of codecs that pyarrow lacks (LZO) or that readers implement differently (LZ4 with
+    Hadoop's frames).
     """
     return codec if codec == 0 or codec in _CODECS else _SNAPPY
 
@@ -113,7 +114,7 @@ class ChunkWriter:
     Parameters
     ----------
     target : binary file, open for writing; only its `write` is used
-    position : bytes that it holds already
+    position : number of bytes already in the file
     """
 
     target: BinaryIO
@@ -127,16 +128,17 @@ class ChunkWriter:
     def write_doubles(
         self, batches: Iterable[Sequence[Array]], rows: int, codec: int, count: int
     ) -> list[Chunk]:
-        """Write chunks of doubles, one column after the other, that are null where they are NaN.
+        """Write a chunk of doubles for each column; NaN becomes null.
 
-        The columns are made together, page by page. All but the first wait, encoded, in a temporary file, which is in
-        memory up to some megabytes.
+        The columns are encoded together, page by page. All but the first are buffered in temporary files, in memory up
+        to some megabytes each.
 
         Parameters
         ----------
-        batches : of each page a float64 array for each column; `rows` values in all
-        codec : as `codec_beside` gives it
-        count : of columns
+        batches : for each page one float64 array for each column
+        rows : number of rows of all pages
+        codec : result of `codec_beside`
+        count : number of columns
         """
         with ExitStack() as files:
             waiting = (SpooledTemporaryFile(_SPOOLED_BYTES) for _ in range(count - 1))  # noqa: SIM115
@@ -150,43 +152,43 @@ class ChunkWriter:
             return [chunks[0], *map(self._append, writers[1:], chunks[1:])]
 
     def _append(self, other: ChunkWriter, chunk: Chunk) -> Chunk:
-        """Add all that another writer has written: one chunk."""
+        """Append the content of another writer, which is one chunk; return the chunk with its new offsets."""
         other.target.seek(0)
         shutil.copyfileobj(other.target, self.target)
-        moved, self.position = self.position, self.position + other.position
+        shift, self.position = self.position, self.position + other.position
         dictionary = chunk.dictionary_page_offset
         return chunk._replace(
-            data_page_offset=chunk.data_page_offset + moved,
-            dictionary_page_offset=None if dictionary is None else dictionary + moved,
-            pages=tuple((offset + moved, size, row) for offset, size, row in chunk.pages),
+            data_page_offset=chunk.data_page_offset + shift,
+            dictionary_page_offset=None if dictionary is None else dictionary + shift,
+            pages=tuple((offset + shift, size, row) for offset, size, row in chunk.pages),
         )
 
     def write_booleans(
         self, batches: Iterable[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]], codec: int
     ) -> Chunk:
-        """Write a chunk of booleans, each batch a page of values and of where they are null."""
+        """Write a chunk of booleans. batches : for each page the values, and a mask of the nulls."""
         self._start_chunk(codec)
         first = self.position
-        nulls, seen = 0, set[bool]()
+        nulls, distinct = 0, set[bool]()
         for values, null in batches:
-            levels, hidden = _definition_levels(null)
-            present = values[~null] if hidden else values
-            nulls += hidden
-            seen.update(np.unique(present).tolist())
+            levels, count = _definition_levels(null)
+            present = values[~null] if count else values
+            nulls += count
+            distinct.update(np.unique(present).tolist())
             bits = np.packbits(present, bitorder="little").tobytes()
             self.write_page(levels + bits, values.size, _PLAIN)
         if first == self.position:
             self.write_page(_all_present(0), 0, _PLAIN)
-        bounds = bytes([min(seen, default=False)]), bytes([max(seen, default=False)])
+        bounds = bytes([min(distinct, default=False)]), bytes([max(distinct, default=False)])
         return self._chunk(BOOLEAN, nulls, bounds, first)
 
     def write_constant(self, value: bytes, rows: int, codec: int) -> Chunk:
-        """Write a chunk of a string that is the same in every row: a few bytes whatever the rows."""
+        """Write a chunk with the same string in every row; it takes a few bytes for any number of rows."""
         self._start_chunk(codec)
         dictionary_offset = self.position
         self.write_dictionary(len(value).to_bytes(4, "little") + value, 1)
         first = self.position
-        # The codes' width of one bit, then one run of code 0.
+        # The bit width of the codes, which is 1, then one run of code 0.
         self.write_page(_all_present(rows) + b"\x01" + _run(rows, 0), rows, _RLE_DICTIONARY)
         return self._chunk(BYTE_ARRAY, 0, (value, value), first, dictionary_offset)
 
@@ -198,7 +200,7 @@ class ChunkWriter:
     def _chunk(
         self, kind: int, nulls: int, bounds: tuple[bytes, bytes], first: int, dictionary: int | None = None
     ) -> Chunk:
-        """Facts about the chunk that ends here. first, dictionary : offsets of pages."""
+        """Return the metadata of the current chunk. first, dictionary : offsets of its first pages."""
         return Chunk(
             kind,
             self._codec,
@@ -213,7 +215,7 @@ class ChunkWriter:
         )
 
     def write_offset_index(self, chunk: Chunk) -> tuple[int, int]:
-        """Write a chunk's offset index; return its offset and its bytes."""
+        """Write a chunk's offset index; return its offset and size."""
         offset, index = self.position, chunk.offset_index()
         self.target.write(index)
         self.position += len(index)
@@ -231,7 +233,7 @@ class ChunkWriter:
         self._write(_DICTIONARY_PAGE, body, entries, _PLAIN)
 
     def _write(self, kind: int, body: bytes, values: int, encoding: int) -> None:
-        encode = _encoded_again if len(body) <= _KEPT_BYTES else _encoded
+        encode = _encoded_cached if len(body) <= _CACHED_BYTES else _encoded
         head, packed = encode(kind, body, values, encoding, self._codec)
         self.target.write(head)
         self.target.write(packed)
@@ -242,23 +244,23 @@ class ChunkWriter:
 def _encoded(
     kind: int, body: bytes, values: int, encoding: int, codec: int
 ) -> tuple[bytes, bytes | memoryview]:
-    """A page's header, and what follows it."""
+    """Return a page's header and its compressed body."""
     packed = _compress(body, codec)
-    own: thrift.Fields = {1: (I32, thrift.integer(values)), 2: (I32, thrift.integer(encoding))}
+    page: thrift.Fields = {1: (I32, thrift.integer(values)), 2: (I32, thrift.integer(encoding))}
     if kind == _DATA_PAGE:
-        own[3] = own[4] = (I32, thrift.integer(_RLE))
+        page[3] = page[4] = (I32, thrift.integer(_RLE))
     header: thrift.Fields = {
         1: (I32, thrift.integer(kind)),
         2: (I32, thrift.integer(len(body))),
         3: (I32, thrift.integer(len(packed))),
-        5 if kind == _DATA_PAGE else 7: (STRUCT, thrift.struct(own)),
+        5 if kind == _DATA_PAGE else 7: (STRUCT, thrift.struct(page)),
     }
     return thrift.struct(header), packed
 
 
-_KEPT_BYTES = 256
-_encoded_again = lru_cache(maxsize=64)(_encoded)
-"""For pages that many files have alike, such as those of a string that is the same in every row."""
+_CACHED_BYTES = 256
+_encoded_cached = lru_cache(maxsize=64)(_encoded)
+"""For pages that are equal in many files, such as those of a constant string."""
 
 
 def _compress(body: bytes, codec: int) -> bytes | memoryview:
@@ -266,12 +268,12 @@ def _compress(body: bytes, codec: int) -> bytes | memoryview:
         return body
     name = _CODECS[codec]
     packed = pa.Codec(name, compression_level=_LEVELS.get(name)).compress(body)
-    # The view spans all that was allocated, more than was filled.
+    # The buffer may be larger than its content.
     return memoryview(packed)[: packed.size]
 
 
 class _DoublePages:
-    """Pages of one chunk of doubles: codes into a dictionary, until it grows too long to pay."""
+    """Pages of one chunk of doubles: dictionary-encoded until the dictionary exceeds its limit, then plain."""
 
     def __init__(self, writer: ChunkWriter, codec: int, limit: int) -> None:
         writer._start_chunk(codec)
@@ -282,10 +284,10 @@ class _DoublePages:
         self._limit = limit
         self._used = 0
         self._dictionary = np.empty(limit, np.uint64)
-        # Four times as many as there may be values, where these are few: small files are many.
+        # Four times as many slots as values, if these are few: most files may be small.
         self._slot_bits = min(_SLOT_BITS, (4 * limit + 1).bit_length())
         self._slots = np.full(1 << self._slot_bits, -1, np.int32)
-        self._held: list[tuple[bytes, int, npt.NDArray[np.uint16]]] | None = []
+        self._pending: list[tuple[bytes, int, npt.NDArray[np.uint16]]] | None = []
         self._written = 0
 
     def add(self, values: Array) -> None:
@@ -294,7 +296,7 @@ class _DoublePages:
         if present.size:
             self.lowest = min(self.lowest, float(present.min()))
             self.highest = max(self.highest, float(present.max()))
-        if self._held is not None:
+        if self._pending is not None:
             codes = np.empty(present.size, np.uint16)
             used = packing.encode(
                 present.view(np.uint64),
@@ -307,24 +309,24 @@ class _DoublePages:
             )
             if used >= 0:
                 self._used = used
-                self._held.append((levels, values.size, codes))
+                self._pending.append((levels, values.size, codes))
                 return
-            self._give_up()
+            self._abandon_dictionary()
         self._write_plain(levels, values.size, present)
 
     def finish(self) -> Chunk:
-        """Write what is held; return the chunk."""
-        dictionary_offset = self._write_held()
-        # The sign of a zero is not part of the order of doubles: bounds must cover both.
+        """Write the pending pages; return the chunk."""
+        dictionary_offset = self._write_pending()
+        # Both zeros are equal as doubles, so the bounds must cover both.
         lowest = -0.0 if self.lowest == 0.0 else self.lowest
         highest = 0.0 if self.highest == 0.0 else self.highest
         bounds = np.array([lowest], "<f8").tobytes(), np.array([highest], "<f8").tobytes()
         return self.writer._chunk(DOUBLE, self.nulls, bounds, self.first_data_page, dictionary_offset)
 
-    def _write_held(self) -> int | None:
-        """Write what is held; return the dictionary page's offset, if there is one."""
-        if not self._held or self._used == 0:
-            self._give_up()
+    def _write_pending(self) -> int | None:
+        """Write the pending pages; return the dictionary page's offset, if there is one."""
+        if not self._pending or self._used == 0:
+            self._abandon_dictionary()
             if self._written == 0:
                 self._write_plain(_all_present(0), 0, np.empty(0))
             return None
@@ -332,22 +334,22 @@ class _DoublePages:
         self.writer.write_dictionary(self._dictionary[: self._used].tobytes(), self._used)
         self.first_data_page = self.writer.position
         width = max(1, (self._used - 1).bit_length())
-        for levels, rows, codes in self._held:
+        for levels, rows, codes in self._pending:
             body = levels + bytes([width]) + _bit_packed(codes, width)
             self.writer.write_page(body, rows, _RLE_DICTIONARY)
         return offset
 
     def _levels(self, values: Array) -> tuple[bytes, Array]:
-        """Definition levels (1 where a value is, 0 where null), and the values that are."""
+        """Return the encoded definition levels (1 for a value, 0 for a null), and the values without nulls."""
         null = np.isnan(values)
         levels, nulls = _definition_levels(null)
         self.nulls += nulls
         return levels, values[~null] if nulls else values
 
-    def _give_up(self) -> None:
-        for levels, rows, codes in self._held or []:
+    def _abandon_dictionary(self) -> None:
+        for levels, rows, codes in self._pending or []:
             self._write_plain(levels, rows, self._dictionary[codes].view(np.float64))
-        self._held = None
+        self._pending = None
 
     def _write_plain(self, levels: bytes, rows: int, present: Array) -> None:
         body = b"".join([levels, present.astype("<f8", copy=False).tobytes()])
@@ -356,7 +358,7 @@ class _DoublePages:
 
 
 def _definition_levels(null: npt.NDArray[np.bool_]) -> tuple[bytes, int]:
-    """Definition levels (1 where a value is, 0 where null), and the number of nulls."""
+    """Return the encoded definition levels (1 for a value, 0 for a null), and the number of nulls."""
     nulls = int(np.count_nonzero(null))
     if nulls == 0:
         return _all_present(null.size), 0
@@ -365,7 +367,7 @@ def _definition_levels(null: npt.NDArray[np.bool_]) -> tuple[bytes, int]:
 
 
 def _all_present(rows: int) -> bytes:
-    """Definition levels of a page without nulls."""
+    """Encode the definition levels of a page without nulls."""
     return _sized(_run(rows, 1))
 
 
@@ -374,12 +376,12 @@ def _sized(levels: bytes) -> bytes:
 
 
 def _run(length: int, value: int) -> bytes:
-    """A run of a value of at most 8 bits."""
+    """Encode a run of a value of at most 8 bits."""
     return thrift.varint(length << 1) + bytes([value])
 
 
 def _bit_packed(codes: npt.NDArray[np.uint16], width: int) -> bytes:
-    """Codes as one bit-packed run, padded with zeros to a multiple of eight."""
+    """Encode codes as one bit-packed run, padded with zeros to a multiple of eight."""
     groups = -(-codes.size // 8)
     out = np.zeros(-(-groups * width // 4), "<u4")
     packing.pack_codes(codes, width, out)
