@@ -186,7 +186,7 @@ class Prepared(Startable):
             if evidence.scores is not None:  # PSI and KS against the scores that the table was fitted to
                 fitted = np.asarray(read_lookup_table(self.version.lookup_path).map.weight)
                 shift = stability_index(fitted, evidence.scores)
-            history = history.after(name, evidence.whole, evidence.segments, shift, alpha)
+            history = history.after(name, evidence.total, evidence.segments, shift, alpha)
         (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
         summary = self._summary(history)
         if self.page is not None:

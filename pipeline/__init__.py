@@ -1,1 +1,1 @@
-"""Tables: prediction logs, score tables, lookup tables, scored logs, and the store that publishes them."""
+"""Processing of prediction logs, score tables, lookup tables, scored logs, and the store of tables."""

@@ -1,4 +1,4 @@
-"""A watched table: the evidence of its days, and their history beside it."""
+"""Monitoring of a published table: evidence of miscalibration on each day, and the history of a version's days."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ from pipeline.table.lookup_table import Predictor, cached_lookup_table
 FORMAT = 1
 
 FOLDER = "monitor"
-"""Folder of histories, beside a table's versions."""
+"""Name of the folder of histories, beside a table's versions."""
 
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class WatchedDay:
-    """One day.
+    """Evidence of one day in a history.
 
     Attributes
     ----------
-    day : as text. rows, observed, expected : of the rows, the positives and the sum of the probabilities
-    log_e : the logarithm of the e-value after it. psi, ks : of the scores against those that the table was fitted to;
-        None with segments. segments_alarmed : how many segments are alarms after it
+    day : day as text
+    rows, observed, expected : number of rows, number of positives, and sum of the probabilities
+    log_e : logarithm of the e-value after the day
+    psi, ks : distances of the day's scores from the scores that the table was fitted to; None with segments
+    segments_alarmed : number of segments with an alarm after the day
     """
 
     day: str
@@ -55,12 +57,15 @@ class WatchedDay:
 
 @dataclass(frozen=True)
 class History:
-    """The history of a version.
+    """History of a version.
 
     Attributes
     ----------
-    version : name. settings : what the evidence depends on; another history begins where they change
-    days : in order. state : of all rows, eleven numbers. segments : the same of each segment
+    version : name of the version
+    settings : settings that the evidence depends on; if they change, a new history begins
+    days : days in order
+    state : state of the test of all rows
+    segments : key of each segment and the state of its test
     """
 
     version: str
@@ -71,7 +76,7 @@ class History:
 
     @property
     def last(self) -> str | None:
-        """The last day that was looked at."""
+        """The last day in the history."""
         return self.days[-1].day if self.days else None
 
     def after(
@@ -79,13 +84,17 @@ class History:
         day: str,
         evidence: Evidence,
         segments: dict[Key, Evidence],
-        moved: tuple[float | None, float | None],
+        shift: tuple[float | None, float | None],
         alpha: float,
     ) -> History:
-        """The history with one day more. A segment without rows on a day stays as it is."""
+        """Return the history with one more day. Segments without rows on the day keep their states.
+
+        shift : the day's `psi` and `ks`
+        alpha : level of the alarms
+        """
         states = dict(self.segments)
-        for key, own in segments.items():
-            states[key] = states.get(key, DriftState()).after(own)
+        for key, of_segment in segments.items():
+            states[key] = states.get(key, DriftState()).after(of_segment)
         state = self.state.after(evidence)
         following = replace(self, state=state, segments=tuple(sorted(states.items(), key=_order)))
         row = WatchedDay(
@@ -94,7 +103,7 @@ class History:
             evidence.observed,
             evidence.expected,
             state.log_e,
-            *moved,
+            *shift,
             segments_alarmed=len(following.alarmed_segments(alpha)),
         )
         return replace(following, days=(*self.days, row))
@@ -104,7 +113,7 @@ class History:
 
         Returns
         -------
-        since, observed, expected : the first day, and the positives from that day on
+        since, observed, expected : first day of the drift, and positives from that day on
         """
         before = [0.0, *(day.log_e for day in self.days[:-1])]
         lowest = min(before)
@@ -113,20 +122,20 @@ class History:
         return later[0].day, math.fsum(d.observed for d in later), math.fsum(d.expected for d in later)
 
     def alarmed(self, alpha: float) -> bool:
-        """Tell whether all rows together are an alarm now."""
+        """Tell whether the test of all rows raises an alarm after the last day."""
         return bool(self.days) and bool(alarms([self.state.log_e], alpha)[0])
 
     def alarmed_segments(self, alpha: float) -> list[tuple[Key, DriftState]]:
-        """The segments that are alarms now, the most certain first; of a share alpha of false ones at most."""
+        """Return the segments with an alarm, largest e-value first; the false discovery rate is at most alpha."""
         if not self.segments:
             return []
         log_e = np.array([state.log_e for _, state in self.segments])
-        found = alarms(log_e, alpha)
+        alarmed = alarms(log_e, alpha)
         order = np.argsort(-log_e, kind="stable")
-        return [self.segments[i] for i in order.tolist() if found[i]]
+        return [self.segments[i] for i in order.tolist() if alarmed[i]]
 
     def as_json(self) -> bytes:
-        """Write it as a file: infinite numbers as text."""
+        """Encode the history as JSON, with infinite numbers as text."""
         document = {
             "format": FORMAT,
             "version": self.version,
@@ -138,19 +147,21 @@ class History:
         return f"{json.dumps(with_checksum(jsonable(document)), allow_nan=False, indent=1)}\n".encode()
 
     @classmethod
-    def from_json(cls, document: dict[str, Any], place: str) -> History:
-        """From what `as_json` wrote.
+    def from_json(cls, document: dict[str, Any], path: str) -> History:
+        """Decode a history that `as_json` encoded.
+
+        path : of the file, for messages
 
         Raises
         ------
         InputRejectedError
-            It is something else.
+            The document is something else.
         """
         try:
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']}")
-            days = [WatchedDay(**{k: _heard(k, v) for k, v in day.items()}) for day in document["days"]]
-            segments = [(tuple(own["segment"]), _read_state(own)) for own in document["segments"]]
+            days = [WatchedDay(**{k: _decoded(k, v) for k, v in day.items()}) for day in document["days"]]
+            segments = [(tuple(entry["segment"]), _read_state(entry)) for entry in document["segments"]]
             return cls(
                 str(document["version"]),
                 dict(document["settings"]),
@@ -160,51 +171,51 @@ class History:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputRejectedError(
-                f"{place}: expected the history that monitor writes, found something else ({error}): move it away to "
+                f"{path}: expected the history that monitor writes, found something else ({error}): move it away to "
                 "begin anew"
             ) from None
 
 
 def watched_days(table: Folder, versions: Sequence[str]) -> list[dict[str, Any]]:
-    """The days that any version of a table was watched on, in order: each with the newest version that was.
+    """List the monitored days of a table, in order, each from the history of the newest version that has it.
 
     Raises
     ------
     InputRejectedError, TemporaryError
         A history is damaged.
     """
-    found: dict[str, dict[str, Any]] = {}
-    there = (table / FOLDER).names()
+    days: dict[str, dict[str, Any]] = {}
+    names = (table / FOLDER).names()
     for version in versions:
         name = f"{version}.json"
-        if name not in there:
+        if name not in names:
             continue
-        place = f"{table.root}/{FOLDER}/{name}"
         document = (table / FOLDER).read_json(name)
         if document is not None:
-            history = History.from_json(document, place)
-            found |= {day.day: {"version": version, **asdict(day)} for day in history.days}
-    return [found[day] for day in sorted(found)]
+            history = History.from_json(document, f"{table.root}/{FOLDER}/{name}")
+            days |= {day.day: {"version": version, **asdict(day)} for day in history.days}
+    return [days[day] for day in sorted(days)]
 
 
 def _order(item: tuple[Key, DriftState]) -> list[tuple[bool, str]]:
     return [(value is None, str(value)) for value in item[0]]
 
 
-def _heard(name: str, value: Any) -> Any:
+def _decoded(name: str, value: Any) -> Any:
     return value if name == "day" or value is None or isinstance(value, int) else float(value)
 
 
-def _read_state(found: dict[str, Any]) -> DriftState:
-    return DriftState(int(found["days"]), tuple(float(log) for log in found["logs"]))
+def _read_state(entry: dict[str, Any]) -> DriftState:
+    return DriftState(int(entry["days"]), tuple(float(log) for log in entry["logs"]))
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Table under watch, and its settings.
+    """Table to monitor, and settings of the test.
 
     lookup : path of the lookup table
-    tolerance : factor up to which odds may be wrong. sampling_rate : see `calibrators.arithmetic.sampling`.
+    tolerance : factor up to which odds may be wrong
+    sampling_rate : see `calibrators.arithmetic.sampling`
     """
 
     lookup: str
@@ -212,35 +223,37 @@ class Watch:
     sampling_rate: float = 1.0
 
     def predictor(self, columns: tuple[str, ...] = ()) -> Predictor:
-        """Predict with it. columns : of its segments."""
+        """Return a predictor with the table. columns : its segment columns."""
         return Predictor(self.lookup, columns, self.sampling_rate)
 
 
 class DayEvidence(NamedTuple):
     """Evidence of a day.
 
-    table : its score table. whole : of all rows. scores : rows in each row of the lookup table, or None with segments.
-    segments : keys to evidence
+    table : score table of the day
+    total : evidence of all rows
+    scores : number of the day's rows in each row of the lookup table; None with segments
+    segments : evidence by key of the segment
     """
 
     table: ScoreTable
-    whole: Evidence
+    total: Evidence
     scores: npt.NDArray[np.float64] | None
     segments: dict[tuple[Any, ...], Evidence]
 
 
 def day_evidence(day: SortedRows, executor: Executor, watch: Watch) -> DayEvidence:
-    """The evidence of a day whose rows are sorted by their scores; with segments each row goes through its own map."""
+    """Compute the evidence of a day from its sorted rows; with segments each row is predicted by its segment's map."""
     columns = day.log.columns.segments
     if not columns:
-        table, (whole, scores) = merge_rows(day, executor, _with_scores(watch))
-        return DayEvidence(table, whole, scores, {})
+        table, (total, scores) = merge_rows(day, executor, _with_scores(watch))
+        return DayEvidence(table, total, scores, {})
     rows = SegmentRows.of(day, executor, columns)
     function = partial(evidence_sums, tolerance=watch.tolerance)
     sums = sums_of_predictions(rows, watch.predictor(columns), executor, function)
-    whole = evidence_of([state for own in sums.values() for state in own])
-    found = {rows.level.keys[place]: evidence_of(own) for place, own in sorted(sums.items())}
-    return DayEvidence(rows.table, whole, None, found)
+    total = evidence_of([state for states in sums.values() for state in states])
+    segments = {rows.level.keys[i]: evidence_of(states) for i, states in sorted(sums.items())}
+    return DayEvidence(rows.table, total, None, segments)
 
 
 def _with_scores(watch: Watch) -> Pass:

@@ -1,6 +1,6 @@
-"""Columns, types and meanings of all tables that are not published.
+"""Columns, types and meanings of tables that are not published.
 
-`logcal.schema` defines the published ones.
+`logcal.schema` defines the published tables.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ SCORE_TABLE = pa.schema(
     [
         pa.field("score", pa.float64(), nullable=False),  # ascending, distinct over all parts
         pa.field("weight", pa.float64(), nullable=False),  # > 0: sum over the rows at the score
-        pa.field("positives", pa.float64(), nullable=False),  # the same over rows with label 1
+        pa.field("positives", pa.float64(), nullable=False),  # the same sum over the rows with label 1
     ]
 )
-"""One row a distinct score. Tables of disjoint logs add."""
+"""One row for each distinct score. The score tables of disjoint logs can be added."""
 
 
 def segmented_score_table(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """One row a distinct score of a segment, ascending by score, and by segment (null first) where scores are equal."""
+    """Return the schema with one row for each distinct score of a segment, sorted by score and segment (null first).
+
+    columns : names and types of the segment columns
+    """
     return pa.schema([*(pa.field(name, kind) for name, kind in columns), *SCORE_TABLE])
 
 
 RATIOS = ("ratio", "ratio_low", "ratio_high", "ratio_z")
-"""Observed over expected positives of a segment, its 95 % interval, and in standard errors of chance."""
+"""Ratio of a segment's observed and expected positives, its 95 % interval, and its z-score."""
 
 SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance", *RATIOS)
 """Measures of each segment, before and after calibration."""
 
 
 SEGMENT_DIFFERENCES = ("log_loss_difference", "log_loss_difference_error")
-"""Differences of each segment between two tables: below 0 the table is better."""
+"""Difference of a segment's log loss between two tables, and its standard error; below 0 the table is better."""
 
 
 SEGMENT_PARTS = (
@@ -43,10 +46,10 @@ SEGMENT_PARTS = (
     "log_loss_miscalibration",
     "log_loss_discrimination",
 )
-"""Parts of a segment's losses (CORP): the loss of its base rate, plus the first, less the second."""
+"""Parts of a segment's losses (CORP): loss = loss of the base rate + miscalibration - discrimination."""
 
 SEGMENT_LINE = ("intercept", "intercept_error", "slope", "slope_error")
-"""Cox's line of a segment's labels on the log-odds of its probabilities."""
+"""Cox's logistic regression of a segment's labels on the log-odds of its probabilities."""
 
 SEGMENT_CERTAINTY = (
     "auc_error",
@@ -62,15 +65,19 @@ SEGMENT_CERTAINTY = (
 
 
 def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]], *, compared: bool = True) -> pa.Schema:
-    """One row a segment of an evaluated log, sorted (null first)."""
+    """Return the schema with one row for each segment of an evaluated log, sorted (null first).
+
+    columns : names and types of the segment columns
+    compared : whether the table is compared with another
+    """
     measures = [f"{name}_{side}" for name in SEGMENT_MEASURES for side in ("before", "after")]
     return pa.schema(
         [
             *(pa.field(name, kind) for name, kind in columns),
-            pa.field("rows", pa.int64(), nullable=False),  # used
-            pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
-            pa.field("fitted_on", pa.string(), nullable=False),  # as in `segments`, or unseen
-            # Null where a measure does not exist.
+            pa.field("rows", pa.int64(), nullable=False),  # rows used
+            pa.field("rows_positive", pa.int64(), nullable=False),  # rows used with label 1
+            pa.field("fitted_on", pa.string(), nullable=False),  # see `logcal.schema.segments`; or "unseen"
+            # A measure is null if it does not exist.
             *(pa.field(name, pa.float64()) for name in measures),
             *(pa.field(f"{name}_after", pa.float64()) for name in SEGMENT_CERTAINTY),
             *(pa.field(name, pa.float64()) for name in (SEGMENT_DIFFERENCES if compared else ())),
@@ -83,7 +90,7 @@ TABLE_VERSION_COLUMN = "table_version"
 QUARANTINE = pa.schema(
     [
         pa.field("file", pa.string(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),  # from 0, within the file
+        pa.field("row", pa.int64(), nullable=False),  # number within the file, from 0
         pa.field("reason", pa.string(), nullable=False),  # one of REASONS
         pa.field("score", pa.float64()),
         pa.field("label", pa.float64()),
@@ -105,7 +112,7 @@ REASONS = (
     "date_null",
     "date_invalid",
 )
-"""Reason codes of bad rows, in order of precedence: a row counts under its first."""
+"""Reason codes of bad rows, in order of precedence: a row has the first code that applies."""
 
 RELIABILITY = pa.schema(
     [
@@ -121,4 +128,4 @@ RELIABILITY = pa.schema(
         ),
     ]
 )  # fmt: skip
-"""The reliability table of an evaluation."""
+"""Reliability table of an evaluation."""
