@@ -97,11 +97,11 @@ def known_files(place: Path, known: int) -> None:
     started: list[Follower] = []
     say(f"start with {known:,} known files", again(5, lambda: started.append(start())))
     one = started[-1]
-    say(f"a look at all {known:,} files", again(5, lambda: one.listing(whole=True)))
+    say(f"a look at all {known:,} files", again(5, lambda: one.listing(complete=True)))
     costs = []
     for i in range(150):  # with a compaction
         write(log / "date=2026-04-25" / f"new-{i:04d}.parquet", 1000, i)
-        change = one.listing(whole=True)
+        change = one.listing(complete=True)
         costs += again(1, lambda: one.run(change))  # noqa: B023
     owner.release()
     say("a batch of one file of 1,000 rows, beside the look", costs)

@@ -203,11 +203,11 @@ class Prepared:
 
     def _once(self, follower: Follower, stream: Stream) -> None:
         refits = stream.refits
-        change = follower.listing(whole=True)
+        change = follower.listing(complete=True)
         while (report := follower.run(change)) is not None:
             stream.add(report)
             stream.write_reports()
-            listing = compare(change.new, self.ledger.files, whole=False)
+            listing = compare(change.new, self.ledger.files, complete=False)
             unscored = tuple(source for source in listing.new if source.name not in self.ledger.waiting)
             if len(unscored) == len(change.new):
                 break

@@ -173,7 +173,7 @@ class Refits:
         if days is not None:  # files of earlier days have left the ledger
             since = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
         listed = list_sources(filesystem, root, since=since, key=self.config.follow.partition)
-        new = compare(listed, self.ledger.files, whole=False).new
+        new = compare(listed, self.ledger.files, complete=False).new
         names = {source.name for source in new}
         if self.ledger.files:
             return names

@@ -72,7 +72,7 @@ class Stream(Counts):
         if self.ledger.stream() is not None:
             self.ledger.load()
         return compare(
-            list_sources(self.places.filesystem, self.places.root), self.ledger.files, whole=True
+            list_sources(self.places.filesystem, self.places.root), self.ledger.files, complete=True
         ).new
 
     def add(self, report: Report | None) -> None:

@@ -103,7 +103,7 @@ class World:
         """What --once does."""
         follower = follower or self.follower()
         follower.start()
-        while follower.run(follower.listing(whole=True)) is not None:
+        while follower.run(follower.listing(complete=True)) is not None:
             pass
         follower.lease_owner.release()
         return follower
@@ -230,7 +230,7 @@ def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, p
             try:
                 follower = world.follower()
                 follower.start()
-                follower.run(follower.listing(whole=True))
+                follower.run(follower.listing(complete=True))
                 gone.unlink()
                 world.take_all(follower)
             except Died:
@@ -286,7 +286,7 @@ def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
     world = World(tmp_path, "memory")
     world.arrive("a.parquet")
     paused = world.started()
-    change = paused.listing(whole=True)
+    change = paused.listing(complete=True)
     world.current = "000002-b"
     monkeypatch.setattr(locks, "LEASE", dt.timedelta(0))
     world.take_all()
@@ -299,7 +299,7 @@ def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
 def test_the_loser_of_a_race_for_a_batch_ends(world):
     world.arrive("a.parquet")
     follower = world.started()
-    change = follower.listing(whole=True)
+    change = follower.listing(complete=True)
     other = world.ledger()
     other.load()
     assert other.plan("000001-a", change.new) is not None
@@ -316,8 +316,8 @@ def test_times_order_files_and_never_leave_one_out(world):
     assert world.written() == world.expected()
     world.arrive("date=1970-01-02/later.parquet", at=2.0)
     follower = world.started()
-    assert [s.name for s in follower.listing(whole=False).new] == []
-    assert [s.name for s in follower.listing(whole=True).new] == ["date=1970-01-02/later.parquet"]
+    assert [s.name for s in follower.listing(complete=False).new] == []
+    assert [s.name for s in follower.listing(complete=True).new] == ["date=1970-01-02/later.parquet"]
 
 
 def test_between_whole_listings_only_days_within_the_lookback_are_listed(world):
@@ -352,7 +352,7 @@ def test_a_file_that_is_changed_in_place(world, changed):
 def test_a_file_that_changes_between_plan_and_read_is_taken_as_it_is_then(world, monkeypatch):
     path = world.arrive("a.parquet", at=1.0)
     follower = world.started()
-    change = follower.listing(whole=True)
+    change = follower.listing(complete=True)
     world.arrive("a.parquet", rows=30, at=2.0)
     report = follower.run(change)
     assert report.files == 0
@@ -382,10 +382,10 @@ def test_half_written_then_whole(world):
     path.write_bytes(whole[: len(whole) // 2])
     world.arrive("b.parquet")
     follower = world.started()
-    report = follower.run(follower.listing(whole=True))
+    report = follower.run(follower.listing(complete=True))
     assert (report.files, report.waiting, report.refused) == (1, 1, {})
     # Not tried at every look, unless it has changed.
-    assert follower.listing(whole=True).new == ()
+    assert follower.listing(complete=True).new == ()
     path.write_bytes(whole)
     os.utime(path, (5.0, 5.0))
     world.take_all(follower)
@@ -426,7 +426,7 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     assert "good.parquet" in again.ledger.files
     pq.write_table(pa.table({"score": [1.0]}), path)
     again.ledger.files["poison.parquet"] = Known(path.stat().st_size, str(path.stat().st_mtime), reason="so")
-    assert again.listing(whole=True).new == ()
+    assert again.listing(complete=True).new == ()
     again.retry("poison.parquet")
     world.take_all(again)
     assert set(world.written()) == {"good.parquet", "poison.parquet"}
@@ -790,7 +790,7 @@ def test_memory_does_not_grow_with_batches(world):
             # The same file again and again, so that no more are known.
             world.arrive("a.parquet", at=run.time)
             run.time += 1.0
-            assert follower.run(follower.listing(whole=True)) is not None
+            assert follower.run(follower.listing(complete=True)) is not None
 
     run.time = 1.0
     run(110)  # past a compaction

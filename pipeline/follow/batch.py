@@ -113,11 +113,11 @@ def day_of(part: str, key: str) -> dt.date | None:
 
 
 def compare(
-    listed: Collection[Source], known: Mapping[str, Known], *, whole: bool, ignore_changed: bool = False
+    listed: Collection[Source], known: Mapping[str, Known], *, complete: bool, ignore_changed: bool = False
 ) -> Change:
     """Compare a listing with the known files. Stamps only order the new files: an old stamp excludes none.
 
-    whole : whether the listing covers all days, so that files missing from it are gone
+    complete : whether the listing covers all days, so that files missing from it are gone
     ignore_changed : whether changed files are left out of `new`
     """
     new, changed, count = [], [], 0
@@ -133,7 +133,7 @@ def compare(
             if not ignore_changed:
                 new.append(source)
     gone: Iterable[str] = ()
-    if whole and count < len(known):
+    if complete and count < len(known):
         gone = known.keys() - {source.name for source in listed}
     new.sort(key=lambda source: (_order(source.stamp), source.name))
     return Change(tuple(new), tuple(changed), tuple(sorted(gone)))

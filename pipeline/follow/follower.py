@@ -131,7 +131,7 @@ class Follower:
     executor: Executor
     lease_owner: LeaseOwner
     pending: int = 0
-    _listed_whole: float | None = None
+    _last_complete: float | None = None
     _retry: dict[str, tuple[Source, float, float]] = field(default_factory=dict)
 
     def start(self) -> Report | None:
@@ -165,18 +165,18 @@ class Follower:
         for name in lost:
             del self.ledger.files[name]
 
-    def listing(self, *, whole: bool | None = None) -> Change:
-        """List new files. whole : whether all days are listed; None: if `Rules.relist` seconds have passed."""
+    def listing(self, *, complete: bool | None = None) -> Change:
+        """List new files. complete : whether all days are listed; None: if `Rules.relist` seconds have passed."""
         now = time.monotonic()
-        if whole is None:
-            whole = self._listed_whole is None or now - self._listed_whole >= self.rules.relist
+        if complete is None:
+            complete = self._last_complete is None or now - self._last_complete >= self.rules.relist
         today = dt.datetime.now(dt.UTC).date()
-        since = self._oldest(today) if whole else today - dt.timedelta(self.rules.lookback)
+        since = self._oldest(today) if complete else today - dt.timedelta(self.rules.lookback)
         listed = list_sources(self.places.filesystem, self.places.root, since=since, key=self.rules.partition)
-        if whole:
-            self._listed_whole = now
+        if complete:
+            self._last_complete = now
         ignore = self.rules.changed != RESCORE
-        change = compare(listed, self.ledger.files, whole=whole, ignore_changed=ignore)
+        change = compare(listed, self.ledger.files, complete=complete, ignore_changed=ignore)
         if change.changed and self.rules.changed == FAIL:
             raise CheckFailedError(
                 f"follow.changed=fail: expected files that stay as they were, found {len(change.changed):,} with "
