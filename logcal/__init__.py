@@ -1,12 +1,12 @@
-"""Interface for applications: published tables, jobs, the calibrators and the measures.
+"""Python interface: published tables, jobs, calibrators and measures.
 
     >>> import logcal
     >>> table = logcal.load("store", "ads")                      # doctest: +SKIP
     >>> table.predict(0.9)                                       # doctest: +SKIP
     >>> table.predict([0.9, 0.2], segments={"country": "de"})    # doctest: +SKIP
 
-A table needs numpy and pyarrow. Compiled code is imported with the first million scores, the calibrators when they are
-first named. `run` runs a job, `compare` compares methods on a data frame.
+A table needs numpy and pyarrow. Compiled code is imported with the first million scores, calibrators when they are
+first used. `run` runs a job, `compare` compares methods on a data frame.
 """
 
 import importlib

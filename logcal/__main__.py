@@ -1,4 +1,4 @@
-"""`python -m logcal` is `logcal`."""
+"""`python -m logcal` runs the command `logcal`."""
 
 from logcal.command import run
 

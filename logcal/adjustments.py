@@ -1,4 +1,4 @@
-"""Maps that segments adjust by two numbers: logit p = shift + slope * logit q, q the map's probability; or sigmoids.
+"""Adjusted maps, logit p = shift + slope * logit q with q the map's probability, and sigmoids of the score.
 
 Results are the same to the last bit on every machine, compiled (`calibrators._kernels.log_odds`) or not: they are
 computed by additions, multiplications and divisions, in one order.
@@ -29,16 +29,16 @@ from calibrators.arithmetic.log_odds import (
 
 Array = npt.NDArray[np.float64]
 
-_FARTHEST = 1000.0
+_ETA_LIMIT = 1000.0
 _MAP, _SCORE, _LOG_ODDS = range(3)
 
 
 class Adjustments(NamedTuple):
-    """Maps and sigmoids that rows go through, entry by entry.
+    """Adjusted maps and sigmoids, one entry each.
 
     Attributes
     ----------
-    map : int32 array: the number of the map
+    map : int32 array: number of the map to adjust
     shift, slope : float64 arrays; 0 and 1 leave the map as it is
     low, high : float64 arrays, in (0, 1): clipping bounds of the map's probability before it is adjusted
     kind : int8 array: quantity to adjust, as an index in `logcal.schema.LOGIT_FROM`: a map's log-odds, the score, or
@@ -53,28 +53,31 @@ class Adjustments(NamedTuple):
     kind: npt.NDArray[np.int8] | None = None
 
     def apply(self, p: Array, entry: npt.NDArray[np.int32], scores: Array) -> Array:
-        """Adjust probabilities of maps. entry : of each. scores : that belong to them. NaN stays NaN."""
-        out = self._of_maps(p, entry)
+        """Adjust the maps' probabilities; NaN stays NaN.
+
+        p, entry, scores : the map's probability, the entry and the score of each row
+        """
+        out = self._adjust_probabilities(p, entry)
         if self.kind is not None:
-            some = np.flatnonzero(self.kind[entry] != _MAP)
-            out[some] = self._of_scores(scores[some], entry[some])
+            sigmoids = np.flatnonzero(self.kind[entry] != _MAP)
+            out[sigmoids] = self._apply_sigmoids(scores[sigmoids], entry[sigmoids])
         return out
 
-    def _of_scores(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
+    def _apply_sigmoids(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
         assert self.kind is not None
         x = scores.copy()
-        own = np.flatnonzero((self.kind[entry] == _LOG_ODDS) & ~np.isnan(x))
-        q = np.maximum(self.low[entry[own]], np.minimum(self.high[entry[own]], x[own]))
-        x[own] = log_odds(q)
+        logits = np.flatnonzero((self.kind[entry] == _LOG_ODDS) & ~np.isnan(x))
+        q = np.maximum(self.low[entry[logits]], np.minimum(self.high[entry[logits]], x[logits]))
+        x[logits] = log_odds(q)
         shift, slope = self.shift[entry], self.slope[entry]
         with np.errstate(over="ignore", invalid="ignore"):
             eta = np.where(slope == 0.0, shift, shift + slope * x)
-        known = np.flatnonzero(~np.isnan(scores))
+        valid = np.flatnonzero(~np.isnan(scores))
         out = scores.copy()
-        out[known] = logistic(np.clip(eta[known], -_FARTHEST, _FARTHEST))
+        out[valid] = logistic(np.clip(eta[valid], -_ETA_LIMIT, _ETA_LIMIT))
         return out
 
-    def _of_maps(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
+    def _adjust_probabilities(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
         numbers = (self.shift, self.slope, self.low, self.high)
         if compiled(p.size):
             from calibrators._kernels.log_odds import adjust_each
@@ -91,12 +94,12 @@ class Adjustments(NamedTuple):
         return out
 
     def apply_one(self, p: float, entry: int, score: float) -> float:
-        """The same of one probability, without arrays."""
+        """Adjust one probability, as `apply` does, without arrays."""
         shift, slope = float(self.shift[entry]), float(self.slope[entry])
         kind = _MAP if self.kind is None else int(self.kind[entry])
         if kind == _SCORE and p == p:
             eta = shift if slope == 0.0 else shift + slope * score
-            return _logistic_of_one(max(-_FARTHEST, min(_FARTHEST, eta)))
+            return _logistic_scalar(max(-_ETA_LIMIT, min(_ETA_LIMIT, eta)))
         if kind == _LOG_ODDS:
             p = score
         elif (shift == 0.0 and slope == 1.0) or p != p:
@@ -104,20 +107,21 @@ class Adjustments(NamedTuple):
         if p != p:
             return p
         q = max(float(self.low[entry]), min(float(self.high[entry]), p))
-        return _logistic_of_one(shift + slope * (_log_of_one(q) - _log_of_one(1.0 - q)))
+        return _logistic_scalar(shift + slope * (_log_scalar(q) - _log_scalar(1.0 - q)))
 
 
-_LAST_SHOWN = 20.0
+_LARGEST_LOGIT = 20.0
+"""Sigmoids are approximated by lines up to these log-odds."""
 _STEP = 0.01
-"""Log-odds between the knots of a gap's curve: the line between two is within 2e-5 of it, relative to it."""
+"""Distance in log-odds between knots of a curve: the lines between them have a relative error of at most 2e-5."""
 
 
-def _sigmoid(adjustments: Adjustments, entry: int) -> CalibrationMap:
-    """A segment's sigmoid as a map: lines between probabilities that are a step of log-odds apart."""
+def _sigmoid_map(adjustments: Adjustments, entry: int) -> CalibrationMap:
+    """Approximate a segment's sigmoid by a map: lines between knots that are `_STEP` of log-odds apart."""
     shift, slope = float(adjustments.shift[entry]), float(adjustments.slope[entry])
     if slope == 0.0:
         return CalibrationMap.from_bins(np.empty(0), logistic(np.array([shift])), np.zeros(1), np.zeros(1))
-    eta = np.arange(-_LAST_SHOWN, _LAST_SHOWN + _STEP, _STEP) * math.copysign(1.0, slope)
+    eta = np.arange(-_LARGEST_LOGIT, _LARGEST_LOGIT + _STEP, _STEP) * math.copysign(1.0, slope)
     score = (eta - shift) / slope
     if adjustments.kind is not None and adjustments.kind[entry] == _LOG_ODDS:
         score = logistic(score)
@@ -125,14 +129,14 @@ def _sigmoid(adjustments: Adjustments, entry: int) -> CalibrationMap:
     level = logistic(eta[first])
     if score.size < 2:
         return CalibrationMap.from_bins(np.empty(0), level[:1], np.zeros(1), np.zeros(1))
-    nothing = np.zeros(score.size + 1)
-    return CalibrationMap.from_knots(score, level, nothing, nothing)
+    zeros = np.zeros(score.size + 1)
+    return CalibrationMap.from_knots(score, level, zeros, zeros)
 
 
-def adjust_map(one: CalibrationMap, adjustments: Adjustments, entry: int) -> CalibrationMap:
+def adjust_map(raw: CalibrationMap, adjustments: Adjustments, entry: int) -> CalibrationMap:
     """Adjust a map: constant rows are adjusted exactly, and each gap's curve is approximated by lines."""
     if adjustments.kind is not None and adjustments.kind[entry] != _MAP:
-        return _sigmoid(adjustments, entry)
+        return _sigmoid_map(adjustments, entry)
     slope, low, high = (
         float(column[entry]) for column in (adjustments.slope, adjustments.low, adjustments.high)
     )
@@ -144,33 +148,33 @@ def adjust_map(one: CalibrationMap, adjustments: Adjustments, entry: int) -> Cal
         q = np.maximum(low, np.minimum(high, p))
         return log_odds(q)
 
-    begin, end = (logit(p) for p in one.ends())
+    begin, end = (logit(p) for p in raw.ends())
     pieces = np.maximum(1, np.ceil(np.abs(end - begin) * max(1.0, slope) / _STEP)).astype(np.int64)
-    row = np.repeat(np.arange(len(one)), pieces)
+    row = np.repeat(np.arange(len(raw)), pieces)
     step = np.arange(row.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    anchor, p, score_lo = one.anchor[row], one.prob_lo[row], one.score_lo[row]
+    anchor, p, score_lo = raw.anchor[row], raw.prob_lo[row], raw.score_lo[row]
     inner = np.flatnonzero(step)
     at = row[inner]
     p[inner] = logistic(begin[at] + (end[at] - begin[at]) * step[inner] / pieces[at])
-    score_lo[inner] = anchor[inner] = anchor[inner] + (p[inner] - one.prob_lo[at]) / one.slope[at]
-    # A gap too narrow for so many pieces has fewer.
+    score_lo[inner] = anchor[inner] = anchor[inner] + (p[inner] - raw.prob_lo[at]) / raw.slope[at]
+    # A narrow gap has fewer pieces: all must have different scores.
     keep = np.ones(row.size, np.bool_)
-    keep[inner] = (score_lo[inner] > score_lo[inner - 1]) & (score_lo[inner] < one.score_hi[at])
+    keep[inner] = (score_lo[inner] > score_lo[inner - 1]) & (score_lo[inner] < raw.score_hi[at])
     keep &= np.append(True, np.maximum.accumulate(score_lo)[:-1] < score_lo[1:])
     row, step = row[keep], step[keep]
     anchor, p, score_lo = (column[keep] for column in (anchor, p, score_lo))
     level = np.maximum.accumulate(adjusted(p))
     score_hi = np.append(score_lo[1:], np.inf)
-    line = one.slope[row] != 0
+    line = raw.slope[row] != 0
     lines = np.zeros(row.size)
     after = np.append(level[1:], level[-1:])
     lines[line] = gap_slopes(anchor[line], score_hi[line], level[line], after[line])
     first = step == 0
-    weight, positives = (np.where(first, column[row], 0.0) for column in (one.weight, one.positives))
+    weight, positives = (np.where(first, column[row], 0.0) for column in (raw.weight, raw.positives))
     return CalibrationMap(score_lo, score_hi, level, lines, anchor, weight, positives)
 
 
-def _log_of_one(x: float) -> float:
+def _log_scalar(x: float) -> float:
     mantissa, exponent = math.frexp(x)
     if mantissa < ROOT_HALF:
         mantissa *= 2.0
@@ -183,12 +187,12 @@ def _log_of_one(x: float) -> float:
     return exponent * LN2 + 2.0 * s * total
 
 
-def _logistic_of_one(x: float) -> float:
-    e = _exp_of_one(-abs(x))
+def _logistic_scalar(x: float) -> float:
+    e = _exp_scalar(-abs(x))
     return (1.0 if x >= 0.0 else e) / (1.0 + e)
 
 
-def _exp_of_one(x: float) -> float:
+def _exp_scalar(x: float) -> float:
     x = max(x, UNDERFLOW)
     k = float(round(x * LOG2_E))
     mantissa: float = exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW)

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The values of a column of numbers or booleans, in its own type.
+    """Return the values of a column of numbers or booleans, with the column's type.
 
-    Copied only if it comes in several chunks or is boolean. The value at a null is undefined.
+    They are copied only if there are several chunks or the values are boolean. The value at a null is undefined.
     """
     if isinstance(column, pa.ChunkedArray):
         chunks = [as_numpy(chunk) for chunk in column.chunks]
@@ -36,69 +36,69 @@ def null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def as_column(values: npt.NDArray[Any]) -> pa.Array:
-    """An array of numbers or booleans, shape (n,), as a column of its own type; numbers are not copied."""
+    """Convert an array of numbers or booleans, shape (n,), to a column of its type; numbers are not copied."""
     if values.dtype == np.bool_:
         return as_column(values.view(np.uint8)).cast(pa.bool_())
-    own = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(own.dtype), own.size, [None, pa.py_buffer(own)])
+    array = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), array.size, [None, pa.py_buffer(array)])
 
 
 def nullable_column(values: npt.NDArray[np.floating[Any]]) -> pa.Array:
-    """An array of numbers, shape (n,), as a column of its own type, null where they are NaN."""
-    there = ~np.isnan(values)
-    if there.all():
+    """Convert an array of numbers, shape (n,), to a column of its type; NaN becomes null."""
+    valid = ~np.isnan(values)
+    if valid.all():
         return as_column(values)
-    numbers = np.where(there, values, 0)
-    valid = pa.py_buffer(np.packbits(there, bitorder="little"))
+    numbers = np.where(valid, values, 0)
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(
-        pa.from_numpy_dtype(numbers.dtype), numbers.size, [valid, pa.py_buffer(numbers)]
+        pa.from_numpy_dtype(numbers.dtype), numbers.size, [bitmap, pa.py_buffer(numbers)]
     )
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Python's text, numbers, booleans or dates as a column of that type, null where they are None."""
-    there = np.array([value is not None for value in values], np.bool_)
-    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    """Convert Python texts, numbers, booleans or dates to a column of type `kind`; None becomes null."""
+    valid = np.array([value is not None for value in values], np.bool_)
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     if pa.types.is_string(kind):
         texts = [b"" if value is None else value.encode() for value in values]
         ends = np.cumsum([0, *map(len, texts)])
-        buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts))]
+        buffers = [bitmap, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts))]
         return pa.Array.from_buffers(kind, len(texts), buffers)
     if pa.types.is_boolean(kind):
         bits = np.array([bool(value) for value in values], np.bool_)
         return pa.Array.from_buffers(
-            kind, bits.size, [valid, pa.py_buffer(np.packbits(bits, bitorder="little"))]
+            kind, bits.size, [bitmap, pa.py_buffer(np.packbits(bits, bitorder="little"))]
         )
     if pa.types.is_date32(kind):
         values = [None if value is None else (value - dt.date(1970, 1, 1)).days for value in values]
-        width = np.dtype(np.int32)
+        dtype = np.dtype(np.int32)
     else:
-        width = np.dtype(kind.to_pandas_dtype())
-    numbers = np.array([0 if value is None else value for value in values], width)
-    return pa.Array.from_buffers(kind, numbers.size, [valid, pa.py_buffer(numbers)])
+        dtype = np.dtype(kind.to_pandas_dtype())
+    numbers = np.array([0 if value is None else value for value in values], dtype)
+    return pa.Array.from_buffers(kind, numbers.size, [bitmap, pa.py_buffer(numbers)])
 
 
-# Kinds of segment values: what a table was fitted to, beside what it is asked for.
+# Kinds of segment values
 
 
-def segment_problems(fitted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """Say which segment columns have another kind of values than those that a table was fitted to.
+def segment_problems(fitted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """Compare the kinds of segment columns with those that a table was fitted to; return a message per difference.
 
-    fitted, found : of each column its Arrow type, as text
+    fitted, actual : Arrow types of the columns, as text
     """
     problems = []
     for name, type_ in fitted.items():
-        kinds = [kind_of(type_), kind_of(found[name])] if name in found else []
+        kinds = [kind_of(type_), kind_of(actual[name])] if name in actual else []
         if len(set(kinds)) == 2 and "null" not in kinds:
             problems.append(
                 f"column '{name}': expected {kinds[0]} as the table's segments have ({type_}), found {kinds[1]} "
-                f"({found[name]}): convert it, or fit to such a log"
+                f"({actual[name]}): convert it, or fit to such a log"
             )
     return problems
 
 
 def kind_of(type_: str) -> str:
-    """The kind of values of an Arrow type: all kinds of text, and of whole numbers, are one."""
+    """Return the kind of values of an Arrow type; all text types are one kind, and all integer types."""
     if type_.startswith("dictionary<values="):
         type_ = type_.removeprefix("dictionary<values=")
     kinds = {"text": ("string", "large_string"), "whole numbers": ("int", "uint"), "booleans": ("bool",)}

@@ -1,4 +1,4 @@
-"""Methods compared by cross-validation, in memory and in words: `compare`."""
+"""Comparison of calibration methods by cross-validation in memory, and its description in text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import calibrators
 from calibrators.arithmetic.passes import collapse
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import RAW, CrossValidation, MethodResult, cross_validate
-from logcal.displays.view import labelled
+from logcal.displays.view import drop_unlabelled
 from logcal.errors import ConfigError, InputRejectedError
 
 _FOLDS = 5
 NEEDS_PROBABILITIES = ("bbq", "beta")
-"""Methods that scores outside [0, 1] cannot have."""
+"""Methods that need scores in [0, 1]."""
 
 SHOWN = {
     "log_loss": "Log loss",
@@ -27,7 +27,7 @@ SHOWN = {
     "ece_frequency": "ECE",
     "auc": "AUC",
 }
-"""The measures of the table, and what they are called."""
+"""Measures in the printed table, with their headings."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class MethodComparison:
     Parameters
     ----------
     all_rows : CrossValidation
-        Of all rows together.
+        Comparison on all rows.
     segments : dict of CrossValidation
-        By the values of the segment columns, a tuple; of segments with enough rows of either label.
+        Comparison within each segment that has enough rows of either label; keys are tuples of segment values.
     too_few : tuple
         The other segments.
     notes : tuple of str
@@ -53,7 +53,7 @@ class MethodComparison:
 
     @property
     def best(self) -> str | None:
-        """The method with the lowest held-out log loss of all rows; None where all are infinite."""
+        """The method with the lowest held-out log loss on all rows; None if all are infinite."""
         return self.all_rows.best("log_loss")
 
     def table(self) -> pa.Table:
@@ -66,12 +66,12 @@ class MethodComparison:
             standard error.
         """
         rows = []
-        for key, found in [((), self.all_rows), *self.segments.items()]:
-            for method in found.methods:
+        for key, result in [((), self.all_rows), *self.segments.items()]:
+            for method in result.methods:
                 row = {
                     "segment": ", ".join(map(str, key)) or None,
                     "method": method.name,
-                    "rows": found.weight,
+                    "rows": result.weight,
                 }
                 for name, estimate in method.estimates.items():
                     row |= {name: estimate.mean, f"{name}_error": estimate.error}
@@ -81,8 +81,8 @@ class MethodComparison:
 
     def __repr__(self) -> str:
         lines = [comparison_headline(self.all_rows), "", *comparison_lines(self.all_rows)]
-        for key, found in self.segments.items():
-            lines.append(f"{', '.join(map(str, key))}: {comparison_headline(found)}")
+        for key, result in self.segments.items():
+            lines.append(f"{', '.join(map(str, key))}: {comparison_headline(result)}")
         if self.too_few:
             lines.append(f"segments with too few rows of a label: {len(self.too_few):,}")
         return "\n".join([*lines, *self.notes])
@@ -97,7 +97,7 @@ def compare(
     segments: str | Sequence[str] = (),
     methods: Mapping[str, Calibrator] | Sequence[str] | None = None,
 ) -> MethodComparison:
-    """Compare calibration methods by cross-validation, as the command `logcal compare` does a log.
+    """Compare calibration methods by cross-validation, as the command `logcal compare` does for a log.
 
     Parameters
     ----------
@@ -112,15 +112,15 @@ def compare(
     Returns
     -------
     MethodComparison
-        By five folds. The scores as they are come first, as "before", if they are probabilities. O(n log n) time,
-        O(n) memory.
+        With five folds. If scores are probabilities, the first method is "before": the scores without calibration.
+        O(n log n) time, O(n) memory.
 
     Raises
     ------
     ConfigError
-        The frame has no such column; a method of an unknown name.
+        The frame has no such column, or a method is unknown.
     InputRejectedError
-        Columns of other values; fewer than ten rows of a label.
+        A column has other values, or there are fewer than ten rows of a label.
 
     Examples
     --------
@@ -131,34 +131,34 @@ def compare(
     """
     names = (segments,) if isinstance(segments, str) else tuple(segments)
     columns = {name: _column(frame, name) for name in (score, label, weight, *names) if name is not None}
-    chosen = methods if isinstance(methods, Mapping) else _named(methods or calibrators.COMPARED)
+    chosen = methods if isinstance(methods, Mapping) else _calibrators(methods or calibrators.COMPARED)
     values = [None if weight is None else columns[weight], *(columns[name] for name in names)]
     try:
-        labels, scores, weights, *keys = labelled(columns[label], columns[score], *values)
+        labels, scores, weights, *keys = drop_unlabelled(columns[label], columns[score], *values)
         suited, notes = suitable(chosen, float(np.min(scores)), float(np.max(scores)))
         if not suited:
             raise ConfigError(f"methods: no method is left; {notes[-1]}")
-        found = cross_validate(collapse(scores, labels, weights), suited, folds=_FOLDS)
+        all_rows = cross_validate(collapse(scores, labels, weights), suited, folds=_FOLDS)
     except (TypeError, ValueError) as error:
         raise InputRejectedError(f"the rows do not suit the comparison: {error}") from None
-    own: dict[tuple[Any, ...], CrossValidation] = {}
+    results: dict[tuple[Any, ...], CrossValidation] = {}
     too_few = []
     for key, rows in _groups(keys):
-        own_weights = None if weights is None else np.asarray(weights)[rows]
-        part = collapse(np.asarray(scores)[rows], np.asarray(labels)[rows], own_weights)
-        positives, total = part.positives.sum(), part.weight.sum()
+        row_weights = None if weights is None else np.asarray(weights)[rows]
+        points = collapse(np.asarray(scores)[rows], np.asarray(labels)[rows], row_weights)
+        positives, total = points.positives.sum(), points.weight.sum()
         if min(positives, total - positives) < 2 * _FOLDS:
             too_few.append(key)
         else:
-            own[key] = cross_validate(part, suited, folds=_FOLDS)
-    return MethodComparison(found, own, tuple(too_few), tuple(notes))
+            results[key] = cross_validate(points, suited, folds=_FOLDS)
+    return MethodComparison(all_rows, results, tuple(too_few), tuple(notes))
 
 
-def _named(names: Sequence[str]) -> dict[str, Calibrator]:
+def _calibrators(names: Sequence[str]) -> dict[str, Calibrator]:
     if unknown := [name for name in names if name not in calibrators.METHODS]:
-        known = ", ".join(calibrators.METHODS)
+        methods = ", ".join(calibrators.METHODS)
         raise ConfigError(
-            f"methods: expected calibrators by name, or names among {known}, found {unknown[0]!r}"
+            f"methods: expected calibrators by name, or names among {methods}, found {unknown[0]!r}"
         )
     return {name: getattr(calibrators, calibrators.METHODS[name])() for name in names}
 
@@ -171,7 +171,7 @@ def _column(frame: Any, name: str) -> Any:
 
 
 def _groups(columns: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
-    """The rows of each combination of values, in order of the values."""
+    """Return the keys of segments with the indices of their rows, in order of the keys."""
     if not columns:
         return []
     encoded = [pa.array(column, from_pandas=True).dictionary_encode("encode") for column in columns]
@@ -181,14 +181,14 @@ def _groups(columns: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
     bounds = np.searchsorted(owner[order], np.arange(kinds.shape[1] + 1))
     values = [column.dictionary.to_pylist() for column in encoded]
     keys = [tuple(value[code] for value, code in zip(values, kind, strict=True)) for kind in kinds.T]
-    found = [(key, order[bounds[i] : bounds[i + 1]]) for i, key in enumerate(keys)]
-    return sorted(found, key=lambda pair: [(value is None, str(value)) for value in pair[0]])
+    groups = [(key, order[bounds[i] : bounds[i + 1]]) for i, key in enumerate(keys)]
+    return sorted(groups, key=lambda pair: [(value is None, str(value)) for value in pair[0]])
 
 
 def suitable(
     chosen: Mapping[str, Calibrator], lowest: float, highest: float
 ) -> tuple[dict[str, Calibrator], list[str]]:
-    """The methods that scores of this range can have, and a note of each that they cannot."""
+    """Select the methods that can use scores of this range; return a note for each that cannot."""
     if 0 <= lowest <= highest <= 1:
         return dict(chosen), []
     notes = [
@@ -196,43 +196,43 @@ def suitable(
         for name in NEEDS_PROBABILITIES
         if name in chosen
     ]
-    return {name: one for name, one in chosen.items() if name not in NEEDS_PROBABILITIES}, notes
+    return {name: chosen[name] for name in chosen if name not in NEEDS_PROBABILITIES}, notes
 
 
 def label_of(name: str) -> str:
-    """A method's name for people."""
+    """Return a method's name for reports."""
     return "no calibration" if name == RAW else name
 
 
-def comparison_headline(found: CrossValidation) -> str:
+def comparison_headline(result: CrossValidation) -> str:
     """Name the method with the lowest log loss and those that are not measurably different, in one sentence."""
-    best = found.best("log_loss")
+    best = result.best("log_loss")
     if best is None:
         return "No method has a finite log loss: each gave probability 0 to a label that occurred."
-    near = [method.name for method in found.methods if method.name != best and _is_near(method)]
-    loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
-    said = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
+    near = [method.name for method in result.methods if method.name != best and _is_near(method)]
+    loss = next(m for m in result.methods if m.name == best).estimates["log_loss"].mean
+    text = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
     if not near:
-        return f"{said}; every other one compared is more than two standard errors above it."
+        return f"{text}; every other one compared is more than two standard errors above it."
     names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
-    return f"{said}; {names} within two standard errors of it."
+    return f"{text}; {names} within two standard errors of it."
 
 
 def _is_near(method: MethodResult) -> bool:
-    """Tell whether the excess is within two of its standard errors."""
+    """Tell whether a method's log loss exceeds the lowest one by at most two standard errors of the difference."""
     estimate = method.estimates["log_loss"]
     if estimate.excess is None or estimate.excess_error is None or method.name == RAW:
         return False
     return estimate.excess <= 2 * estimate.excess_error
 
 
-def comparison_lines(found: CrossValidation) -> list[str]:
-    """A row a method, with standard errors; the best of each measure has a star."""
-    width = max(len(label_of(method.name)) for method in found.methods)
-    best = {measure: found.best(measure) for measure in SHOWN}
+def comparison_lines(result: CrossValidation) -> list[str]:
+    """Format a table with a row per method, with standard errors; a star marks the best value of each measure."""
+    width = max(len(label_of(method.name)) for method in result.methods)
+    best = {measure: result.best(measure) for measure in SHOWN}
     heads = [*SHOWN.values(), "Log loss above best"]
     lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in heads)]
-    for method in found.methods:
+    for method in result.methods:
         cells = []
         for measure in SHOWN:
             estimate = method.estimates[measure]

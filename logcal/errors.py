@@ -26,26 +26,31 @@ class InputRejectedError(LogcalError):
 
 
 class LabelsWaitingError(InputRejectedError):
-    """No row can be used: their labels are not known yet."""
+    """No row can be used: no row has a label yet."""
 
 
 class FileRejectedError(InputRejectedError):
-    """A file is not Parquet, damaged, or half-written: the same run may succeed later or without it."""
+    """A file is not Parquet, damaged, or half-written: the same run may succeed later, or without this file."""
 
 
 class FileChangedError(FileRejectedError):
-    """A listed file was removed or replaced: the same run may succeed at once, with the files that are there now."""
+    """A listed file was removed or replaced: the same run may succeed at once, with the present files."""
 
 
 class CheckFailedError(LogcalError):
-    """A result was computed and refused; nothing was published. version : the candidate that it is kept as."""
+    """A result was computed and refused; nothing was published.
+
+    Attributes
+    ----------
+    version : name of the candidate version that holds the result; None if it was not saved
+    """
 
     exit_code = 4
     version: str | None = None
 
 
 class TemporaryError(LogcalError):
-    """Something outside is missing for now (space, a worker, a scheduler): the same run may succeed later."""
+    """A resource is unavailable (disk space, a worker, a scheduler): the same run may succeed later."""
 
     exit_code = 75
 
@@ -55,7 +60,7 @@ class NothingToDoError(LogcalError):
 
     Parameters
     ----------
-    tidy : removes the leftovers of a killed run; called by the run that finds them
+    tidy : function that removes a killed run's leftovers, called by the run that finds them
     """
 
     exit_code = 99
@@ -66,7 +71,7 @@ class NothingToDoError(LogcalError):
 
 
 def listing(problems: Sequence[object]) -> str:
-    """Problems as lines of one message, at most `MAX_PROBLEMS` of them."""
+    """Format problems as a list, one per line, at most `MAX_PROBLEMS` of them."""
     lines = [f"- {problem}" for problem in problems[:MAX_PROBLEMS]]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"- and {len(problems) - MAX_PROBLEMS} more")
@@ -78,15 +83,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun[-2:] == 'ch' else 's'}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Ask whether the nearest known name was meant; empty where none is near."""
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Ask whether the most similar name was meant; empty if no name is similar."""
     import difflib
 
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def examples(items: Sequence[object], most: int = 5) -> str:
-    """List at most `most` items in one line, and count the others."""
+    """Format at most `most` items as one line, and count the others."""
     shown = ", ".join(str(item) for item in items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

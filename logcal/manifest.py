@@ -1,4 +1,4 @@
-"""A version's manifest: one check of all that its readers rely on; and the fingerprint of a table that it names."""
+"""A version's manifest, with one check of all keys that its readers use; and the fingerprint of a table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from logcal.storage import parse_checked
 MOST_BYTES = 64 << 20
 """Size limit of a manifest: a log of 300,000 files is listed in fewer bytes."""
 
-_SHOWN = 40
+_MAX_SHOWN = 40
 _NUMBER = (int, float)
-_WORDS: dict[Any, str] = {
+_TYPE_NAMES: dict[Any, str] = {
     str: "text",
     int: "a whole number",
     float: "a number",
@@ -80,20 +80,23 @@ _MODEL: dict[str, Any] = {
         None,
     ),
 }
-"""Keys that readers rely on, and what they hold: one of several kinds, where these are in a tuple. A manifest may hold
-more. `?` ends the name of a key that may be absent; `*` stands for every key.
+"""Keys that readers use, with the type of the value, or a tuple of alternative types. A manifest may have other keys. A
+key whose name ends with `?` is optional; `*` stands for every key.
 """
 
 
 def full_name(table: str, name: str, names: Sequence[str]) -> str:
-    """Find the only version of a table whose name begins so. names : of all. Raises InputRejectedError."""
-    found = [full for full in names if full.startswith(name)] if name else []
-    if len(found) == 1:
-        return found[0]
-    if found:
+    """Complete the beginning of a version's name; InputRejectedError if no name or several names begin with it.
+
+    names : names of all versions of the table
+    """
+    matches = [full for full in names if full.startswith(name)] if name else []
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise InputRejectedError(
-            f"table '{table}' has {len(found)} versions that begin with '{name}': {examples(found)}; write more of the "
-            "name"
+            f"table '{table}' has {len(matches)} versions that begin with '{name}': {examples(matches)}; write more of "
+            "the name"
         )
     raise InputRejectedError(
         f"table '{table}' has no version '{name}'; found {examples(names) or 'no versions'}"
@@ -101,17 +104,17 @@ def full_name(table: str, name: str, names: Sequence[str]) -> str:
 
 
 def read_manifest(path: str, content: bytes) -> dict[str, Any]:
-    """A version's manifest.
+    """Decode and check a version's manifest.
 
     Parameters
     ----------
-    path : of the file, for messages
-    content : of the file
+    path : path of the file, for messages
+    content : content of the file
 
     Raises
     ------
     InputRejectedError
-        It is not a version's manifest, or one of a format that is not known.
+        It is not a version's manifest, or has an unknown format version.
     """
     if len(content) > MOST_BYTES:
         raise _damaged(path, f"a manifest of at most {MOST_BYTES:,} bytes", f"{len(content):,}")
@@ -119,34 +122,35 @@ def read_manifest(path: str, content: bytes) -> dict[str, Any]:
         manifest = parse_checked(content)
     except ValueError as error:
         raise _damaged(path, "JSON", f"a damaged file ({error})") from None
-    found = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if found not in schema.FORMAT_VERSIONS:
-        raise InputRejectedError(f"{path}: {schema.other_format(found)}")
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if version not in schema.FORMAT_VERSIONS:
+        raise InputRejectedError(f"{path}: {schema.other_format(version)}")
     _check(path, manifest, _MODEL, ())
     return dict(manifest)
 
 
-def _check(path: str, value: Any, model: Any, place: tuple[str, ...]) -> None:
-    kinds = model if isinstance(model, tuple) else (model,)
-    own = next((kind for kind in kinds if _is(value, kind)), "none")
-    if own == "none":
-        raise _damaged(path, f"{'.'.join(place)} to be {_words(kinds)}", _shown(value))
-    if isinstance(own, list):
-        for i, entry in enumerate(value if own else ()):
-            _check(path, entry, own[0], (*place, str(i)))
-    for key, inner in own.items() if isinstance(own, dict) else ():
+def _check(path: str, value: Any, model: Any, keys: tuple[str, ...]) -> None:
+    """Check a value of the manifest against `model`, an entry of `_MODEL`. keys : position of the value."""
+    types = model if isinstance(model, tuple) else (model,)
+    match = next((kind for kind in types if _has_type(value, kind)), "none")
+    if match == "none":
+        raise _damaged(path, f"{'.'.join(keys)} to be {_describe_types(types)}", _describe_value(value))
+    if isinstance(match, list):
+        for i, entry in enumerate(value if match else ()):
+            _check(path, entry, match[0], (*keys, str(i)))
+    for key, inner in match.items() if isinstance(match, dict) else ():
         name = key.removesuffix("?")
         if name == key != "*" and name not in value:
-            raise _damaged(path, f"{'.'.join((*place, name))} to be {_words((inner,))}", "nothing")
-        for found in value if key == "*" else {name} & value.keys():
-            _check(path, value[found], inner, (*place, found))
+            raise _damaged(path, f"{'.'.join((*keys, name))} to be {_describe_types((inner,))}", "nothing")
+        for present in value if key == "*" else {name} & value.keys():
+            _check(path, value[present], inner, (*keys, present))
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
     if isinstance(kind, (dict, list)):
         return type(value) is type(kind)
     if kind is not dt.datetime:
-        # True is no whole number here, though Python has it so.
+        # bool is a subclass of int, but true is not a whole number here.
         return value is None if kind is None else type(value) is kind
     try:
         dt.datetime.fromisoformat(value)
@@ -155,17 +159,17 @@ def _is(value: Any, kind: Any) -> bool:
     return True
 
 
-def _words(kinds: tuple[Any, ...]) -> str:
-    flat = [one for kind in kinds for one in (kind if isinstance(kind, tuple) else (kind,))]
+def _describe_types(types: tuple[Any, ...]) -> str:
+    flat = [inner for kind in types for inner in (kind if isinstance(kind, tuple) else (kind,))]
     named = [type(kind) if isinstance(kind, (dict, list)) else kind for kind in flat]
-    return " or ".join(_WORDS[kind] for kind in named if not (kind is int and float in named))
+    return " or ".join(_TYPE_NAMES[kind] for kind in named if not (kind is int and float in named))
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, (dict, list)):
-        return _WORDS[type(value)]
+        return _TYPE_NAMES[type(value)]
     text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _damaged(path: str, expected: str, found: str) -> InputRejectedError:
@@ -187,9 +191,9 @@ def fingerprint(
     data: dict[str, Any],
     interval: tuple[str, Interval] | None = None,
 ) -> str:
-    """The SHA-256 of a lookup table's content, as hexadecimal digits; its version is not part of it.
+    """Return the SHA-256 of a lookup table's content in hexadecimal digits; the content excludes the version's name.
 
-    Equal content has equal fingerprints, whatever the version of pyarrow that writes it.
+    Equal content has equal fingerprints, whichever version of pyarrow writes it.
     """
     facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
     version = schema.FORMAT_VERSION
@@ -213,21 +217,21 @@ def segmented_fingerprint(
     version: str = schema.FORMAT_VERSION,
     interval: Interval | None = None,
 ) -> str:
-    """The same of a table with segments.
+    """Return the fingerprint of a table with segments.
 
     Parameters
     ----------
-    facts : method, parameters, score_transform, data, monotone, segments; and interval, where there are any
-    types : of the segment columns
-    keys, rows : of all levels, in order: a column of values for each segment column, null behind a key's level; and how
-        many rows its map has
+    facts : method, parameters, score_transform, data, monotone, segments, and interval for a table with intervals
+    types : types of the segment columns
+    keys : keys of all levels, in order: a column of values for each segment column, null beyond the key's level
+    rows : number of rows of each key's map
     maps : columns of all maps
-    segments : the table beside them
-    version : of the format
-    interval : of each row of the maps
+    segments : the table of segments
+    version : format version
+    interval : interval of each row of the maps
     """
     digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
-    # The owner of the rows is written once per segment, not once per row.
+    # A map's segment is hashed once, not once per row.
     digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
     _update(digest, keys, in_rows=True)
     digest.update(b"], [")
@@ -244,25 +248,25 @@ def segmented_fingerprint(
     return digest.hexdigest()
 
 
-_AT_ONCE = 1 << 14
-"""Values that are Python's objects at a time: those of a million segments would take some hundred MB."""
+_CHUNK = 1 << 14
+"""Values converted to Python objects at a time: a million segments at once would take some hundred MB."""
 
 
 def _update(digest: Any, columns: Sequence[pa.Array | pa.ChunkedArray], *, in_rows: bool = False) -> None:
-    """Add the JSON text of a column's values, or of the rows of several columns, without the list's brackets."""
-    for start in range(0, len(columns[0]), _AT_ONCE):
-        parts = [column.slice(start, _AT_ONCE) for column in columns]
+    """Hash the JSON text of a column's values, or of the rows of several columns, without the list's brackets."""
+    for start in range(0, len(columns[0]), _CHUNK):
+        parts = [column.slice(start, _CHUNK) for column in columns]
         if in_rows:
             text = json.dumps([*zip(*(part.to_pylist() for part in parts), strict=True)], default=str)[1:-1]
         else:
-            text = _texts(parts[0])
+            text = _json_values(parts[0])
         digest.update(f"{', ' if start else ''}{text}".encode())
 
 
-def _texts(chunked: pa.ChunkedArray) -> str:
-    """The JSON texts of values; one that repeats is written once: most segments have the same map."""
+def _json_values(chunked: pa.ChunkedArray) -> str:
+    """Return the JSON texts of values; each distinct value is encoded once, as most segments share a map."""
     column = one_array(chunked)
-    # Zeros of either sign are different texts.
+    # Compare the bits: 0.0 and -0.0 are equal, but have different texts.
     bits = column.view(pa.int64()) if pa.types.is_float64(column.type) else column
     coded = bits.dictionary_encode(null_encoding="encode")
     if 4 * len(coded.dictionary) > len(column):
@@ -272,5 +276,5 @@ def _texts(chunked: pa.ChunkedArray) -> str:
 
 
 def as_json(value: Any) -> str:
-    """The one text of a JSON value."""
+    """Return the canonical JSON text of a value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

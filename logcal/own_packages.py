@@ -14,7 +14,7 @@ NAMES = ("calibrators", "jobs", "logcal", "pipeline")
 
 
 class _Finder:
-    """Finds our packages beside this one, before the path is looked at."""
+    """Finder for `sys.meta_path` that finds this project's packages before the path is searched."""
 
     root = str(Path(__file__).parents[1])
 
@@ -22,7 +22,7 @@ class _Finder:
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module as finders on `sys.meta_path` do; None for others than ours beside this package."""
+        """Find a module; None for modules of other projects."""
         return PathFinder.find_spec(name, [cls.root], target) if name in NAMES else None
 
 
@@ -34,7 +34,7 @@ def install_finder() -> None:
 
 @cache
 def source_digest() -> str:
-    """Digest of the source of our packages as it is installed: two installations of one version may differ in it."""
+    """Return a digest of the installed source: two installations of one version may differ."""
     root, digest = Path(__file__).parents[1], sha256()
     for path in sorted(path for name in NAMES for path in (root / name).rglob("*.py")):
         content = path.read_bytes()

@@ -55,17 +55,17 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     Raises
     ------
     InputRejectedError
-        It is not there, is not a lookup table of this format version, its rows are not calibration maps, or it is not
-        as it was published.
+        The file does not exist, is not a lookup table of a known format version, its rows are not calibration maps, or
+        it was changed after it was published.
     TemporaryError
-        Its storage does not give it now.
+        The storage is unavailable.
     ConfigError
-        It may not be read.
+        There is no permission to read the file.
     """
-    content = _content(path, "lookup table", "publish one with `logcal fit`")
-    parquet = _parquet(path, content)
+    content = _read_file(path, "lookup table", "publish one with `logcal fit`")
+    parquet = _open_parquet(path, content)
     facts = _checked_facts(path, parquet)
-    table = _rows(path, parquet)
+    table = _read_rows(path, parquet)
     if any(
         column.null_count
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -73,17 +73,17 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     ):
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     if facts.segments:
-        return _segmented(path, content, facts, table)
+        return _segmented_lookup(path, content, facts, table)
     interval = _interval(facts, table)
     try:
-        found = LookupTable(CalibrationMap(**_columns(table)), facts, interval)
+        lookup = LookupTable(CalibrationMap(**_map_columns(table)), facts, interval)
     except ValueError as error:
         raise InputRejectedError(
             f"{path}: expected a lookup table, found rows that are {error}: publish it again"
         ) from None
     pair = None if interval is None or facts.interval is None else (facts.interval, interval)
-    _compare(path, facts.fingerprint, fingerprint(found.map, **facts.content, interval=pair))
-    return found
+    _check_fingerprint(path, facts.fingerprint, fingerprint(lookup.map, **facts.content, interval=pair))
+    return lookup
 
 
 def _interval(facts: LookupFacts, table: pa.Table) -> Interval | None:
@@ -93,38 +93,40 @@ def _interval(facts: LookupFacts, table: pa.Table) -> Interval | None:
 
 
 def read_facts(path: str, content: bytes | None = None) -> LookupFacts:
-    """Read a lookup table's metadata alone. content : of the file, if it has been read.
+    """Read only the metadata of a lookup table.
+
+    content : content of the file, if it has been read
 
     Raises
     ------
     InputRejectedError
-        As `read_table`, except that the rows are not looked at.
+        As `read_table`, except that the rows are not checked.
     TemporaryError, ConfigError
         As `read_table`.
     """
-    content = content or _content(path, "lookup table", "publish one with `logcal fit`")
-    return _checked_facts(path, _parquet(path, content))
+    content = content or _read_file(path, "lookup table", "publish one with `logcal fit`")
+    return _checked_facts(path, _open_parquet(path, content))
 
 
 def cached_table(path: str) -> LookupTable | SegmentedLookup:
-    """A lookup table, read once by each process while the file stays as it is. Errors: as `read_table`."""
-    with _READING:
+    """Return a lookup table, which each process reads again only if the file changes. Errors: as `read_table`."""
+    with _READ_LOCK:
         try:
             url = storage.is_url(path)
             stamp = _stamp_of_second(path, int(time.monotonic())) if url else storage.stamp(path)
         except OSError:
-            return read_table(path)  # which says what is wrong
+            return read_table(path)  # raises the appropriate error
         return _read_cached(path, stamp)
 
 
 @functools.lru_cache(maxsize=_CACHED_TABLES)
 def _stamp_of_second(path: str, second: int) -> str:
-    """Ask a store for a file's stamp, once a second at most: each file that is scored needs the table."""
+    """Return a file's stamp, at most a second old: each scored file needs the table, and remote storage is slow."""
     return storage.stamp(path)
 
 
-_READING = threading.Lock()
-"""Threads that need the same table at the same time wait for the one that reads it."""
+_READ_LOCK = threading.Lock()
+"""Threads that need a table while another thread reads it wait for that thread."""
 
 
 @functools.lru_cache(maxsize=_CACHED_TABLES)
@@ -152,39 +154,42 @@ def require_segmented(path: str, table: LookupTable | SegmentedLookup) -> Segmen
     return table
 
 
-def _content(path: str, what: str, remedy: str) -> bytes:
+def _read_file(path: str, role: str, remedy: str) -> bytes:
     try:
         return storage.read(path)
     except FileNotFoundError:
-        raise InputRejectedError(f"{path}: expected a {what}, found no file: {remedy}") from None
+        raise InputRejectedError(f"{path}: expected a {role}, found no file: {remedy}") from None
     except OSError as error:
-        raise storage_error(path, what, error) from None
+        raise storage_error(path, role, error) from None
 
 
-def storage_error(path: str, what: str, error: OSError) -> LogcalError:
-    """Turn an error of the storage into one for the user."""
+def storage_error(path: str, role: str, error: OSError) -> LogcalError:
+    """Turn an error of the storage into one for the user.
+
+    role : kind of file, for the message
+    """
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, PermissionError):
         return ConfigError(
-            f"{path}: expected a {what} that may be read, found no permission ({reason}): give it, or correct the "
+            f"{path}: expected a {role} that may be read, found no permission ({reason}): give it, or correct the "
             "credentials"
         )
     if error.errno in _NO_FILE:
-        return InputRejectedError(f"{path}: expected a {what}, found no file ({reason}): correct the path")
+        return InputRejectedError(f"{path}: expected a {role}, found no file ({reason}): correct the path")
     return TemporaryError(
-        f"{path}: expected a {what}, found that its storage does not give it now ({reason}): run again; what is "
-        "published may well be whole"
+        f"{path}: expected a {role}, found that its storage is unavailable ({reason}): run again; the published file "
+        "may be undamaged"
     )
 
 
-def _parquet(path: str, content: bytes) -> pq.ParquetFile:
+def _open_parquet(path: str, content: bytes) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(pa.BufferReader(content))
     except (pa.ArrowException, ValueError, OSError) as error:  # names may not be UTF-8
         raise _unreadable(path, error) from None
 
 
-def _rows(path: str, parquet: pq.ParquetFile) -> pa.Table:
+def _read_rows(path: str, parquet: pq.ParquetFile) -> pa.Table:
     try:
         return parquet.read(use_threads=False).combine_chunks()
     except (pa.ArrowException, ValueError, OSError) as error:  # names may not be UTF-8
@@ -200,48 +205,56 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
     )
 
 
-def _compare(path: str, expected: str, found: str) -> None:
-    if found != expected:
+def _check_fingerprint(path: str, expected: str, actual: str) -> None:
+    if actual != expected:
         raise InputRejectedError(
-            f"{path}: expected content with the fingerprint {expected}, found {found}: "
+            f"{path}: expected content with the fingerprint {expected}, found {actual}: "
             "the file was changed after it was published; publish it again"
         )
 
 
-def _columns(table: pa.Table) -> dict[str, Array]:
+def _map_columns(table: pa.Table) -> dict[str, Array]:
     return {name: as_numpy(table.column(name)) for name in _MAP}
 
 
 def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
-    """Read the facts of the metadata and check the columns."""
-    found = parquet.schema_arrow
-    segmented = (_PREFIX + "segments").encode() in (found.metadata or {})
-    facts = facts_of(path, found.metadata, parquet.metadata.num_rows) if segmented else None
+    """Read the facts in the metadata, and check the columns."""
+    columns = parquet.schema_arrow
+    segmented = (_PREFIX + "segments").encode() in (columns.metadata or {})
+    facts = facts_of(path, columns.metadata, parquet.metadata.num_rows) if segmented else None
     names = facts.segments if facts else ()
-    with_interval = (_PREFIX + "interval").encode() in (found.metadata or {})
+    with_interval = (_PREFIX + "interval").encode() in (columns.metadata or {})
     plain_table = schema.INTERVAL_TABLE if with_interval else schema.LOOKUP_TABLE
     segmented_table = functools.partial(schema.segmented_lookup, interval=with_interval)
-    expected = _expected(found, names, segmented_table) if names else plain_table
-    if not found.remove_metadata().equals(expected):
+    expected = _expected_columns(columns, names, segmented_table) if names else plain_table
+    if not columns.remove_metadata().equals(expected):
         raise InputRejectedError(
-            f"{path}: expected a lookup table with the columns {_described(expected)}; found {_described(found)}: "
+            f"{path}: expected a lookup table with the columns {_describe(expected)}; found {_describe(columns)}: "
             "publish it again"
         )
-    return facts or facts_of(path, found.metadata, parquet.metadata.num_rows)
+    return facts or facts_of(path, columns.metadata, parquet.metadata.num_rows)
 
 
-def _expected(found: pa.Schema, names: Sequence[str], columns: Any) -> pa.Schema:
-    """The columns of a table with segment columns of the types that they are found to have."""
-    there = set(found.names)
-    return columns((name, found.field(name).type if name in there else pa.null()) for name in names)
+def _expected_columns(columns: pa.Schema, names: Sequence[str], expected: Any) -> pa.Schema:
+    """Return the columns that a table must have; segment columns may have any type.
+
+    columns : the table's columns
+    names : names of the segment columns
+    expected : function from names and types of segment columns to the expected columns
+    """
+    present = set(columns.names)
+    return expected((name, columns.field(name).type if name in present else pa.null()) for name in names)
 
 
-def _described(columns: pa.Schema) -> str:
+def _describe(columns: pa.Schema) -> str:
     return ", ".join(f"{f.name} {f.type}{'' if f.nullable else ' not null'}" for f in columns)
 
 
 def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
-    """Read the facts of a lookup table's Parquet metadata; InputRejectedError for another file. rows : of the table."""
+    """Read the facts in a lookup table's Parquet metadata; InputRejectedError for another file.
+
+    rows : number of rows of the table
+    """
     prefix = _PREFIX.encode()
     try:
         texts = {
@@ -251,15 +264,15 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
         }
     except UnicodeDecodeError as error:
         raise _unreadable(path, error) from None
-    found = texts.get("format_version")
-    if found not in schema.FORMAT_VERSIONS:
-        raise InputRejectedError(f"{path}: {schema.other_format(found)}")
+    version = texts.get("format_version")
+    if version not in schema.FORMAT_VERSIONS:
+        raise InputRejectedError(f"{path}: {schema.other_format(version)}")
     try:
         values: dict[str, Any] = {key: parse_json(texts[key]) for key in _JSON_KEYS}
         values |= {key: texts[key] for key in ("version", "method", "score_transform", "fingerprint")}
         values["monotone"] = {"true": True, "false": False}[texts["monotone"]]
         values["segments"] = tuple(parse_json(texts.get("segments", "[]")))
-        values["format_version"] = found
+        values["format_version"] = version
         values["interval"] = texts.get("interval")
     except (KeyError, ValueError) as error:
         raise InputRejectedError(
@@ -273,50 +286,50 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
     return LookupFacts(rows=rows, **values)
 
 
-# With segments
+# Tables with segments
 
 
-def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
+def _segmented_lookup(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
     segments_path = storage.sibling(path, SEGMENTS_FILE)
-    segments_content = _content(segments_path, "table of segments", "publish it again")
-    segments = _rows(segments_path, _parquet(segments_path, segments_content))
-    expected = _expected(segments.schema, facts.segments, _SEGMENTS[facts.format_version])
+    segments_content = _read_file(segments_path, "table of segments", "publish it again")
+    segments = _read_rows(segments_path, _open_parquet(segments_path, segments_content))
+    expected = _expected_columns(segments.schema, facts.segments, _SEGMENTS[facts.format_version])
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
-            f"{segments_path}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
+            f"{segments_path}: expected the columns {_describe(expected)}; found {_describe(segments.schema)}: "
             "publish it again"
         )
     _check_files(path, {path: content, segments_path: segments_content})
     try:
-        lookup = _put_together(facts, table, segments)
-        found = _fingerprint_of(lookup)
-    except (IndexError, ValueError):  # of changed rows nothing can be made
-        found = "none"
-    _compare(path, facts.fingerprint, found)
+        lookup = _assemble(facts, table, segments)
+        digest = _fingerprint_of(lookup)
+    except (IndexError, ValueError):  # the rows were changed
+        digest = "none"
+    _check_fingerprint(path, facts.fingerprint, digest)
     return lookup
 
 
-def _put_together(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> SegmentedLookup:
-    """Make a table of its columns. That these are right its fingerprint tells, which is of all of them."""
-    names, maps = facts.segments, _columns(table)
+def _assemble(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> SegmentedLookup:
+    """Make a lookup from the columns of both files; the caller compares its fingerprint, which covers all columns."""
+    names, maps = facts.segments, _map_columns(table)
     levels = as_numpy(table.column(schema.SEGMENT_LEVEL)).astype(np.int64)
-    # Each map begins at -inf, and nothing else does.
+    # The first row of a map, and no other, begins at -inf.
     starts = np.flatnonzero(maps["score_lo"] == -np.inf)
-    whose = [one_array(table.column(name)) for name in names]
-    if not all(_constant(column, starts) for column in [*whose, as_column(levels)]):
+    row_keys = [one_array(table.column(name)) for name in names]
+    if not all(_changes_only_at(column, starts) for column in [*row_keys, as_column(levels)]):
         raise ValueError("the rows of each map must be of one segment")
-    owners, levels = [column.take(as_column(starts)) for column in whose], levels[starts]
+    owners, levels = [column.take(as_column(starts)) for column in row_keys], levels[starts]
     keys = [pa.concat_arrays([a, one_array(segments.column(n))]) for a, n in zip(owners, names, strict=True)]
     rows, adjustments = segments.num_rows, None
-    own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
+    segment_levels, entries = np.full(rows, len(names)), np.full(rows, -1)
     if facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION):
-        own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
-        adjustments, own_places = _adjustments(segments, keys, levels, own_levels)
+        segment_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
+        adjustments, entries = _adjustments(segments, keys, levels, segment_levels)
     index = SegmentIndex(
         keys,
-        np.append(levels, own_levels),
-        np.append(np.arange(starts.size), own_places),
-        np.append(np.zeros(starts.size, np.bool_), own_levels == len(names)),
+        np.append(levels, segment_levels),
+        np.append(np.arange(starts.size), entries),
+        np.append(np.zeros(starts.size, np.bool_), segment_levels == len(names)),
     )
     starts = np.append(starts, table.num_rows)
     return SegmentedLookup(
@@ -324,8 +337,8 @@ def _put_together(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> Se
     )
 
 
-def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
-    """Tell whether a column changes at `starts` alone."""
+def _changes_only_at(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
+    """Tell whether a column's value changes only at `starts`."""
     codes = as_numpy(column.dictionary_encode(null_encoding="encode").indices)
     inner = np.ones(codes.size, np.bool_)
     inner[starts] = False
@@ -333,76 +346,79 @@ def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
 
 
 def _adjustments(
-    segments: pa.Table, keys: list[pa.Array], levels: Integers, own_levels: Integers
+    segments: pa.Table, keys: list[pa.Array], levels: Integers, segment_levels: Integers
 ) -> tuple[Adjustments, Integers]:
-    """Read the segments' adjustments: an entry a map, as it is, then one a segment; and each segment's entry.
+    """Read the segments' adjustments, and each segment's entry in them; -1 if its map is not adjusted.
 
-    keys : of the maps, and then of the segments. levels : of the maps. own_levels : of the segments
+    The first entries are those of the maps, unadjusted; the others are those of the segments.
+
+    keys : keys of the maps, then of the segments
+    levels, segment_levels : levels of the maps' and of the segments' keys
     """
     shift, slope, low, high = (
         as_numpy(segments.column(name)) for name in ("logit_shift", "logit_slope", "prob_min", "prob_max")
     )
     fitted, maps = as_numpy(segments.column("fitted_level")).astype(np.int64), levels.size
-    of = np.zeros(fitted.size, np.int8)
+    kind = np.zeros(fitted.size, np.int8)
     if "logit_from" in segments.column_names:
-        of[:] = [schema.LOGIT_FROM.index(name) for name in segments.column("logit_from").to_pylist()]
-    place = np.zeros(fitted.size, np.int64)
+        kind[:] = [schema.LOGIT_FROM.index(name) for name in segments.column("logit_from").to_pylist()]
+    nearest = np.zeros(fitted.size, np.int64)
     for depth in range(1, len(keys) + 1):
-        # The nearest map above a segment is found as a row's is.
-        there, rows = np.flatnonzero(levels <= depth), np.flatnonzero(own_levels == depth)
+        # Find the map nearest above each segment as for a row.
+        above, rows = np.flatnonzero(levels <= depth), np.flatnonzero(segment_levels == depth)
         index = SegmentIndex(
-            [column.take(as_column(there)) for column in keys[:depth]],
-            levels[there],
-            there,
-            np.ones(there.size, np.bool_),
+            [column.take(as_column(above)) for column in keys[:depth]],
+            levels[above],
+            above,
+            np.ones(above.size, np.bool_),
         )
-        place[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
-    still = np.zeros(maps)
+        nearest[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
+    zeros = np.zeros(maps)
     adjustments = Adjustments(
-        np.append(np.arange(maps), place).astype(np.int32),
-        np.append(still, shift),
-        np.append(still + 1.0, slope),
-        np.append(still + 0.5, low),
-        np.append(still + 0.5, high),
-        np.append(still.astype(np.int8), of) if of.any() else None,
+        np.append(np.arange(maps), nearest).astype(np.int32),
+        np.append(zeros, shift),
+        np.append(zeros + 1.0, slope),
+        np.append(zeros + 0.5, low),
+        np.append(zeros + 0.5, high),
+        np.append(zeros.astype(np.int8), kind) if kind.any() else None,
     )
-    return adjustments, np.where((fitted < own_levels) | (of != 0), maps + np.arange(fitted.size), -1)
+    return adjustments, np.where((fitted < segment_levels) | (kind != 0), maps + np.arange(fitted.size), -1)
 
 
 def _check_files(path: str, contents: dict[str, bytes]) -> None:
-    """Compare files with the checksums of the manifest beside them, where there is one."""
+    """Compare files with the checksums of the manifest in their folder, if there is one."""
     manifest = storage.sibling(path, MANIFEST_FILE)
     try:
         files = read_manifest(manifest, storage.read(manifest))["files"]
         expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
     except (OSError, KeyError, InputRejectedError):
-        expected = {}  # what is in the files speaks for itself
+        expected = {}  # the fingerprint is still checked
     for name, content in contents.items() if expected else ():
-        found = hashlib.sha256(content).hexdigest()
-        if found != expected[name]:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != expected[name]:
             raise InputRejectedError(
-                f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {found}: "
+                f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {digest}: "
                 "the file was changed after it was published; publish it again"
             )
 
 
 def _fingerprint_of(lookup: SegmentedLookup) -> str:
-    """The fingerprint, worked out anew from what was read: half a second for 200,000 segments."""
-    own = [one_array(lookup.finest_segments.column(name)) for name in lookup.columns]
-    columns: list[list[pa.Array]] = [[] for _ in own]
+    """Compute the fingerprint of the content; takes half a second for 200,000 segments."""
+    values = [one_array(lookup.finest_segments.column(name)) for name in lookup.columns]
+    columns: list[list[pa.Array]] = [[] for _ in values]
     sizes = []
-    # Keys of all levels, in order; of each the rows of its map, if it has one.
-    ids, owners = np.zeros(len(own[0]), np.int64), np.zeros(lookup.levels.size, np.int64)
+    # Keys of all levels, in order, with the number of rows of each key's map; 0 without a map.
+    ids, owners = np.zeros(len(values[0]), np.int64), np.zeros(lookup.levels.size, np.int64)
     spans = np.diff(lookup.starts)
-    for depth in range(len(own) + 1):
+    for depth in range(len(values) + 1):
         if depth:
-            ids, owners = _prefixes(ids, owners, own[depth - 1], lookup.owners[depth - 1])
+            ids, owners = _extend_keys(ids, owners, values[depth - 1], lookup.owners[depth - 1])
         first = np.flatnonzero(np.diff(ids, prepend=-1))
         rows = np.zeros(max(ids.max(initial=0), owners.max(initial=0)) + 1, np.int64)
-        mine = lookup.levels == depth
-        rows[owners[mine]] = spans[mine]
+        level = lookup.levels == depth
+        rows[owners[level]] = spans[level]
         sizes.append(rows[ids[first]])
-        for i, column in enumerate(own):
+        for i, column in enumerate(values):
             columns[i].append(
                 column.take(as_column(first)) if i < depth else pa.nulls(first.size, column.type)
             )
@@ -411,7 +427,7 @@ def _fingerprint_of(lookup: SegmentedLookup) -> str:
         facts["interval"] = lookup.facts.interval
     return segmented_fingerprint(
         facts,
-        [column.type for column in own],
+        [column.type for column in values],
         [pa.concat_arrays(parts) for parts in columns],
         np.concatenate(sizes),
         lookup.maps,
@@ -421,11 +437,15 @@ def _fingerprint_of(lookup: SegmentedLookup) -> str:
     )
 
 
-def _prefixes(
-    ids: Integers, owners: Integers, values: pa.Array, owned: pa.Array
+def _extend_keys(
+    ids: Integers, owners: Integers, values: pa.Array, owner_values: pa.Array
 ) -> tuple[Integers, Integers]:
-    """Numbers of keys one column longer. ids, values : of segments. owners, owned : of maps, numbered alike."""
-    codes = pa.concat_arrays([values, owned]).dictionary_encode(null_encoding="encode").indices
+    """Number keys after adding a column to them; equal keys of segments and of maps have equal numbers.
+
+    ids, owners : numbers of the segments' and of the maps' keys before
+    values, owner_values : the added column's values in both
+    """
+    codes = pa.concat_arrays([values, owner_values]).dictionary_encode(null_encoding="encode").indices
     pairs = (np.append(ids, owners) << 32) | as_numpy(codes)
-    _, found = np.unique(pairs, return_inverse=True)
-    return found[: ids.size], found[ids.size :]
+    _, numbers = np.unique(pairs, return_inverse=True)
+    return numbers[: ids.size], numbers[ids.size :]

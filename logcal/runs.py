@@ -1,7 +1,7 @@
 """Jobs from Python: `run` and `graph`.
 
-They belong to this package since users may have packages called `jobs`. They call `jobs`, which lies above: an import
-upward, named in the contracts of pyproject.toml.
+This module is part of `logcal` because users may have packages named `jobs`. It imports `jobs`, a higher layer; the
+contracts in pyproject.toml allow this.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from distributed import Client
 
-_PLACES = ("path", "report", "lookup_path", "history", "log")
-"""Keys of a result that hold its place; the first that is present counts."""
+_RESULT_KEYS = ("path", "report", "lookup_path", "history", "log")
+"""Keys of a job's facts that may hold the path of the result; the first one present is used."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Outcome:
     ----------
     job : name of the job
     path : path or URL of the result: a lookup table, a scored log, a report, a generated log
-    version : name of the table's version, made or used; None without a table
-    facts : all that the command prints with --json
+    version : name of the table's version that was made or used; None without a table
+    facts : the object that the command prints with --json
     """
 
     job: str
@@ -51,8 +51,8 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     Parameters
     ----------
     job : 'fit', 'score', 'evaluate', 'compare', 'monitor', 'generate', 'follow' or 'demo'
-    config : its configuration: a mapping of sections, or the path of a YAML file. Keys that only other jobs have are
-        ignored, so one configuration serves all jobs.
+    config : configuration: a mapping of sections, or the path of a YAML file. Keys of other jobs are ignored, so one
+        configuration serves all jobs.
     client : `distributed.Client`, optional
         Its cluster does the work instead of the one that section `cluster` describes; `cluster.memory` still limits a
         task's memory.
@@ -64,7 +64,7 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     Raises
     ------
     ConfigError, InputRejectedError, CheckFailedError, TemporaryError
-        As the command ends with 2, 3, 4 and 75.
+        The command would end with exit code 2, 3, 4 or 75.
     NothingToDoError
         The same inputs and configuration were published before.
 
@@ -80,8 +80,8 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     >>> logcal.run("fit", {"log": log, "store": store}).version                     # doctest: +SKIP
     '000001-5c1d9f0a7b32'
     """
-    if _foreign() is not None:
-        return _elsewhere(job, config, client)
+    if _foreign_package() is not None:
+        return _run_in_process(job, config, client)
     from jobs import interface
 
     return _outcome(job, interface.run(job, config, client).summary)
@@ -93,23 +93,23 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     Parameters
     ----------
     job : 'fit'; the other jobs' results are files
-    config : as in `run`. `store` is not needed, and `cluster.memory` alone is used of `cluster`.
+    config : as in `run`. `store` is not needed, and only `cluster.memory` is used of `cluster`.
 
     Returns
     -------
     Delayed
-        Of a `logcal.lookup_table.LookupTable`, or with log.segment of a `SegmentedLookup`: maps with their metadata.
-        Nothing is published, and a window's days are not kept. All workers must see `scratch`, which holds the sorted
-        rows; the folder there ends with this process. The last task does one after the other what depends on the rows:
+        It computes a `logcal.lookup_table.LookupTable`, or with log.segment a `SegmentedLookup`: maps with their
+        metadata. Nothing is published, and a window's days are not kept. All workers must be able to read `scratch`,
+        which holds the sorted rows in a folder that is removed when this process ends. The last task runs sequentially:
         later passes of some methods, segments larger than a task, and partial pooling.
 
     Raises
     ------
     ConfigError, InputRejectedError
-        As the job: now for what footers tell, otherwise when it is computed. Also where the program has a package
-        called `jobs`, `pipeline` or `calibrators`.
+        As the job: at once for errors that the files' footers show, otherwise when the graph is computed. Also if the
+        program has a package called `jobs`, `pipeline` or `calibrators`.
     """
-    if (other := _foreign()) is not None:
+    if (other := _foreign_package()) is not None:
         raise ConfigError(
             f"expected logcal's own packages in a program that computes its graphs, found {other}: rename that, or use "
             "logcal.run"
@@ -119,24 +119,24 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     return interface.graph(job, config)
 
 
-def _foreign() -> str | None:
-    """Another package under a name of ours that this process has imported, or would; None where there is none."""
+def _foreign_package() -> str | None:
+    """Describe a package of another project that this process imports under one of our names; None without one."""
     root = Path(__file__).parents[1]
     for name in own_packages.NAMES:
         spec = importlib.util.find_spec(name)
-        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-        if not any(place and Path(place).is_relative_to(root) for place in places):
-            return f"{name} at {places[0] if places else 'no place'}"
+        paths = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        if not any(path and Path(path).is_relative_to(root) for path in paths):
+            return f"{name} at {paths[0] if paths else 'no path'}"
     return None
 
 
 def _outcome(job: str, facts: dict[str, Any]) -> Outcome:
-    path = next((facts[key] for key in _PLACES if facts.get(key)), None)
+    path = next((facts[key] for key in _RESULT_KEYS if facts.get(key)), None)
     return Outcome(job, path, facts.get("version"), facts)
 
 
-def _elsewhere(job: str, config: Mapping[str, Any] | str | Path, client: Client | None) -> Outcome:
-    """Run a job in a process of its own."""
+def _run_in_process(job: str, config: Mapping[str, Any] | str | Path, client: Client | None) -> Outcome:
+    """Run a job in a separate process."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         if not isinstance(config, (str, Path)):
             json.dump(config, file, default=str)
@@ -145,20 +145,20 @@ def _elsewhere(job: str, config: Mapping[str, Any] | str | Path, client: Client 
         command = [sys.executable, "-m", "logcal", job, "--config", str(config), "--json"]
         command += [] if client is None else _settings(client)
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    found = json.loads(done.stdout or "{}")
+    facts = json.loads(done.stdout or "{}")
     if done.returncode == 0:
-        return _outcome(job, found)
-    raise _KINDS.get(done.returncode, LogcalError)(
-        found.get("error", f"`logcal {job}` ended with {done.returncode}")
+        return _outcome(job, facts)
+    raise _ERRORS.get(done.returncode, LogcalError)(
+        facts.get("error", f"`logcal {job}` ended with {done.returncode}")
     )
 
 
-_KINDS = {kind.exit_code: kind for kind in LogcalError.__subclasses__()}
-"""Kinds of errors by exit code."""
+_ERRORS = {error.exit_code: error for error in LogcalError.__subclasses__()}
+"""Error classes by exit code."""
 
 
 def _settings(client: Client) -> list[str]:
-    """The section `cluster` of a client's scheduler."""
+    """Return options that set the section `cluster` to a client's scheduler."""
     address, security = client.scheduler.address, client.security
     if address.startswith("inproc:"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Columns, types and meanings of published tables, defined here alone."""
+"""Columns, types and meanings of published tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT_VERSION = "1"
 """Format version of lookup tables and manifests; readers refuse a version that they do not know."""
 
 SECOND_FORMAT_VERSION = "2"
-"""Format version of tables with adjusted maps or intervals, which readers of the first would ignore."""
+"""Format version of tables with adjusted maps or intervals, which readers of version 1 would ignore."""
 
 THIRD_FORMAT_VERSION = "3"
 """Format version of tables whose segments have sigmoids of the score instead of maps."""
@@ -44,18 +44,19 @@ LOOKUP_TABLE = pa.schema(
         pa.field("prob_lo", pa.float64(), nullable=False),  # probability at the anchor
         pa.field("slope", pa.float64(), nullable=False),  # probability per unit of score; 0 in constant rows
         pa.field("anchor", pa.float64(), nullable=False),  # p = prob_lo + slope * (score - anchor)
-        pa.field("weight", pa.float64(), nullable=False),  # of the calibration rows in [score_lo, score_hi)
-        pa.field("positives", pa.float64(), nullable=False),  # the same over rows with label 1
+        pa.field(
+            "weight", pa.float64(), nullable=False
+        ),  # weight of the calibration rows in [score_lo, score_hi)
+        pa.field("positives", pa.float64(), nullable=False),  # weight of those with label 1
     ]
 )
-"""A calibration map; one row an interval of scores."""
+"""A calibration map; one row per range of scores."""
 
 INTERVAL_TABLE = pa.schema(
     [
         *LOOKUP_TABLE,
-        pa.field(
-            "prob_lower", pa.float64(), nullable=False
-        ),  # of the scores of the row; see the metadata's interval
+        # Interval of the probability of the row's scores; the metadata's interval names its kind.
+        pa.field("prob_lower", pa.float64(), nullable=False),
         pa.field("prob_upper", pa.float64(), nullable=False),
     ]
 )
@@ -65,43 +66,43 @@ SEGMENT_LEVEL = "segment_level"
 
 
 def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]], *, interval: bool = False) -> pa.Schema:
-    """Calibration maps of segments; sorted by level, segment (null first) and score.
+    """Return the columns of segments' calibration maps; rows are sorted by level, segment (null first) and score.
 
-    columns : names and types of the segment columns; null beyond a row's level. interval : whether rows have intervals
+    columns : names and types of the segment columns; null beyond a row's level
+    interval : whether rows have intervals
     """
-    own = [pa.field(name, kind) for name, kind in columns]
+    keys = [pa.field(name, kind) for name, kind in columns]
     maps = INTERVAL_TABLE if interval else LOOKUP_TABLE
-    # The number of leading segment columns that a map is for; 0: the map of all rows.
-    return pa.schema([*own, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *maps])
+    # The level is the number of leading segment columns in the map's key; 0: the map of all rows.
+    return pa.schema([*keys, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *maps])
 
 
 def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """One row a segment of the calibration log, sorted (null first)."""
+    """Return the columns of the table of segments: one row per segment of the log, sorted (null first)."""
     return pa.schema(
         [
             *(pa.field(name, kind) for name, kind in columns),
-            pa.field("rows", pa.int64(), nullable=False),  # used
-            pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
-            # segment, moved, parent, global, identity
+            pa.field("rows", pa.int64(), nullable=False),  # rows used
+            pa.field("rows_positive", pa.int64(), nullable=False),  # rows used with label 1
+            # segment, moved, parent, global or identity
             pa.field("fitted_on", pa.string(), nullable=False),
-            pa.field(
-                "fitted_level", pa.int32(), nullable=False
-            ),  # segment_level of its rows in the lookup table
-            pa.field("reason", pa.string()),  # why not on the segment itself; null where it is
+            # segment_level of the map's rows in the lookup table
+            pa.field("fitted_level", pa.int32(), nullable=False),
+            # Why the map was not fitted to the segment's rows; null if it was.
+            pa.field("reason", pa.string()),
         ]
     )
 
 
 def adjusted_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """Segments with partial pooling: one row per segment of each level, sorted by level and segment.
+    """Return the columns of segments with partial pooling: a row per segment of each level, in order.
 
     A row's probability is sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first
     fitted_level columns, clipped to [prob_min, prob_max]; with shift 0 and slope 1 it is q.
     """
-    plain = segments(columns)
-    at = plain.get_field_index("rows")
-    fields = list(plain)
-    fields.insert(at, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False))
+    fields = list(segments(columns))
+    position = [field.name for field in fields].index("rows")
+    fields.insert(position, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False))
     names = ("logit_shift", "logit_slope", "prob_min", "prob_max")
     return pa.schema([*fields, *(pa.field(name, pa.float64(), nullable=False) for name in names)])
 
@@ -111,15 +112,15 @@ LOGIT_FROM = ("map", "score", "log_odds")
 
 
 def sigmoid_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The same where segments have sigmoids: logit_from says, of LOGIT_FROM, what shift and slope are applied to.
+    """Return the columns of segments with sigmoids: as `adjusted_segments`, and logit_from, one of LOGIT_FROM.
 
-    Of score a row's probability is sigma(logit_shift + logit_slope * score); of log_odds it is
-    sigma(logit_shift + logit_slope * logit(score held in [prob_min, prob_max])), and of map as in `adjusted_segments`.
+    With logit_from score, a row's probability is sigma(logit_shift + logit_slope * score); with log_odds it is
+    sigma(logit_shift + logit_slope * logit(score clipped to [prob_min, prob_max])), with map as in `adjusted_segments`.
     """
     return adjusted_segments(columns).append(pa.field("logit_from", pa.string(), nullable=False))
 
 
-# What a log's scores go through before they are calibrated, and again before a lookup table is applied.
+# Transforms of scores, applied before calibration and again before a lookup table is used.
 
 Array = npt.NDArray[np.float64]
 
@@ -127,7 +128,7 @@ TRANSFORMS = ("none", "sigmoid")
 
 
 def apply_transform(scores: npt.ArrayLike, name: str) -> Array:
-    """Scores as the calibrator sees them.
+    """Transform scores for the calibrator.
 
     Parameters
     ----------
@@ -142,14 +143,14 @@ def apply_transform(scores: npt.ArrayLike, name: str) -> Array:
     Raises
     ------
     ConfigError
-        For another name.
+        The name is unknown.
     """
     array = np.asarray(scores, dtype=np.float64)
     if name == "none":
         return array
     if name != "sigmoid":
         raise ConfigError(f"log.score_transform: expected one of {', '.join(TRANSFORMS)}, found {name!r}")
-    # Compiled: tables that transform nothing are read without.
+    # Compiled code is not imported for tables without a transform.
     from calibrators._kernels import log_odds
 
     flat = np.ascontiguousarray(array).reshape(-1)

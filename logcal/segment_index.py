@@ -1,4 +1,4 @@
-"""Finding the map that a row's segment is given: rows' segment values to the maps of a table."""
+"""Index from segment values to the maps of a table."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class DictionaryCodes:
 
 
 class SegmentIndex:
-    """The maps of a table by segment: of all rows, of the values of the first column, of the first two, and so on.
+    """Index of a table's maps by key: all rows, values of the first column, of the first two columns, and so on.
 
-    It is made once and then only read: threads share it.
+    It does not change, so threads may share it.
 
     Parameters
     ----------
     keys : a column of values for each segment column, shape (keys,)
-    levels : int array, shape (keys,): how many leading columns of a key count; keys of level 0 are all rows
-    maps : int array, shape (keys,): the map that a key's rows use; -1: its parent's
-    known : bool array, shape (keys,): whether a key is a segment that the table knows
+    levels : int array, shape (keys,): number of leading columns that make up the key; level 0 is all rows
+    maps : int array, shape (keys,): number of the key's map; -1: it uses its parent's
+    fitted : bool array, shape (keys,): whether the key is a segment that the table was fitted to
     """
 
     def __init__(
-        self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, known: npt.NDArray[np.bool_]
+        self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, fitted: npt.NDArray[np.bool_]
     ) -> None:
         owners = maps >= 0
         self._columns = [_Values(column) for column in keys]
@@ -54,41 +54,41 @@ class SegmentIndex:
             numbers, ids = np.unique(pairs[deep], return_inverse=True)
             prefix = np.full(levels.size, _ABSENT)
             prefix[deep] = ids
-            own = owners & (levels == depth)
-            place = parents[numbers >> 32]
-            place[prefix[own]] = maps[own]
-            self._levels.append(_Level(_Numbers(numbers), np.append(place, root).astype(np.int32)))
-            parents = place
-        self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
-        self._known[prefix[known]] = True
-        # There is one key above the first column's: its codes tell its keys apart.
-        first = self._levels[0].numbers.known
+            at_level = owners & (levels == depth)
+            level_maps = parents[numbers >> 32]
+            level_maps[prefix[at_level]] = maps[at_level]
+            self._levels.append(_Level(_Numbers(numbers), np.append(level_maps, root).astype(np.int32)))
+            parents = level_maps
+        self._fitted = np.zeros(parents.size + 1, np.bool_)  # the last entry is for unknown keys
+        self._fitted[prefix[fitted]] = True
+        # Level 1 needs no hash table: its parent is always the same, so the code identifies the key.
+        first = self._levels[0].numbers.values
         self._first = np.full(len(self._columns[0]) + 1, _ABSENT)
         self._first[first] = np.arange(first.size)
 
     def find(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], dictionaries: list[DictionaryCodes] | None = None
     ) -> tuple[Codes, npt.NDArray[np.bool_]]:
-        """Find each row's map, int32, and whether its segment is known. O(1) a row.
+        """Find the number of each row's map, int32, and whether the table was fitted to its segment. O(1) per row.
 
         Parameters
         ----------
-        columns : as many as the index has, of one length and any type; values of another type are not known
+        columns : a column for each segment column, of one length; values of another type are unknown
         dictionaries : state of each column, updated with each batch of a file, so that each value of a dictionary is
             looked up once; starts as `no_dictionaries()`
         """
         before = dictionaries or self.no_dictionaries()
         codes = [
-            values.find(column, own)
-            for values, column, own in zip(self._columns, columns, before, strict=True)
+            values.find(column, dictionary)
+            for values, column, dictionary in zip(self._columns, columns, before, strict=True)
         ]
         ids = self._first[codes[0]]
-        place = self._levels[0].place[ids]
-        for level, own_codes in zip(self._levels[1:], codes[1:], strict=True):
-            found = level.numbers.find((ids << 32) | own_codes)
-            ids = np.where((ids >= 0) & (own_codes >= 0), found, _ABSENT)
-            place = np.where(ids >= 0, level.place[ids], place)
-        return place, self._known[ids]
+        maps = self._levels[0].maps[ids]
+        for level, level_codes in zip(self._levels[1:], codes[1:], strict=True):
+            matches = level.numbers.find((ids << 32) | level_codes)
+            ids = np.where((ids >= 0) & (level_codes >= 0), matches, _ABSENT)
+            maps = np.where(ids >= 0, level.maps[ids], maps)
+        return maps, self._fitted[ids]
 
     def no_dictionaries(self) -> list[DictionaryCodes]:
         """State of `find` before the first batch of a file: an empty dictionary per column."""
@@ -96,81 +96,81 @@ class SegmentIndex:
 
 
 class _Numbers:
-    """Whole numbers, all different, that are found by their value."""
+    """Index of distinct whole numbers."""
 
-    def __init__(self, known: Integers) -> None:
-        self.known = np.ascontiguousarray(known, np.int64)
+    def __init__(self, values: Integers) -> None:
+        self.values = np.ascontiguousarray(values, np.int64)
 
     @cached_property
     def _order(self) -> Integers:
-        return np.argsort(self.known)
+        return np.argsort(self.values)
 
     def find(self, values: Integers) -> Integers:
-        """The place of each value, or -1."""
-        if not self.known.size:
+        """Return the position of each value, or -1."""
+        if not self.values.size:
             return np.full(values.size, _ABSENT)
         if compiled(values.size):
             codes: Codes = self._table.find(np.ascontiguousarray(values))
             return codes.astype(np.int64)
         order = self._order
-        at = np.minimum(np.searchsorted(self.known, values, sorter=order), order.size - 1)
-        return np.where(self.known[order[at]] == values, order[at], _ABSENT)
+        at = np.minimum(np.searchsorted(self.values, values, sorter=order), order.size - 1)
+        return np.where(self.values[order[at]] == values, order[at], _ABSENT)
 
     @cached_property
     def _table(self) -> Any:
-        # Imported with compiled code, which few values do not need.
+        # This imports compiled code, which is slow and not worth it for few values.
         from logcal.names import Numbers
 
         table = Numbers()
-        table.encode(self.known)
+        table.encode(self.values)
         return table
 
 
 class _Level(NamedTuple):
-    """The keys of a number of columns.
+    """Keys of one level.
 
     Attributes
     ----------
-    numbers : pairs of a key of one column less and the code of a value, ascending
-    place : of each its map; the last one for what is not there
+    numbers : the keys: pairs of the parent key's number and the code of the last value, ascending
+    maps : number of each key's map; the last entry is for unknown keys
     """
 
     numbers: _Numbers
-    place: Codes
+    maps: Codes
 
 
 class _Texts:
-    """Texts, all different, that are found by their bytes."""
+    """Index of distinct texts."""
 
-    def __init__(self, known: pa.Array) -> None:
-        self.known = known
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
 
     def find(self, column: pa.Array) -> Integers:
-        """The place of each text, or -1; of nulls, anything."""
-        # Otherwise all known ones are hashed anew for each column.
-        if compiled(max(len(column), len(self.known))):
+        """Return the position of each text, or -1; the position of a null is undefined."""
+        # The table hashes `values` once; `index_in` hashes them for each column.
+        if compiled(max(len(column), len(self.values))):
             codes: Codes = self._table.find(column)
             return codes.astype(np.int64)
         import pyarrow.compute as pc
 
-        places = pc.index_in(column.cast(self.known.type), value_set=self.known)
-        return np.where(null_mask(places), _ABSENT, as_numpy(places))
+        positions = pc.index_in(column.cast(self.values.type), value_set=self.values)
+        return np.where(null_mask(positions), _ABSENT, as_numpy(positions))
 
     @cached_property
     def _table(self) -> Any:
         from logcal.names import Texts
 
         table = Texts()
-        table.encode(self.known)
+        table.encode(self.values)
         return table
 
 
 class _Values:
-    """The values of a segment column that a table has, and the code of each key's.
+    """Distinct values of a segment column of the keys.
 
     Attributes
     ----------
-    codes : int64 array, shape (keys,)
+    codes : int64 array, shape (keys,): code of each key's value
     """
 
     def __init__(self, column: pa.Array) -> None:
@@ -179,9 +179,9 @@ class _Values:
         values = encoded.dictionary
         self._size = len(values)
         self._null = int(np.flatnonzero(null_mask(values))[0]) if values.null_count else -1
-        there = np.flatnonzero(~null_mask(values))
-        self._code = np.append(there, -1)  # the last one for what is not there
-        values = values.take(as_column(there))
+        valid = np.flatnonzero(~null_mask(values))
+        self._code = np.append(valid, -1)  # the last entry is for unknown values
+        values = values.take(as_column(valid))
         self._text = pa.types.is_string(values.type)
         self._kind = _kind(values.type)
         self._unsigned = pa.types.is_uint64(values.type)
@@ -189,15 +189,15 @@ class _Values:
             _Texts(values) if self._text else _Numbers(as_numpy(_whole(values)).astype(np.int64))
         )
 
-    def find(self, column: pa.Array | pa.ChunkedArray, seen: DictionaryCodes) -> Integers:
-        """The code of each value, or -1."""
+    def find(self, column: pa.Array | pa.ChunkedArray, last: DictionaryCodes) -> Integers:
+        """Return the code of each value, or -1."""
         if isinstance(column, pa.ChunkedArray):
-            found = [self.find(chunk, seen) for chunk in column.chunks]
-            return np.concatenate([np.empty(0, np.int64), *found])
+            parts = [self.find(chunk, last) for chunk in column.chunks]
+            return np.concatenate([np.empty(0, np.int64), *parts])
         if pa.types.is_dictionary(column.type):
-            places = np.append(self._of_dictionary(column.dictionary, seen), _ABSENT)
-            codes = places[np.where(null_mask(column.indices), -1, as_numpy(column.indices).astype(np.int64))]
-            return self._with_nulls(column.indices, codes)
+            codes = np.append(self._of_dictionary(column.dictionary, last), _ABSENT)
+            indices = np.where(null_mask(column.indices), -1, as_numpy(column.indices).astype(np.int64))
+            return self._with_nulls(column.indices, codes[indices])
         if _kind(column.type) != self._kind:
             return self._with_nulls(column, np.full(len(column), _ABSENT))
         if self._text:
@@ -205,32 +205,32 @@ class _Values:
         numbers = as_numpy(_whole(column)).astype(np.int64)
         codes = self._codes_at(self._values.find(numbers))
         if pa.types.is_uint64(column.type) != self._unsigned:
-            # What is negative in the one is beyond the largest number in the other.
+            # Unsigned numbers from 2**63 on are negative here; numbers of the other type never equal them.
             codes = np.where(numbers < 0, _ABSENT, codes)
         return self._with_nulls(column, codes)
 
     def __len__(self) -> int:
         return self._size
 
-    def _codes_at(self, places: Integers) -> Integers:
-        """The codes of values by their places among those that are no nulls, or -1."""
-        return places if self._null < 0 else self._code[places]
+    def _codes_at(self, positions: Integers) -> Integers:
+        """Return the codes of values from their positions among the values that are not null, or -1."""
+        return positions if self._null < 0 else self._code[positions]
 
-    def _of_dictionary(self, dictionary: pa.Array, seen: DictionaryCodes) -> Integers:
-        """The codes of a dictionary's values; that of a batch begins with that of the one before, or is another."""
-        known = seen.codes.size
-        if seen.dictionary is None or not dictionary.slice(0, known).equals(seen.dictionary):
-            known = 0
-        codes = self.find(dictionary.slice(known), DictionaryCodes())
-        seen.dictionary, seen.codes = dictionary, np.append(seen.codes[:known], codes)
-        return seen.codes
+    def _of_dictionary(self, dictionary: pa.Array, last: DictionaryCodes) -> Integers:
+        """Return the codes of a dictionary's values. If it extends the last batch's, only the new values are found."""
+        done = last.codes.size
+        if last.dictionary is None or not dictionary.slice(0, done).equals(last.dictionary):
+            done = 0
+        codes = self.find(dictionary.slice(done), DictionaryCodes())
+        last.dictionary, last.codes = dictionary, np.append(last.codes[:done], codes)
+        return last.codes
 
     def _with_nulls(self, column: pa.Array, codes: Integers) -> Integers:
         return np.where(null_mask(column), self._null, codes) if column.null_count else codes
 
 
 def _kind(kind: pa.DataType) -> str:
-    """Types whose values can be equal have one kind."""
+    """Return the kind of a type; types whose values can be equal have one kind."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):

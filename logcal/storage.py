@@ -1,7 +1,4 @@
-"""Opening paths and URLs, and reading files whole; fsspec is imported for URLs alone.
-
-One function opens file systems, and one decodes JSON, for everything that reads files.
-"""
+"""Reading files from paths and URLs, and decoding JSON; fsspec is imported only for URLs."""
 
 from __future__ import annotations
 
@@ -16,19 +13,19 @@ from logcal.errors import ConfigError
 
 
 def is_url(path: str) -> bool:
-    """Tell whether a path is one that fsspec reads: s3://..., memory://..., simplecache::..."""
+    """Tell whether a path is an fsspec URL: s3://..., memory://..., simplecache::..."""
     return "://" in path or "::" in path
 
 
 def read(path: str) -> bytes:
-    """The content of a file.
+    """Read a file.
 
     Raises
     ------
     FileNotFoundError
-        It is not there.
+        The file does not exist.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     if not is_url(path):
         try:
@@ -41,17 +38,17 @@ def read(path: str) -> bytes:
 
 
 def names(path: str) -> list[str]:
-    """The names of the files and folders in a folder, as they are now. Errors: as `open_filesystem` and `read`."""
+    """List the names of the files and folders in a folder, uncached. Errors: see `open_filesystem` and `read`."""
     filesystem, inner = open_filesystem(path)
     filesystem.invalidate_cache(inner)
-    return sorted(found.rstrip("/").rpartition("/")[2] for found in filesystem.ls(inner, detail=False))
+    return sorted(entry.rstrip("/").rpartition("/")[2] for entry in filesystem.ls(inner, detail=False))
 
 
 def stamp(path: str) -> str:
-    """Return the stamp that changes when a file does. Errors: as `read`."""
+    """Return a text that changes when the file changes. Errors: see `read`."""
     if not is_url(path):
-        found = os.stat(path)  # noqa: PTH116 - asked once a file that is scored
-        return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        status = os.stat(path)  # noqa: PTH116 - faster than pathlib; called for each scored file
+        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
     filesystem, inner = open_filesystem(path)
     return str(filesystem.ukey(inner))
 
@@ -63,66 +60,66 @@ def sibling(path: str, name: str) -> str:
 
 
 def open_filesystem(path: str, setting: str = "") -> tuple[Any, str]:
-    """The file system of fsspec that a path or URL belongs to, and the path there.
+    """Return the fsspec file system of a path or URL, and the path in it.
 
     Parameters
     ----------
-    setting : that holds the path, for messages
+    setting : name of the setting that holds the path, for messages
 
     Raises
     ------
     ConfigError
-        The protocol is not known, a package for it is missing, or its options (storage.options) do not suit.
+        The protocol is unknown, its package is missing, or its options (storage.options) are wrong.
     OSError
         The URL's target, such as an archive, does not exist or cannot be reached.
     """
     import fsspec
 
     try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(path)
+        opened: tuple[Any, str] = fsspec.core.url_to_fs(path)
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         head = f"{setting}: " if setting else ""
-        raise ConfigError(f"{head}cannot open {path}: {why_not_opened(error)}") from None
-    return found
+        raise ConfigError(f"{head}cannot open {path}: {_reason(error)}") from None
+    return opened
 
 
-def why_not_opened(error: Exception) -> str:
-    """The reason why a file system cannot be made, and what to do."""
-    said = " ".join(str(error).split())[:200]
+def _reason(error: Exception) -> str:
+    """Say why a file system cannot be opened, and what to do."""
+    text = " ".join(str(error).split())[:200]
     if isinstance(error, ImportError):
         missing = error.name or getattr(error.__cause__, "name", None)
-        return f"{said}: pip install {missing}" if missing else said
-    if isinstance(error, OSError):  # Arrow's, which have no number
+        return f"{text}: pip install {missing}" if missing else text
+    if isinstance(error, OSError):  # raised by Arrow, without errno
         return (
-            f"a library that it needs is missing ({said}): install it, for hdfs:// Java and Hadoop's libhdfs"
+            f"a library that it needs is missing ({text}): install it, for hdfs:// Java and Hadoop's libhdfs"
         )
     if isinstance(error, ValueError):
-        return said
-    return f"it does not take these options ({said}): correct storage.options for its protocol"
+        return text
+    return f"it does not take these options ({text}): correct storage.options for its protocol"
 
 
 _CHECKSUM = "checksum"
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with a checksum (CRC-32) of the rest of it, by which `parse_checked` knows a damaged file."""
+    """Add a CRC-32 checksum of the content to a JSON object, by which `parse_checked` detects a damaged file."""
     return {**content, _CHECKSUM: _checksum(content)}
 
 
 def parse_checked(content: str | bytes) -> Any:
-    """Do `parse_json` without the object's checksum; objects of older versions have none.
+    """Decode JSON, and check and remove the object's checksum; objects of older versions have none.
 
     Raises
     ------
     ValueError
-        As `parse_json`, or the checksum is another.
+        It is not JSON, is nested too deeply, or has a wrong checksum.
     """
-    found = parse_json(content)
-    if isinstance(found, dict) and _CHECKSUM in found and found.pop(_CHECKSUM) != _checksum(found):
-        raise ValueError("its checksum is another")
-    return found
+    value = parse_json(content)
+    if isinstance(value, dict) and _CHECKSUM in value and value.pop(_CHECKSUM) != _checksum(value):
+        raise ValueError("its checksum is wrong")
+    return value
 
 
 def _checksum(content: Mapping[str, Any]) -> int:
@@ -130,7 +127,7 @@ def _checksum(content: Mapping[str, Any]) -> int:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """The value that a JSON text holds.
+    """Decode JSON.
 
     Raises
     ------

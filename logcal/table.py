@@ -1,4 +1,4 @@
-"""A published table in an application: scores in, probabilities out, as the job `score` computes them."""
+"""Published tables in applications: `load`, and `Table`, which computes the same probabilities as the job `score`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from logcal.reading import MANIFEST_FILE, cached_table, storage_error
 from logcal.schema import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LARGEST = 2**63 - 1
-_PLAIN_TYPES: dict[str, type] = {
+_INT64_MAX = 2**63 - 1
+_PYTHON_TYPES: dict[str, type] = {
     "text": str,
     "whole numbers": int,
     "booleans": bool,
     "date32[day]": dt.date,
 }
-"""Python type of each kind of segment values that needs no conversion."""
-_MOST_COLUMNS = 8
+"""Python type of the segment values that need no conversion, by kind."""
+_MAX_FAST_COLUMNS = 8
 _SCALARS = (str, int, float, bool, type(None), np.generic, dt.date)
 
 
@@ -45,7 +45,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     ----------
     store : local folder or fsspec URL
     table : name of the table
-    version : name of a version, or the beginning of it that no other has; None: the current one
+    version : name of a version, or a beginning that identifies it; None: the live version
 
     Returns
     -------
@@ -54,11 +54,11 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     Raises
     ------
     ConfigError
-        A name is not a plain one.
+        A name has other characters than letters, digits, '.', '_' and '-'.
     InputRejectedError
         There is no such table or version, or it is damaged.
     TemporaryError
-        Its storage does not give it now.
+        The storage is unavailable.
     """
     for key, name in (("table", table), ("version", version)):
         if name is not None and not _NAME.fullmatch(name):
@@ -66,18 +66,18 @@ def load(store: str, table: str, version: str | None = None) -> Table:
                 f"{key}: expected letters, digits, '.', '_' and '-', found {name!r}: choose a plain name"
             )
     root = f"{str(store).rstrip('/')}/{table}"
-    wanted = version or _current(root)
-    folder = f"{root}/versions/{wanted}"
+    prefix = version or _live_version(root)
+    folder = f"{root}/versions/{prefix}"
     try:
         try:
-            # Which is written last: without it there is no version.
+            # The manifest is written last: without it there is no version.
             content = storage.read(f"{folder}/{MANIFEST_FILE}")
         except FileNotFoundError:
-            folder = f"{root}/versions/{full_name(table, wanted, storage.names(f'{root}/versions'))}"
+            folder = f"{root}/versions/{full_name(table, prefix, storage.names(f'{root}/versions'))}"
             content = storage.read(f"{folder}/{MANIFEST_FILE}")
     except FileNotFoundError:
         raise InputRejectedError(
-            f"{root}: expected a version '{wanted}', found none: see `logcal tables list`"
+            f"{root}: expected a version '{prefix}', found none: see `logcal tables list`"
         ) from None
     except OSError as error:
         raise storage_error(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
@@ -85,7 +85,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     return Table(cached_table(f"{folder}/lookup.parquet"), table)
 
 
-def _current(root: str) -> str:
+def _live_version(root: str) -> str:
     try:
         return storage.read(f"{root}/CURRENT").decode().strip()
     except FileNotFoundError:
@@ -104,9 +104,9 @@ class Threshold(NamedTuple):
     Parameters
     ----------
     probability : float in (0, 1)
-        From this probability on, acting costs less than not acting.
+        Above this probability, acting costs less than not acting.
     score : float
-        The lowest score that reaches it; NaN if none does.
+        The lowest score with at least this probability; NaN if there is none.
     """
 
     probability: float
@@ -114,13 +114,13 @@ class Threshold(NamedTuple):
 
 
 class Table:
-    """A published table, ready to score with; threads may share it.
+    """A published table; threads may share it.
 
     Attributes
     ----------
-    name : name of the table; None if it was not loaded from a store.
-    facts : the table's metadata: version, method, data and so on.
-    segments : names of its segment columns; empty without segments.
+    name : name of the table; None if it was not loaded from a store
+    facts : the table's metadata: version, method, data and so on
+    segments : names of its segment columns; empty without segments
     """
 
     def __init__(self, lookup: LookupTable | SegmentedLookup, name: str | None = None) -> None:
@@ -129,16 +129,16 @@ class Table:
         self.segments: tuple[str, ...] = lookup.facts.segments
         self._names = frozenset(self.segments)
         self._fitted: dict[str, str] = {}
-        self._quick: frozenset[tuple[type, ...]] = frozenset()
+        self._fast_types: frozenset[tuple[type, ...]] = frozenset()
         if isinstance(lookup, SegmentedLookup):
             pairs = zip(self.segments, lookup.owners, strict=True)
             self._fitted = {name: str(column.type) for name, column in pairs}
             kinds = [kind_of(type_) for type_ in self._fitted.values()]
-            if len(kinds) <= _MOST_COLUMNS and all(kind in _PLAIN_TYPES for kind in kinds):
-                self._quick = frozenset(product(*((_PLAIN_TYPES[kind], type(None)) for kind in kinds)))
+            if len(kinds) <= _MAX_FAST_COLUMNS and all(kind in _PYTHON_TYPES for kind in kinds):
+                self._fast_types = frozenset(product(*((_PYTHON_TYPES[kind], type(None)) for kind in kinds)))
         self._lookup = lookup
-        self._plain = lookup.map.predict if isinstance(lookup, LookupTable) else None
-        self._as_it_is = lookup.facts.score_transform == "none"
+        self._map_predict = lookup.map.predict if isinstance(lookup, LookupTable) else None
+        self._untransformed = lookup.facts.score_transform == "none"
 
     @property
     def version(self) -> str:
@@ -147,63 +147,65 @@ class Table:
 
     @property
     def map(self) -> CalibrationMap:
-        """The map from scores, after `facts.score_transform`, to probabilities; with segments that of all rows."""
+        """The map from scores, after `facts.score_transform`, to probabilities; with segments, the map of all rows."""
         return self._lookup.map if isinstance(self._lookup, LookupTable) else self._lookup.global_map
 
     def predict(self, scores: Any, segments: Any = None) -> Any:
-        """Calibrated probabilities of scores, to the last bit those of the job `score`.
+        """Return the calibrated probabilities of scores, equal to those of the job `score` to the last bit.
 
         Parameters
         ----------
         scores : a number, or an array-like of numbers of any shape; NaN has the probability NaN
-        segments : of a table with segments, a mapping (or an Arrow table, or a data frame) from each segment column's
+        segments : for a table with segments, a mapping (or an Arrow table, or a data frame) from each segment column's
             name to one value for all scores, or to an array-like with one value per score. None is a value. Segments
-            that the table does not know use the map of their parent, or of all rows.
+            that the table was not fitted to use the map of their parent, or of all rows.
 
         Returns
         -------
-        float64: a number for a number; otherwise an array of the scores' shape. O(log rows) a score.
+        float64: a number for a number, otherwise an array of the scores' shape. O(log rows) per score.
 
         Raises
         ------
         ConfigError
-            A segment column is missing, of another length or of another kind (text instead of whole numbers), or the
-            table has none.
+            A segment column is missing, or has another length or another kind of values (text instead of whole
+            numbers); or the table has no segments.
         """
-        if self._plain is not None and segments is None:
-            return self._plain(scores if self._as_it_is else self._transformed(scores))
-        if type(segments) is dict and isinstance(scores, float) and self._as_it_is:
+        if self._map_predict is not None and segments is None:
+            return self._map_predict(scores if self._untransformed else self._transform(scores))
+        if type(segments) is dict and isinstance(scores, float) and self._untransformed:
             key = tuple(map(segments.get, self.segments))
-            # The fast way for one score; a missing column is None here, like a null one.
-            if tuple(map(type, key)) in self._quick and segments.keys() >= self._names:
-                return self._at(float(scores), key)
-        if self._plain is not None:
-            self._refuse(segments)
+            # Fast path for one score. The second condition tells missing columns from nulls: both are None in the key.
+            if tuple(map(type, key)) in self._fast_types and segments.keys() >= self._names:
+                return self._predict_one(float(scores), key)
+        if self._map_predict is not None:
+            self._refuse_segments(segments)
         columns = self._columns(segments)
         if np.ndim(scores) == 0 and all(isinstance(column, _SCALARS) for column in columns):
-            self._arrays(columns)
-            return self._at(float(self._transformed(scores)), tuple(columns))
-        array = np.asarray(self._transformed(scores), dtype=np.float64)
-        return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
+            self._arrays(columns)  # checks the kinds of values
+            return self._predict_one(float(self._transform(scores)), tuple(columns))
+        array = np.asarray(self._transform(scores), dtype=np.float64)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        assert isinstance(self._lookup, SegmentedLookup)
+        return self._lookup.apply(flat, self._entries(flat.size, columns)).reshape(array.shape)
 
     def inverse(self, probability: float, segments: Mapping[str, Any] | None = None) -> float:
-        """Lowest score whose calibrated probability reaches a probability.
+        """Return the lowest score with at least a given calibrated probability.
 
         Parameters
         ----------
         probability : float in [0, 1]
-        segments : of a table with segments, a mapping from each segment column's name to one value
+        segments : for a table with segments, a mapping from each segment column's name to one value
 
         Returns
         -------
         float
-            The lowest double: of a table that never decreases, all scores from there on reach the probability and none
-            below does. -inf where every score reaches it, NaN where none does. O(rows).
+            -inf if every score has at least this probability, NaN if none has. If the map never decreases, all higher
+            scores have at least this probability, and no lower score has. O(rows).
 
         Raises
         ------
         ConfigError
-            `probability` is outside [0, 1]; a segment column is missing, or the table has none.
+            `probability` is outside [0, 1], a segment column is missing, or the table has no segments.
 
         Examples
         --------
@@ -214,19 +216,19 @@ class Table:
         """
         if not 0 <= probability <= 1:
             raise ConfigError(f"probability: expected a number in [0, 1], found {probability}")
-        edges, at = self._rows_for(segments)
+        edges, probability_at = self._edges_and_map(segments)
         ends = np.append(np.nextafter(edges[1:], -np.inf), np.inf)
         reached = np.array(
-            [max(at(low), at(high)) >= probability for low, high in zip(edges, ends, strict=True)]
+            [max(map(probability_at, row)) >= probability for row in zip(edges, ends, strict=True)]
         )
         if not reached.any():
             return float("nan")
         row = int(np.argmax(reached))
-        first = _lowest(lambda score: at(score) >= probability, float(edges[row]), float(ends[row]))
-        if self._as_it_is or first == -np.inf:
+        first = _lowest(lambda s: probability_at(s) >= probability, float(edges[row]), float(ends[row]))
+        if self._untransformed or first == -np.inf:
             return first
-        # Back through the transform, which never decreases.
-        return _lowest(lambda score: float(self._transformed(score)) >= first, -np.inf, np.inf)
+        # Invert the transform, which never decreases.
+        return _lowest(lambda score: float(self._transform(score)) >= first, -np.inf, np.inf)
 
     def threshold(
         self,
@@ -234,11 +236,11 @@ class Table:
         cost_false_negative: float,
         segments: Mapping[str, Any] | None = None,
     ) -> Threshold:
-        """Decision threshold that costs least, for given costs of the two errors.
+        """Return the decision threshold with the lowest expected cost.
 
         Acting on a case costs `cost_false_positive` if its label turns out 0, not acting `cost_false_negative` if it
-        turns out 1. With calibrated probabilities it is best to act from the probability
-        cost_false_positive / (cost_false_positive + cost_false_negative) on (Elkan 2001, IJCAI).
+        turns out 1. With calibrated probabilities it is best to act if the probability is at least
+        cost_false_positive / (cost_false_positive + cost_false_negative) (Elkan 2001, IJCAI).
 
         Parameters
         ----------
@@ -248,12 +250,12 @@ class Table:
         Returns
         -------
         Threshold
-            The probability, and the lowest score that reaches it.
+            The probability, and the lowest score with at least this probability.
 
         Raises
         ------
         ConfigError
-            A cost is not a positive number; as `inverse`.
+            A cost is not a positive number, or an error of `inverse`.
         """
         for name, cost in (
             ("cost_false_positive", cost_false_positive),
@@ -266,31 +268,31 @@ class Table:
 
     def __repr__(self) -> str:
         facts = self.facts
-        said = "" if self.name is None else f"{self.name!r}, "
-        said += f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
+        text = "" if self.name is None else f"{self.name!r}, "
+        text += f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
         if isinstance(self._lookup, SegmentedLookup):
-            said += (
+            text += (
                 f", {counted(self._lookup.finest_segments.num_rows, 'segment')} of {', '.join(self.segments)}"
             )
-        return f"<Table {said}>"
+        return f"<Table {text}>"
 
-    def _rows_for(self, segments: Mapping[str, Any] | None) -> tuple[Array, Callable[[float], float]]:
-        """Lower edges of the rows of one segment's map, and its probability of a transformed score."""
+    def _edges_and_map(self, segments: Mapping[str, Any] | None) -> tuple[Array, Callable[[float], float]]:
+        """Return a segment's map: the lower edges of its rows, and the function from transformed scores."""
         if isinstance(self._lookup, LookupTable):
-            self._refuse(segments)
-            found = self._lookup.map
-            return found.score_lo, lambda score: float(found.predict(score))
+            self._refuse_segments(segments)
+            map_ = self._lookup.map
+            return map_.score_lo, lambda score: float(map_.predict(score))
         columns = self._columns(segments)
         if not all(isinstance(column, _SCALARS) for column in columns):
             raise ConfigError("segments: expected one value of each segment column, found several")
-        self.predict(0.0, segments)  # which refuses what is no value of a segment
+        self.predict(0.0, segments)  # raises ConfigError for values of another kind
         key = tuple(columns)
         start, stop = self._lookup.rows_of(key)
         edges = self._lookup.maps["score_lo"][start:stop]
-        return edges, lambda score: float(self._at(score, key))
+        return edges, lambda score: float(self._predict_one(score, key))
 
     def interval(self, scores: Any, segments: Any = None) -> tuple[Any, Any]:
-        """The interval of each score: that of the table's row that it lies in.
+        """Return the interval of each score's probability: that of the table's row that contains the score.
 
         Parameters
         ----------
@@ -299,40 +301,40 @@ class Table:
         Returns
         -------
         lower, upper : float64 arrays of the scores' shape, in [0, 1]; NaN for NaN
-            `facts.interval` names their kind: 'band', a band that holds the true probabilities of all scores at once
-            with 95 % confidence, if these never decrease with the score; 'posterior', a 95 % posterior interval for
-            each score by itself; or 'venn_abers', a multiprobability of Venn-Abers prediction, which is
-            no confidence interval. With segments it describes the rows that the map was fitted to: the parent's rows,
-            where a segment has no map of its own.
+            `facts.interval` is their kind: 'band', a simultaneous 95 % confidence band for the true probabilities of
+            all scores, if these never decrease with the score; 'posterior', a 95 % posterior interval for each single
+            score; or 'venn_abers', the multiprobability of Venn-Abers prediction, which is no confidence interval.
+            With segments it describes the rows that the map was fitted to: the parent's rows, if a segment has no map
+            of its own.
 
         Raises
         ------
         ConfigError
-            The table has no intervals; a segment column is missing or of another length, or the table has none.
+            The table has no intervals, a segment column is missing or has another length, or the table has no segments.
         """
         table = self._lookup
         if table.interval is None:
             raise ConfigError(
                 "expected a table with intervals, found one without: fit it with calibrator.interval=auto"
             )
-        array = np.asarray(self._transformed(scores), dtype=np.float64)
+        array = np.asarray(self._transform(scores), dtype=np.float64)
         if isinstance(table, LookupTable):
-            self._refuse(segments)
+            self._refuse_segments(segments)
             return table.interval.at(table.map.score_hi, array)
         flat = np.ascontiguousarray(array).reshape(-1)
-        lower, upper = table.intervals(flat, self._places(flat.size, self._columns(segments)))
+        lower, upper = table.intervals(flat, self._entries(flat.size, self._columns(segments)))
         return lower.reshape(array.shape), upper.reshape(array.shape)
 
     @staticmethod
-    def _refuse(segments: Any) -> None:
+    def _refuse_segments(segments: Any) -> None:
         if segments is not None:
             raise ConfigError("segments: expected none, since the table has none, found some: leave them out")
 
-    def _transformed(self, scores: Any) -> Any:
-        return scores if self._as_it_is else apply_transform(scores, self.facts.score_transform)
+    def _transform(self, scores: Any) -> Any:
+        return scores if self._untransformed else apply_transform(scores, self.facts.score_transform)
 
     def _columns(self, segments: Any) -> list[Any]:
-        """The segment columns' values, in the table's order."""
+        """Return the values of the segment columns, in the table's order."""
         names = self._names_in(segments)
         missing = [name for name in self.segments if name not in names]
         if missing:
@@ -351,7 +353,7 @@ class Table:
         return getattr(segments, "column_names", None) or getattr(segments, "columns", ())
 
     @cached_property
-    def _lines(self) -> tuple[memoryview, ...]:
+    def _map_columns(self) -> tuple[memoryview, ...]:
         assert isinstance(self._lookup, SegmentedLookup)
         maps = self._lookup.maps
         columns: list[Any] = [
@@ -359,13 +361,13 @@ class Table:
         ]
         return tuple(memoryview(column) for column in columns)
 
-    def _at(self, score: float, key: tuple[Any, ...]) -> np.float64:
-        """The probability of one score of one segment, without arrays."""
+    def _predict_one(self, score: float, key: tuple[Any, ...]) -> np.float64:
+        """Return the probability of one transformed score, without arrays."""
         assert isinstance(self._lookup, SegmentedLookup)
         if score != score:
             return np.float64(score)
         start, stop = self._lookup.rows_of(key)
-        score_hi, prob_lo, slope, anchor = self._lines
+        score_hi, prob_lo, slope, anchor = self._map_columns
         j = bisect_right(score_hi, score, start, stop - 1)
         p: float = prob_lo[j]
         if slope[j] != 0.0:
@@ -374,12 +376,8 @@ class Table:
             p = self._lookup.adjustments.apply_one(p, entry, score)
         return np.float64(p)
 
-    def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:
-        assert isinstance(self._lookup, SegmentedLookup)
-        return self._lookup.apply(scores, self._places(scores.size, columns))
-
-    def _places(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
-        """Find the map of each of so many scores. columns : the segment columns' values."""
+    def _entries(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
+        """Find the map or entry of each score. scores : number of scores. columns : values of the segment columns."""
         assert isinstance(self._lookup, SegmentedLookup)
         arrays = self._arrays(columns)
         for name, array in zip(self.segments, arrays, strict=True):
@@ -389,45 +387,45 @@ class Table:
                 )
         if all(len(array) == 1 for array in arrays):
             return np.repeat(self._lookup.index.find(arrays)[0], scores)
-        whole = [a if len(a) == scores else _repeated(a, scores) for a in arrays]
-        return self._lookup.index.find(whole)[0]
+        equal_lengths = [a if len(a) == scores else _repeated(a, scores) for a in arrays]
+        return self._lookup.index.find(equal_lengths)[0]
 
     def _arrays(self, columns: list[Any]) -> list[pa.Array | pa.ChunkedArray]:
-        """The segment columns' values as Arrow's, of the kinds that the table was fitted to."""
+        """Convert the segment columns' values to Arrow; ConfigError for values of another kind than the table's."""
         arrays = [_as_arrow(*pair) for pair in zip(self.segments, columns, strict=True)]
-        known = zip(self.segments, arrays, strict=True)
-        found = {name: str(array.type) for name, array in known if array.null_count < len(array)}
-        if problems := segment_problems(self._fitted, found):
+        pairs = zip(self.segments, arrays, strict=True)
+        types = {name: str(array.type) for name, array in pairs if array.null_count < len(array)}
+        if problems := segment_problems(self._fitted, types):
             raise ConfigError(f"segments: {'; '.join(problems)}")
         return arrays
 
 
 def _lowest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Lowest double between two for which a condition holds that, once true, stays true up to `high`.
+    """Return the lowest double in [low, high] for which a condition holds; once true it must stay true up to `high`.
 
-    By bisection of the doubles, which are whole numbers in their order.
+    The doubles are bisected by their ordinals.
     """
     if holds(low):
         return low
     below, above = _ordinal(low), _ordinal(high)
     while above - below > 1:
         middle = (below + above) // 2
-        below, above = (below, middle) if holds(_of_ordinal(middle)) else (middle, above)
-    return _of_ordinal(above)
+        below, above = (below, middle) if holds(_from_ordinal(middle)) else (middle, above)
+    return _from_ordinal(above)
 
 
 def _ordinal(score: float) -> int:
     (bits,) = struct.unpack("<q", struct.pack("<d", score + 0.0))
-    return int(bits) if bits >= 0 else -(int(bits) & _LARGEST)
+    return int(bits) if bits >= 0 else -(int(bits) & _INT64_MAX)
 
 
-def _of_ordinal(number: int) -> float:
+def _from_ordinal(number: int) -> float:
     (magnitude,) = struct.unpack("<d", struct.pack("<q", abs(number)))
     return float(magnitude if number >= 0 else -magnitude)
 
 
 def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:
-    """Values as an Arrow column: one value as a column of length 1. Arrow's own ways would import pandas."""
+    """Convert values to an Arrow column, one value to a column of length 1. Arrow's conversions would import pandas."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return column
     if isinstance(column, _SCALARS) or not hasattr(column, "__len__"):
@@ -435,27 +433,27 @@ def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(column, np.ndarray) and column.dtype.kind in "iub":
         return as_column(column)
     if isinstance(column, list | tuple | np.ndarray):
-        return _of_values(name, column.tolist() if isinstance(column, np.ndarray) else column)
+        return _column_of_values(name, column.tolist() if isinstance(column, np.ndarray) else column)
     values = pa.array(column, from_pandas=True)
     if pa.types.is_floating(values.type):
         with contextlib.suppress(pa.ArrowInvalid):
-            # Integers with missing values, which data frames hold as floats.
+            # Data frames store integers with missing values as floats.
             return values.cast(pa.int64())
     return values
 
 
-def _of_values(name: str, values: Sequence[Any]) -> pa.Array:
-    """Python's text, whole numbers, booleans or dates as a column, null where they are None or NaN."""
-    own = [None if value is None or value != value else value for value in values]
-    kinds = {_kind(value) for value in own if value is not None} or {str}
+def _column_of_values(name: str, values: Sequence[Any]) -> pa.Array:
+    """Convert Python texts, whole numbers, booleans or dates to a column; None and NaN become null."""
+    nullable = [None if value is None or value != value else value for value in values]
+    kinds = {_kind(value) for value in nullable if value is not None} or {str}
     try:
         (kind,) = kinds
         if kind is int:
-            numbers = [None if value is None else int(value) for value in own]
+            numbers = [None if value is None else int(value) for value in nullable]
             return column_of(
-                numbers, pa.uint64() if max(filter(None, numbers), default=0) > _LARGEST else pa.int64()
+                numbers, pa.uint64() if max(filter(None, numbers), default=0) > _INT64_MAX else pa.int64()
             )
-        return column_of(own, {str: pa.string(), bool: pa.bool_(), dt.date: pa.date32()}[kind])
+        return column_of(nullable, {str: pa.string(), bool: pa.bool_(), dt.date: pa.date32()}[kind])
     except (ValueError, KeyError, OverflowError):
         raise ConfigError(
             f"segments: expected text, whole numbers, booleans or dates of '{name}', all of one kind, found "
@@ -464,7 +462,7 @@ def _of_values(name: str, values: Sequence[Any]) -> pa.Array:
 
 
 def _kind(value: Any) -> type:
-    """The kind that values of several types are of; floats that are whole are whole numbers."""
+    """Return the Python type that stands for a value's kind; floats that are whole are whole numbers."""
     if isinstance(value, bool | np.bool_):
         return bool
     if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):

@@ -226,7 +226,7 @@ def test_a_job_of_another_program_runs_on_its_cluster(fitted, place, given, monk
         "cluster": {"memory": "512MiB"},
     }
     if given == "its address":
-        monkeypatch.setattr(runs, "_foreign", lambda: "jobs at /elsewhere/jobs")
+        monkeypatch.setattr(runs, "_foreign_package", lambda: "jobs at /elsewhere/jobs")
         with pytest.raises(ConfigError, match="expected logcal's own packages"):
             logcal.graph("fit", config)
     with two_workers(protocol="tcp://") as client:

@@ -297,7 +297,7 @@ def test_a_file_of_a_table_that_its_storage_does_not_give(published, name, monke
 
     reading._read_cached.cache_clear()
     monkeypatch.setattr(storage, "read", fails)
-    with pytest.raises(TemporaryError, match=f"{name}: expected a .*found that its storage does not give it"):
+    with pytest.raises(TemporaryError, match=f"{name}: expected a .*found that its storage is unavailable"):
         logcal.load(str(published.store), "by-country")
 
 

@@ -114,9 +114,9 @@ def test_missing_file(tmp_path, read):
 @pytest.mark.parametrize(
     ("error", "expected", "said"),
     [
-        (OSError(errno.EIO, "Input/output error"), TemporaryError, "does not give it now .*run again"),
-        (OSError("the store broke off"), TemporaryError, "its storage does not give it now .*run again"),
-        (TimeoutError("timed out"), TemporaryError, "its storage does not give it now .*run again"),
+        (OSError(errno.EIO, "Input/output error"), TemporaryError, "is unavailable .*run again"),
+        (OSError("the store broke off"), TemporaryError, "its storage is unavailable .*run again"),
+        (TimeoutError("timed out"), TemporaryError, "its storage is unavailable .*run again"),
         (PermissionError(errno.EACCES, "Permission denied"), ConfigError, "found no permission"),
         (IsADirectoryError(errno.EISDIR, "Is a directory"), InputRejectedError, "found no file"),
     ],

@@ -1,6 +1,6 @@
-"""Pictures for Python, as scikit-learn's displays are: computed once, drawn on any matplotlib axes.
+"""Displays like scikit-learn's: computed once, drawn on any matplotlib axes.
 
-The reports' figures are drawn by them, too. matplotlib is imported when something is drawn.
+Reports use them for their figures, too. matplotlib is imported when something is drawn.
 """
 
 from logcal.displays.maps import MapDisplay

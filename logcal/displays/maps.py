@@ -14,10 +14,10 @@ from logcal.displays.view import (
     View,
     axes_of,
     draw_reference,
+    linear_view,
     logit_view,
     name_of,
     next_color,
-    plain_view,
     score_label,
     set_logit_axes,
 )
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NARROW = 0.004  # of the axis: what is narrower is drawn as a dot
+_NARROW = 0.004  # fraction of the axis: narrower blocks are drawn as dots
 
 
 @dataclass(eq=False, repr=False)
 class MapDisplay:
-    """A calibration map: calibrated probability against score.
+    """Display of a calibration map: calibrated probability against score.
 
     Parameters
     ----------
     score, probability : float64 arrays of one shape
         Corners of the line, ascending in score.
     name : str or None
-        For the legend.
+        Name in the legend.
     blocks : float64 array, shape (blocks, 3), or None
-        From, to and probability of ranges of scores that share one.
+        Start, end and probability of blocks: ranges of scores with one probability.
     band : tuple of two float64 arrays, or None
         The lowest and the highest probability at each corner.
     logit_axes : bool
-        Whether 0.1 % and 1 % are as far apart as 90 % and 99 %; scores are then probabilities.
+        Whether both axes are logit axes; scores are then probabilities.
 
     Attributes
     ----------
-    score, probability, name, blocks, band : as given
+    score, probability, name, blocks, band : the parameters
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     line_ : matplotlib Line2D
@@ -96,36 +96,36 @@ class MapDisplay:
         ----------
         calibrator : fitted Calibrator, or CalibrationMap
         limits : tuple of two floats, optional
-            Scores to draw between. None: 0 and 1 where all ends of rows lie between them, otherwise the outermost; on
-            logit axes so that all ends of rows can be seen.
+            Scores to draw between. None: 0 and 1 if all edges of rows lie between them, otherwise the outermost edges;
+            on logit axes the limits show all edges.
         logit_axes : bool
-            For maps of probabilities: whether both ends are stretched.
+            Whether to use logit axes; for maps of probabilities.
         interval : Interval, optional
-            Of each row of the map, to be shaded.
+            Interval of each row of the map, to be shaded.
         name : str, optional
-            None: the calibrator's class.
+            Name in the legend. None: the calibrator's class.
         ax : matplotlib Axes, optional
         **kwargs : dict
-            For `plot`.
+            Arguments of `plot`.
 
         Returns
         -------
         MapDisplay
         """
-        own = calibrator if isinstance(calibrator, CalibrationMap) else calibrator.calibration_map_
-        view = logit_view(own) if logit_axes and limits is None else plain_view(own, limits)
+        map_ = calibrator if isinstance(calibrator, CalibrationMap) else calibrator.calibration_map_
+        view = logit_view(map_) if logit_axes and limits is None else linear_view(map_, limits)
         view = View(view.low, view.high, logit_axes)
-        score = view.corners(own)
-        band = None if interval is None else interval.at(own.score_hi, score)
-        made = cls(
+        score = view.corners(map_)
+        band = None if interval is None else interval.at(map_.score_hi, score)
+        display = cls(
             score,
-            own.predict(score),
+            map_.predict(score),
             name=name or name_of(calibrator),
-            blocks=view.blocks(own),
+            blocks=view.blocks(map_),
             band=band,
             logit_axes=logit_axes,
         )
-        return made.plot(ax=ax, **kwargs)
+        return display.plot(ax=ax, **kwargs)
 
     @classmethod
     def from_table(
@@ -136,15 +136,15 @@ class MapDisplay:
         name: str | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw a published table's map, from scores as its transform makes them; with segments that of all rows.
+        """Draw a published table's map, against transformed scores; with segments, the map of all rows.
 
         Parameters
         ----------
         table : Table
-            As `logcal.load` gives it.
+            Result of `logcal.load`.
         limits, name : as in `from_calibrator`
         **kwargs : dict
-            For `from_calibrator`, and `plot`.
+            Arguments of `from_calibrator` and `plot`.
 
         Returns
         -------
@@ -161,20 +161,20 @@ class MapDisplay:
         blocks: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Draw it.
+        """Draw the map.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            To draw on; None: new ones.
+            Axes to draw on; None: new ones.
         name : str, optional
-            For the legend, instead of the display's own.
+            Name in the legend; None: the display's name.
         ref_line : bool
-            Whether to draw, for scores in [0, 1], the line that leaves scores as they are; once on the same axes.
+            Whether to draw the diagonal, for scores in [0, 1]; once on the same axes.
         blocks : bool
-            Whether to draw scores that share a probability as a thick line.
+            Whether to draw blocks as thick lines.
         **kwargs : dict
-            Of the line, as matplotlib's `plot` takes them.
+            Arguments of matplotlib's `plot` for the line.
 
         Returns
         -------
@@ -189,11 +189,11 @@ class MapDisplay:
         label = name if name is not None else self.name
         if label:
             style.setdefault("label", label)
-        place = view.x(self.score)
-        (self.line_,) = axes.plot(place, view.y(self.probability), gid="map", **style)
+        x = view.x(self.score)
+        (self.line_,) = axes.plot(x, view.y(self.probability), gid="map", **style)
         if self.band is not None:
             low, high = (view.y(end) for end in self.band)
-            axes.fill_between(place, low, high, color=self.line_.get_color(), alpha=0.16, lw=0, zorder=2)
+            axes.fill_between(x, low, high, color=self.line_.get_color(), alpha=0.16, lw=0, zorder=2)
         if blocks:
             self._draw_blocks()
         if view.logit_axes:
@@ -207,12 +207,12 @@ class MapDisplay:
         return self
 
     def _draw_blocks(self) -> None:
-        """Blocks too narrow to see become dots."""
+        """Draw blocks as thick lines, or as dots if they are too narrow to see."""
         if self.blocks is None:
             return
         view, color = self._view, self.line_.get_color()
-        left, right = (view.x(self.blocks[:, i]) for i in range(2))
+        start, end = (view.x(self.blocks[:, i]) for i in range(2))
         level = view.y(self.blocks[:, 2])
-        self.ax_.hlines(level, left, right, color=color, lw=3.2, zorder=4)
-        narrow = right - left < _NARROW * np.ptp(view.x(np.array([view.low, view.high])))
-        self.ax_.scatter(left[narrow], level[narrow], s=6, color=color, zorder=4)
+        self.ax_.hlines(level, start, end, color=color, lw=3.2, zorder=4)
+        narrow = end - start < _NARROW * np.ptp(view.x(np.array([view.low, view.high])))
+        self.ax_.scatter(start[narrow], level[narrow], s=6, color=color, zorder=4)

@@ -1,4 +1,4 @@
-"""The reliability diagram without bins, and the histogram of the predicted probabilities."""
+"""Reliability diagram without bins, and histogram of the predicted probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from logcal.displays.view import (
     Array,
     axes_of,
     draw_reference,
-    labelled,
+    drop_unlabelled,
     name_of,
     next_color,
     score_label,
@@ -42,30 +42,30 @@ _BINS = 50
 
 @dataclass(eq=False, repr=False)
 class ReliabilityDisplay:
-    """Reliability diagram without bins: observed frequencies, and the range that chance gives right predictions.
+    """Reliability diagram without bins: observed frequency against predicted probability, with a consistency band.
 
     The curve is the isotonic regression of the labels on the probabilities (CORP): where it runs above the diagonal,
-    predictions are too low. The band is where it would lie if every probability were right.
+    predictions are too low. The band is where, by chance, the curves of calibrated predictions lie.
 
     Parameters
     ----------
     curve : ReliabilityCurve
     points : Points
-        The predictions, with ties added up.
+        The predictions, with labels summed over ties.
     band : ConsistencyBand or None
     name : str or None
-        For the legend.
+        Name in the legend.
 
     Attributes
     ----------
-    curve, points, band, name : as given
+    curve, points, band, name : the parameters
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     line_ : matplotlib Line2D: the curve
 
     See Also
     --------
-    from_predictions, from_estimator, from_table : make one.
+    from_predictions, from_estimator, from_table : make and draw a display.
 
     References
     ----------
@@ -103,7 +103,7 @@ class ReliabilityDisplay:
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw predictions and their outcomes.
+        """Draw the diagram of predictions and labels.
 
         Parameters
         ----------
@@ -112,15 +112,15 @@ class ReliabilityDisplay:
         probabilities : array-like, shape (n,), in [0, 1]
         sample_weight : array-like, shape (n,), finite, > 0; default 1
         name : str, optional
-            For the legend.
+            Name in the legend.
         band : float in (0, 1) or None
-            Share of chance that the consistency band holds at each prediction; None: no band.
+            Pointwise level of the consistency band; None: no band.
         draws, seed : int
-            Of the band's simulation.
+            Number of draws and random seed of the band's simulation.
         ax : matplotlib Axes, optional
-            To draw on; None: new ones.
+            Axes to draw on; None: new ones.
         **kwargs : dict
-            For `plot`.
+            Arguments of `plot`.
 
         Returns
         -------
@@ -129,12 +129,12 @@ class ReliabilityDisplay:
         Raises
         ------
         ValueError
-            For arrays outside these ranges.
+            An array has values outside these ranges.
         """
-        labels, probabilities, sample_weight = labelled(labels, probabilities, sample_weight)
+        labels, probabilities, sample_weight = drop_unlabelled(labels, probabilities, sample_weight)
         points = probability_points(labels, probabilities, sample_weight)
-        found = None if band is None else consistency_band(points, level=band, draws=draws, seed=seed)
-        return cls(reliability_curve(points), points, band=found, name=name).plot(ax=ax, **kwargs)
+        simulated = None if band is None else consistency_band(points, level=band, draws=draws, seed=seed)
+        return cls(reliability_curve(points), points, band=simulated, name=name).plot(ax=ax, **kwargs)
 
     @classmethod
     def from_estimator(
@@ -147,11 +147,11 @@ class ReliabilityDisplay:
         estimator : classifier with `predict_proba`, of two classes
         X : array-like, shape (n, features)
         y : array-like, shape (n,)
-            Its labels; the second of `estimator.classes_` is the positive one.
+            Labels; the second of `estimator.classes_` is the positive one.
         name : str, optional
-            None: the estimator's class.
+            Name in the legend. None: the estimator's class.
         **kwargs : dict
-            For `from_predictions`.
+            Arguments of `from_predictions`.
 
         Returns
         -------
@@ -175,7 +175,7 @@ class ReliabilityDisplay:
         name: str | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw the probabilities that a table gives to scores which it was not fitted to.
+        """Draw a table's probabilities of scores that it was not fitted to.
 
         Parameters
         ----------
@@ -183,11 +183,11 @@ class ReliabilityDisplay:
         scores : array-like, shape (n,)
         labels : array-like, shape (n,), bool or numbers in {0, 1}
         segments : optional
-            Of a table with segments: see `Table.predict`.
+            Values of the segment columns, as in `Table.predict`.
         name : str, optional
-            None: the table's method and version.
+            Name in the legend. None: the table's method and version.
         **kwargs : dict
-            For `from_predictions`.
+            Arguments of `from_predictions`.
 
         Returns
         -------
@@ -197,7 +197,7 @@ class ReliabilityDisplay:
             probabilities = table.predict(np.asarray(scores), segments)
         else:
             probabilities = table.predict(scores)
-        # Blue is calibrated and orange is not, as in reports.
+        # As in reports, calibrated probabilities are blue and others orange.
         axes = axes_of(kwargs.pop("ax", None))
         kwargs = {"color": next_color(axes), **kwargs}
         return cls.from_predictions(labels, probabilities, name=name or name_of(table), ax=axes, **kwargs)
@@ -213,24 +213,24 @@ class ReliabilityDisplay:
         decomposition: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            To draw on; None: new ones.
+            Axes to draw on; None: new ones.
         name : str, optional
-            For the legend, instead of the display's own.
+            Name in the legend; None: the display's name.
         ref_line : bool
             Whether to draw the diagonal, once on the same axes.
         band : bool
             Whether to draw the consistency band, if there is one.
         histogram : bool
-            Whether to draw at the bottom how often each probability is predicted.
+            Whether to draw a histogram of the probabilities at the bottom.
         decomposition : bool
-            Whether the legend says the parts of the Brier score: MCB, DSC and UNC.
+            Whether the legend shows the parts of the Brier score: MCB, DSC and UNC.
         **kwargs : dict
-            Of the curve, as matplotlib's `plot` takes them.
+            Arguments of matplotlib's `plot` for the curve.
 
         Returns
         -------
@@ -244,38 +244,38 @@ class ReliabilityDisplay:
         style = {"color": next_color(axes, ORANGE), "lw": 1.8, **kwargs}
         label = name if name is not None else self.name
         parts = f"MCB {curve.miscalibration:.4f}, DSC {curve.discrimination:.4f}, UNC {curve.uncertainty:.4f}"
-        told = [text for text in (label, parts if decomposition else None) if text]
-        if told:
-            style.setdefault("label", "\n".join(told))
+        legend = [text for text in (label, parts if decomposition else None) if text]
+        if legend:
+            style.setdefault("label", "\n".join(legend))
         (self.line_,) = axes.plot(curve.predicted, curve.observed, gid="reliability", **style)
         color = self.line_.get_color()
         if band and self.band is not None:
-            found = self.band
-            axes.fill_between(found.predicted, found.low, found.high, color=color, alpha=0.15, lw=0)
+            x, low, high = self.band.predicted, self.band.low, self.band.high
+            axes.fill_between(x, low, high, color=color, alpha=0.15, lw=0)
         if histogram:
             weight, edges = np.histogram(self.points.score, _BINS, (0, 1), weights=self.points.weight)
             axes.stairs(0.12 * weight / weight.max(), edges, fill=True, color=color, alpha=0.35, lw=0)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
         axes.set(xlabel="Predicted probability", ylabel="Observed frequency")
-        if told:
+        if legend:
             axes.legend(loc="upper left", frameon=False, fontsize="small")
         return self
 
 
 @dataclass(eq=False, repr=False)
 class HistogramDisplay:
-    """Histogram of the predicted probabilities, with label 1 and label 0 in different colours.
+    """Histogram of the predicted probabilities, in different shades for label 1 and label 0.
 
     Parameters
     ----------
     edges : float64 array, shape (bins + 1,)
     weight, positives : float64 arrays, shape (bins,)
     name : str or None
-        For the title.
+        Title.
 
     Attributes
     ----------
-    edges, weight, positives, name : as given
+    edges, weight, positives, name : the parameters
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
@@ -306,27 +306,27 @@ class HistogramDisplay:
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw predictions.
+        """Draw the histogram of predictions.
 
         Parameters
         ----------
         labels : array-like, shape (n,), bool or numbers in {0, 1}
             None or NaN: not known yet; these rows are left out, with a warning that counts them.
         predictions : array-like of finite numbers, shape (n,)
-            Drawn over [0, 1] where all lie in it, otherwise over their range.
+            The bins cover [0, 1] if it contains all predictions, otherwise their range.
         sample_weight : array-like, shape (n,), finite, > 0; default 1
         bins : int >= 1
         name : str, optional
-            For the title.
+            Title.
         ax : matplotlib Axes, optional
         **kwargs : dict
-            For `plot`.
+            Arguments of `plot`.
 
         Returns
         -------
         HistogramDisplay
         """
-        labels, predictions, sample_weight = labelled(labels, predictions, sample_weight)
+        labels, predictions, sample_weight = drop_unlabelled(labels, predictions, sample_weight)
         points = collapse(predictions, labels, sample_weight)
         low, high = float(points.score[0]), float(points.score[-1])
         limits = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
@@ -335,14 +335,14 @@ class HistogramDisplay:
         return cls(edges, weight, positives, name=name).plot(ax=ax, **kwargs)
 
     def plot(self, *, ax: Axes | None = None, **kwargs: Any) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            To draw on; None: new ones.
+            Axes to draw on; None: new ones.
         **kwargs : dict
-            Of both shapes, as matplotlib's `stairs` takes them.
+            Arguments of matplotlib's `stairs` for both labels.
 
         Returns
         -------
@@ -353,7 +353,7 @@ class HistogramDisplay:
         total = self.weight.sum()
         unit = score_unit(self.edges[0], self.edges[-1])
         edges = self.edges / unit
-        # One shape each: bars would be a hundred, and take ten times as long.
+        # `stairs` draws one shape per label, ten times as fast as a hundred bars.
         style = {"color": BLUE, "lw": 0, "fill": True, **kwargs}
         share, positive = self.weight / total, self.positives / total
         axes.stairs(positive, edges, label="label 1", **style)

@@ -1,4 +1,4 @@
-"""Shared parts of the displays: colours, axes, legends; scores between two ends, on plain or logit axes."""
+"""Shared parts of the displays: colours, axes, legends, and views of scores on linear or logit axes."""
 
 from __future__ import annotations
 
@@ -23,121 +23,122 @@ Array = npt.NDArray[np.float64]
 
 BLUE, ORANGE, MUTED = "#1f5f99", "#b8501f", "#8a929b"
 OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
-"""Colours of further lines, after blue and orange; colour-blind readers can distinguish them."""
+"""Colours of further lines, after blue and orange; safe for colour-blind readers."""
 
 LOWEST_SHOWN = 1e-6
-"""Probabilities nearer to 0 or 1 are drawn on the border of a logit axis."""
+"""Probabilities nearer to 0 or 1 are drawn at the end of a logit axis."""
 
 _TICKS = (0.5, 0.01, 0.99, 1e-4, 0.9999, 1e-6, 0.999999, 0.1, 0.9, 1e-3, 0.999, 1e-5, 0.99999)
-"""Ticks of logit axes, those first whose labels matter most."""
+"""Ticks of logit axes, in the order in which they get labels."""
 _LETTER, _LINE = 0.024, 0.07
-"""Width of a letter and height of a line, as shares of an axis of three inches or more."""
+"""Width of a letter and height of a line of text, as fractions of an axis of at least three inches."""
 
 
 def axes_of(ax: Axes | None) -> Axes:
-    """The axes that were given, or new ones."""
+    """Return the given axes, or new ones."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
 
-    made: Axes = plt.subplots()[1]
-    return made
+    axes: Axes = plt.subplots()[1]
+    return axes
 
 
 def next_color(axes: Axes, first: str = BLUE) -> str:
-    """Choose the first of blue, orange and others that no display has used on the axes; before these, `first`."""
+    """Return the first unused colour on the axes among `first`, blue, orange and others."""
     used = {line.get_color() for line in axes.get_lines() if line.get_gid() in ("reliability", "map")}
     palette = dict.fromkeys((first, BLUE, ORANGE, *OTHERS))
     return next((color for color in palette if color not in used), first)
 
 
 def draw_reference(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
-    """The dashed diagonal between two places, once on the same axes."""
+    """Draw the dashed diagonal between two points, once on the same axes."""
     if not any(line.get_gid() == "reference" for line in axes.get_lines()):
         axes.plot([low, high], [low, high], color=MUTED, lw=1, dashes=(4, 3), gid="reference")
 
 
-def name_of(of: Any) -> str | None:
-    """Return a legend's name for a table or calibrator."""
-    if isinstance(of, Table):
-        return f"{of.facts.method}, {of.version}"
-    return None if isinstance(of, CalibrationMap) else type(of).__name__
+def name_of(source: Any) -> str | None:
+    """Return the name of a table or calibrator in legends; None for a map."""
+    if isinstance(source, Table):
+        return f"{source.facts.method}, {source.version}"
+    return None if isinstance(source, CalibrationMap) else type(source).__name__
 
 
 def logit(p: npt.ArrayLike) -> Any:
-    """log(p / (1 - p)) of probabilities, infinite at 0 and 1. For drawing: `scipy.special` takes long to import."""
+    """Return log(p / (1 - p)), infinite at 0 and 1. For drawing: `scipy.special` takes long to import."""
     odds = np.asarray(p, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.log(odds) - np.log1p(-odds)
 
 
 def logit_ticks(
-    limits: tuple[float, float], text: Callable[[float], str], *, upright: bool = False
+    limits: tuple[float, float], text: Callable[[float], str], *, vertical: bool = False
 ) -> tuple[Array, list[str]]:
-    """Choose the ticks of a logit axis and label those whose labels do not touch one another.
+    """Choose the ticks of a logit axis, and label those whose labels do not overlap.
 
-    upright : whether the axis is the vertical one, on which labels need a line's height instead of their width
+    text : function from a tick to its label
+    vertical : whether it is the y axis, on which a label takes the height of a line instead of its width
     """
     shown = np.array([tick for tick in _TICKS if limits[0] * 0.999 <= tick <= 1 - (1 - limits[1]) * 0.999])
     low, high = logit(limits)
-    places = (logit(shown) - low) / (high - low)
+    positions = (logit(shown) - low) / (high - low)
     labels: list[str] = []
-    ends: list[tuple[float, float]] = []
-    for tick, place in zip(shown.tolist(), places.tolist(), strict=True):
+    taken: list[tuple[float, float]] = []
+    for tick, position in zip(shown.tolist(), positions.tolist(), strict=True):
         label = text(tick)
-        half = (_LINE if upright else _LETTER * (len(label) + 1)) / 2
-        free = all(place + half <= left or right <= place - half for left, right in ends)
-        labels.append(label if free else "")
-        if free:
-            ends.append((place - half, place + half))
+        half = (_LINE if vertical else _LETTER * (len(label) + 1)) / 2
+        fits = all(position + half <= left or right <= position - half for left, right in taken)
+        labels.append(label if fits else "")
+        if fits:
+            taken.append((position - half, position + half))
     return logit(shown), labels
 
 
 def percent(share: float) -> str:
-    """A share of 1 on an axis."""
+    """Format a share of 1 as a percentage."""
     return f"{100 * share:.10g} %"
 
 
 def percent_ticks() -> tuple[Array, list[str]]:
-    """Places and labels from 0 to 100 %."""
+    """Return ticks and their labels from 0 to 100 %."""
     ticks = np.arange(6) / 5
     return ticks, [percent(tick) for tick in ticks]
 
 
-def labelled(labels: npt.ArrayLike, *columns: Any) -> tuple[Any, ...]:
-    """Rows whose label is known: None and NaN are labels that are not known yet, and a warning says how many.
+def drop_unlabelled(labels: npt.ArrayLike, *columns: Any) -> tuple[Any, ...]:
+    """Drop rows whose label is None or NaN, with a warning that counts them.
 
     Parameters
     ----------
     labels : array-like, shape (n,)
-    columns : array-likes, shape (n,), or None, which stays
+    columns : array-likes, shape (n,), or None
 
     Returns
     -------
-    labels and columns without these rows
+    labels and columns of the other rows; None stays None
     """
     array = np.asarray(labels)
     if array.ndim != 1:
         return labels, *columns
-    known = np.asarray(pa.array(array, from_pandas=True).is_valid())
-    if known.all():
+    valid = np.asarray(pa.array(array, from_pandas=True).is_valid())
+    if valid.all():
         return labels, *columns
-    warnings.warn(f"{int((~known).sum()):,} rows without a label were left out", stacklevel=3)
-    left = array[known]
-    if left.dtype == object:
-        left = left.astype(np.float64)
-    return left, *(None if column is None else np.asarray(column)[known] for column in columns)
+    warnings.warn(f"{int((~valid).sum()):,} rows without a label were left out", stacklevel=3)
+    array = array[valid]
+    if array.dtype == object:
+        array = array.astype(np.float64)
+    return array, *(None if column is None else np.asarray(column)[valid] for column in columns)
 
 
 EXACT_ROWS = 1500
-"""Maps of more rows are drawn at this many places."""
+"""Maps with more rows are drawn at this number of scores."""
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class View:
-    """Scores from `low` to `high`, on plain or logit axes."""
+    """View of the scores from `low` to `high` on linear or logit axes."""
 
     low: float
     high: float
@@ -145,7 +146,7 @@ class View:
 
     @property
     def unit(self) -> float:
-        """Divisor of scores on plain axes."""
+        """Divisor of scores on linear axes."""
         return score_unit(self.low, self.high)
 
     def x(self, scores: Array) -> Array:
@@ -169,44 +170,44 @@ class View:
         return np.clip(scores, self.low, self.high)
 
     def corners(self, calibration_map: CalibrationMap) -> Array:
-        """Scores at which a map's line has corners: exact up to `EXACT_ROWS` rows, else as many places."""
+        """Return the scores at which a map's line has corners; above `EXACT_ROWS` rows, a grid of that size."""
         if len(calibration_map) > EXACT_ROWS:
             return self.grid(EXACT_ROWS)
         edges = calibration_map.score_hi[:-1]
         edges = edges[(edges > self.low) & (edges < self.high)]
-        # Both sides of an edge, so that steps are upright; on logit axes what is straight is bent.
-        more = self.grid(200 if self.logit_axes else 2)
-        return np.unique(np.concatenate([more, np.nextafter(edges, -np.inf), edges]))
+        # Scores on both sides of an edge make steps vertical. On logit axes, lines are curves and need a grid.
+        grid = self.grid(200 if self.logit_axes else 2)
+        return np.unique(np.concatenate([grid, np.nextafter(edges, -np.inf), edges]))
 
     def blocks(self, calibration_map: CalibrationMap) -> Array:
-        """From, to and level of the ranges in view that share a probability, shape (blocks, 3); none of many."""
+        """Return start, end and probability of the blocks in view, shape (blocks, 3); none above `EXACT_ROWS` rows."""
         if len(calibration_map) > EXACT_ROWS:
             return np.empty((0, 3))
-        seen = (calibration_map.score_hi > self.low) & (calibration_map.score_lo < self.high)
-        block = seen & (calibration_map.slope == 0) & (calibration_map.weight > 0)
-        left = np.maximum(calibration_map.score_lo[block], self.low)
-        right = np.minimum(calibration_map.score_hi[block], self.high)
-        return np.column_stack([left, right, calibration_map.prob_lo[block]])
+        visible = (calibration_map.score_hi > self.low) & (calibration_map.score_lo < self.high)
+        block = visible & (calibration_map.slope == 0) & (calibration_map.weight > 0)
+        start = np.maximum(calibration_map.score_lo[block], self.low)
+        end = np.minimum(calibration_map.score_hi[block], self.high)
+        return np.column_stack([start, end, calibration_map.prob_lo[block]])
 
     def levels(self, calibration_map: CalibrationMap) -> Array:
-        """Starts of the rows in view: unlike the line, these do not pass everything between levels 0 and 1 %."""
-        begins = calibration_map.score_lo
-        return calibration_map.prob_lo[(begins >= self.low) & (begins < self.high)]
+        """Return the probabilities at the starts of the rows in view, which exclude most of a line from 0 to 1 %."""
+        starts = calibration_map.score_lo
+        return calibration_map.prob_lo[(starts >= self.low) & (starts < self.high)]
 
 
-def plain_view(calibration_map: CalibrationMap, limits: tuple[float, float] | None) -> View:
-    """The view between limits; without them from 0 to 1 where all ends of rows lie there, else to the outermost."""
+def linear_view(calibration_map: CalibrationMap, limits: tuple[float, float] | None) -> View:
+    """Return the view between limits; by default from 0 to 1, or between the outermost edges if any is outside."""
     if limits is None:
-        ends = calibration_map.score_hi[:-1]
-        inside = ends.size == 0 or (ends[0] >= 0 and ends[-1] <= 1)
-        limits = (0.0, 1.0) if inside else (float(ends[0]), float(ends[-1]))
+        edges = calibration_map.score_hi[:-1]
+        inside = edges.size == 0 or (edges[0] >= 0 and edges[-1] <= 1)
+        limits = (0.0, 1.0) if inside else (float(edges[0]), float(edges[-1]))
         if limits[0] == limits[1]:
             limits = (limits[0] - 0.5, limits[1] + 0.5)
     return View(*limits)
 
 
 def logit_view(calibration_map: CalibrationMap) -> View:
-    """The view of a map of probabilities in which its outermost edges can be seen, within `LOWEST_SHOWN`."""
+    """Return the view of a map of probabilities that shows its outermost edges, as far as `LOWEST_SHOWN`."""
     edges = calibration_map.score_hi[:-1]
     edges = edges[(edges > 0) & (edges < 1)]
     low = max(LOWEST_SHOWN, np.min(edges / 2, initial=0.01))
@@ -221,25 +222,25 @@ def score_unit(low: float, high: float) -> float:
 
 
 def score_label(label: str, unit: float) -> str:
-    """The label of an axis of scores."""
+    """Return the label of an axis of scores."""
     return label if unit == 1 else f"{label} / {unit:g}"
 
 
 def set_logit_axes(axes: Axes, view: View, levels: Array) -> None:
-    """Limits, ticks and labels of logit axes on which levels of maps can be told apart."""
+    """Set limits, ticks and labels of logit axes so that the maps' levels can be distinguished."""
     inside = levels[(levels > 0) & (levels < 1)]
     low = max(LOWEST_SHOWN, np.min(0.7 * inside, initial=0.01))
     high = min(1 - LOWEST_SHOWN, np.max(1 - 0.7 * (1 - inside), initial=0.99))
     axes.set(xlim=(logit(view.low), logit(view.high)), ylim=(logit(low), logit(high)))
     axes.set(xlabel="Score (logit axis)", ylabel="Calibrated probability (logit axis)")
-    axes.set_xticks(*logit_ticks((view.low, view.high), _short))
-    axes.set_yticks(*logit_ticks((low, high), percent, upright=True))
+    axes.set_xticks(*logit_ticks((view.low, view.high), _tick_label))
+    axes.set_yticks(*logit_ticks((low, high), percent, vertical=True))
 
 
-def _short(tick: float) -> str:
-    """0.01, but 10⁻⁴ and 1−10⁻⁴."""
-    rest = min(tick, 1 - tick)
-    if rest > 5e-3:
+def _tick_label(tick: float) -> str:
+    """Format a tick: 0.01, but 10⁻⁴ and 1−10⁻⁴."""
+    distance = min(tick, 1 - tick)
+    if distance > 5e-3:
         return f"{tick:g}"
-    power = "10" + str(round(math.log10(rest))).translate(_RAISED)
+    power = "10" + str(round(math.log10(distance))).translate(_SUPERSCRIPTS)
     return power if tick < 0.5 else f"1−{power}"

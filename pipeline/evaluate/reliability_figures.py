@@ -105,7 +105,7 @@ def group_diagram(
         else:
             axes.set(xlim=ends, ylim=ends)
             axes.set_xticks(*logit_ticks(limits, percent))
-            axes.set_yticks(*logit_ticks(limits, percent, upright=True))
+            axes.set_yticks(*logit_ticks(limits, percent, vertical=True))
             axes.tick_params(axis="x", pad=8)  # off the lowest label of the other axis
         return _tips(groups, x, y)
 
