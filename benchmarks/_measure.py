@@ -1,4 +1,4 @@
-"""Running commands side by side: wall seconds of the whole process, and the most memory its tree held."""
+"""Measurement of commands that run alternately: wall time of the process, and peak memory of its process tree."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PACKAGES = ("dask", "distributed", "duckdb", "fsspec", "numba", "numpy", "pandas
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of a command.
+    """Measurement of one run of a command.
 
-    peak_bytes : resident memory added up over all processes, sampled; shared pages count in each of them.
-    cpu_seconds : processor time of all processes, sampled as well: up to an interval of each is missing.
+    peak_bytes : peak of the summed resident memory of all processes, sampled; shared pages count in each process
+    cpu_seconds : processor time of all processes, sampled: up to one interval of each process is missing
     """
 
     seconds: float
@@ -39,7 +39,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Contender:
-    """A command to be timed. `before` runs before each of its runs, untimed: it clears the output."""
+    """Command to be measured. `before` is called before each run, untimed: it clears the output."""
 
     name: str
     command: Sequence[str]
@@ -47,12 +47,12 @@ class Contender:
 
 
 def logcal(job: str, *settings: str) -> list[str]:
-    """The command of a job, of the environment that runs this one."""
+    """Return the command that runs a job in this environment."""
     return [LOGCAL, job, *(word for setting in settings for word in ("--set", setting))]
 
 
 def clearing(folder: Path) -> Callable[[], None]:
-    """What empties a folder."""
+    """Return a function that empties a folder."""
 
     def clear() -> None:
         for path in folder.iterdir():
@@ -62,10 +62,7 @@ def clearing(folder: Path) -> Callable[[], None]:
 
 
 def measure(command: Sequence[str]) -> Measurement:
-    """Run a command to its end.
-
-    Raises RuntimeError with the end of what it printed when it fails.
-    """
+    """Run a command and measure it; RuntimeError with the end of its output if it fails."""
     with tempfile.TemporaryFile() as printed:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -89,12 +86,12 @@ def measure(command: Sequence[str]) -> Measurement:
 
 
 def _environment() -> dict[str, str]:
-    """As a user's: what is imported leaves its bytecode, as an installation does."""
+    """Return the environment of a user, in which imports cache their bytecode."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _resident(tree: psutil.Process, spent: dict[int, float]) -> int:
-    """Resident memory of all processes now; their processor time goes to `spent`, by process."""
+    """Return the resident memory of all processes; store their processor time in `spent`, by process."""
     total = 0
     try:
         for process in [tree, *tree.children(recursive=True)]:
@@ -110,10 +107,10 @@ def _resident(tree: psutil.Process, spent: dict[int, float]) -> int:
 
 
 def touch_memory(size: int = TOUCHED_BYTES) -> None:
-    """Use memory and give it back.
+    """Allocate memory, write to it and free it.
 
-    A virtual machine hands memory that nobody used for some seconds back to its host, and writing to it for the first
-    time again is ten times as slow as it is afterwards, or on a machine of one's own: 2.6 s a gigabyte against 0.2.
+    A virtual machine returns memory that is unused for some seconds to its host. The first write to it is then ten
+    times as slow: 2.6 s per gigabyte instead of 0.2 s.
     """
     with mmap.mmap(-1, size) as memory:
         if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -123,13 +120,13 @@ def touch_memory(size: int = TOUCHED_BYTES) -> None:
 
 
 def measure_interleaved(contenders: Sequence[Contender], runs: int) -> dict[str, list[Measurement]]:
-    """Each contender's runs, taken in turns after one untimed turn, so that drift of the machine hits all."""
+    """Measure contenders in turns, after one untimed turn, so that slow phases of the machine affect all of them."""
     results: dict[str, list[Measurement]] = {contender.name: [] for contender in contenders}
     for turn in range(runs + 1):
         for contender in contenders:
             contender.before()
             touch_memory()
-            os.sync()  # what earlier runs wrote is not this run's to wait for
+            os.sync()  # this run must not wait for earlier runs' writes
             result = measure(contender.command)
             if turn:
                 results[contender.name].append(result)
@@ -141,22 +138,22 @@ def measure_interleaved(contenders: Sequence[Contender], runs: int) -> dict[str,
 
 
 def print_table(results: dict[str, list[Measurement]], against: str) -> None:
-    """Medians, ranges, processor time, peak memory, and the median of the turns' ratios to one contender."""
+    """Print medians, ranges, processor time, peak memory, and the median ratio to one contender in the same turn."""
     base = [m.seconds for m in results[against]]
     width = max(map(len, results))
     print(f"\n{'':{width}}  median s  (min to max)     ratio  CPU s  peak MB")
     for name, runs in results.items():
         seconds = sorted(m.seconds for m in runs)
-        middle = statistics.median(seconds)
+        median = statistics.median(seconds)
         spread = f"({seconds[0]:.2f} to {seconds[-1]:.2f})"
         peak = max(m.peak_bytes for m in runs) / 1e6
         ratio = statistics.median(m.seconds / other for m, other in zip(runs, base, strict=True))
         spent = statistics.median(m.cpu_seconds for m in runs)
-        print(f"{name:{width}}  {middle:8.2f}  {spread:15}  {ratio:5.2f}  {spent:5.1f}  {peak:7,.0f}")
+        print(f"{name:{width}}  {median:8.2f}  {spread:15}  {ratio:5.2f}  {spent:5.1f}  {peak:7,.0f}")
 
 
 def print_machine() -> None:
-    """What the numbers depend on."""
+    """Print the processor, memory, platform and versions."""
     versions = []
     for package in PACKAGES:
         try:
@@ -178,7 +175,7 @@ def _processor() -> str:
 
 
 def warm(folder: Path) -> int:
-    """Bring a folder's files into the page cache; return their bytes."""
+    """Read a folder's Parquet files into the page cache; return their size in bytes."""
     size = 0
     for path in sorted(folder.rglob("*.parquet")):
         with path.open("rb") as file:

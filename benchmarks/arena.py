@@ -1,16 +1,16 @@
-"""Which calibrator gives the best probabilities: held-out losses on real predictions, by pairs of methods and by size.
+"""Held-out losses of calibrators on predictions of real data sets, by pairs of methods and by size.
 
     python benchmarks/arena.py                                # data sets of scikit-learn
-    python benchmarks/arena.py --data FOLDER --half confirm   # and a Parquet file a data set, its last column `label`
+    python benchmarks/arena.py --data FOLDER --half confirm   # and a Parquet file per data set, with a column `label`
     python benchmarks/arena.py --methods auto isotonic beta --largest 5000
 
-Six kinds of models are trained on a third of each data set (2,500 rows at most); their scores of most of the others are
-what calibrators see, those of the rest is what these are judged by. Sets of under 3,000 rows are divided twice, large
-ones are tried with fewer rows, too. A win rate is over all pairs of methods and experiments in which both have a
-result; its 95 % interval is by bootstrap of data sets. Excess is over the best method of an experiment. `--half` takes
-every second data set of the alphabet: methods are developed on the one half and confirmed on the other.
+Six kinds of models are trained on a third of each data set (at most 2,500 rows). Calibrators are fitted to the scores
+of most other rows and evaluated on the rest. Sets with fewer than 3,000 rows are divided twice; large sets are also
+used with fewer rows. A win rate is over all pairs of methods and experiments in which both have a result; its 95 %
+interval is a bootstrap over data sets. Excess is over the best method of an experiment. `--half` takes every second
+data set in alphabetical order: methods are developed on one half and confirmed on the other.
 
-Peers (betacal, splinecalib, catboost, lightgbm) take part where they are installed.
+Peers (betacal, splinecalib, catboost, lightgbm, venn-abers) take part if they are installed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Predict = Callable[[np.ndarray], np.ndarray]
 
 
 class Experiment(NamedTuple):
-    """What calibrators see, and what they are judged by."""
+    """Scores and labels of the rows for calibration and of the rows for testing."""
 
     name: str
     data: str
@@ -92,8 +92,8 @@ def logistic(*powers: int) -> Callable[[np.ndarray, np.ndarray], Predict]:
         def features(t: np.ndarray) -> np.ndarray:
             return np.stack([logit(t) ** power for power in powers], axis=1)
 
-        made = LogisticRegression(C=np.inf, fit_intercept=False).fit(features(s), y)
-        return lambda t: made.predict_proba(features(t))[:, 1]
+        model = LogisticRegression(C=np.inf, fit_intercept=False).fit(features(s), y)
+        return lambda t: model.predict_proba(features(t))[:, 1]
 
     return fit
 
@@ -111,12 +111,12 @@ def betacal(s: np.ndarray, y: np.ndarray) -> Predict:
 def spline(s: np.ndarray, y: np.ndarray) -> Predict:
     from splinecalib import SplineCalib
 
-    made = SplineCalib()
-    made.fit(np.stack([1 - s, s], axis=1), y.astype(int))
+    model = SplineCalib()
+    model.fit(np.stack([1 - s, s], axis=1), y.astype(int))
 
     def predict(t: np.ndarray) -> np.ndarray:
-        found = made.calibrate(np.stack([1 - t, t], axis=1))
-        return found[:, 1] if found.ndim == 2 else found
+        p = model.calibrate(np.stack([1 - t, t], axis=1))
+        return p[:, 1] if p.ndim == 2 else p
 
     return predict
 
@@ -124,7 +124,7 @@ def spline(s: np.ndarray, y: np.ndarray) -> Predict:
 def catboost(s: np.ndarray, y: np.ndarray) -> Predict:
     from catboost import CatBoostClassifier
 
-    made = CatBoostClassifier(
+    model = CatBoostClassifier(
         verbose=0,
         allow_writing_files=False,
         iterations=100,
@@ -132,15 +132,15 @@ def catboost(s: np.ndarray, y: np.ndarray) -> Predict:
         monotone_constraints="(1)",
         thread_count=1,
     ).fit(logit(s)[:, None], y.astype(int))
-    return lambda t: made.predict_proba(logit(t)[:, None])[:, 1]
+    return lambda t: model.predict_proba(logit(t)[:, None])[:, 1]
 
 
 def venn_abers(s: np.ndarray, y: np.ndarray) -> Predict:
     from venn_abers import VennAbers
 
-    made = VennAbers()
-    made.fit(np.stack([1 - s, s], axis=1), y.astype(int))
-    return lambda t: made.predict_proba(np.stack([1 - t, t], axis=1))[0][:, 1]
+    model = VennAbers()
+    model.fit(np.stack([1 - s, s], axis=1), y.astype(int))
+    return lambda t: model.predict_proba(np.stack([1 - t, t], axis=1))[0][:, 1]
 
 
 PEERS = {
@@ -156,21 +156,21 @@ PEERS = {
 
 
 def methods(chosen: list[str]) -> dict[str, Callable[[np.ndarray, np.ndarray], Predict]]:
-    """The methods asked for, or all; peers that are not installed are named."""
-    found = {name: ours(*own) for name, own in OURS.items()}
+    """Return the chosen methods, or all; print which peers are not installed."""
+    fits = {name: ours(*arguments) for name, arguments in OURS.items()}
     for name, (package, fit) in PEERS.items():
         if package is None or importlib.util.find_spec(package):
-            found[name] = fit
+            fits[name] = fit
         else:
             print(f"{name}: {package} is not installed")
-    return {name: fit for name, fit in found.items() if not chosen or name in chosen}
+    return {name: fit for name, fit in fits.items() if not chosen or name in chosen}
 
 
 # Predictions
 
 
 def tables(folder: str | None) -> Iterator[tuple[str, Callable[[], tuple[np.ndarray, np.ndarray]]]]:
-    """Names of data sets, and what reads them."""
+    """Yield the names of data sets with functions that read them."""
     digits = datasets.load_digits()
     yield "sk_breast", lambda: datasets.load_breast_cancer(return_X_y=True)
     yield "sk_digits_high", lambda: (digits.data, digits.target >= 5)
@@ -233,13 +233,13 @@ def predictions(name: str, x: np.ndarray, y: np.ndarray, number: int) -> Iterato
         a, b, c = order[:train], order[train : train + cal], order[train + cal :]
         if min(y[a].sum(), (~y[a]).sum()) < FEWEST or len(c) < 80:
             continue
-        for model, made in models(number + split).items():
-            made.fit(x[a], y[a])
-            p = made.predict_proba(x[np.concatenate([b, c])])[:, 1].astype(np.float64)
+        for kind, model in models(number + split).items():
+            model.fit(x[a], y[a])
+            p = model.predict_proba(x[np.concatenate([b, c])])[:, 1].astype(np.float64)
             for n in [cal, *(size for size in SIZES if cal > max(2.4 * size, 4000))]:
                 few = min(y[b[:n]].sum(), n - y[b[:n]].sum())
                 if few >= FEWEST and np.unique(p[:n]).size >= FEWEST:
-                    yield Experiment(f"{name} {model} {split} {n}", name, p[:n], y[b[:n]], p[cal:], y[c])
+                    yield Experiment(f"{name} {kind} {split} {n}", name, p[:n], y[b[:n]], p[cal:], y[c])
 
 
 def losses(p: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -251,31 +251,31 @@ def losses(p: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 # Tables
 
 
-def wins(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    found = (one < other) + 0.5 * (one == other)
-    return np.where(np.isnan(one) | np.isnan(other), np.nan, found)
+def wins(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    won = (first < second) + 0.5 * (first == second)
+    return np.where(np.isnan(first) | np.isnan(second), np.nan, won)
 
 
 def interval(won: np.ndarray, names: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-    """95 %, of a mean over data sets drawn again; won : (experiments, others)."""
-    by = pd.DataFrame({"w": np.nansum(won, axis=1), "n": (~np.isnan(won)).sum(axis=1)}).groupby(names).sum()
-    drawn = by.to_numpy()[rng.integers(0, len(by), (DRAWS, len(by)))].sum(axis=1)
+    """Return the 95 % bootstrap interval, over data sets, of a win rate. won : shape (experiments, other methods)."""
+    sums = pd.DataFrame({"w": np.nansum(won, axis=1), "n": (~np.isnan(won)).sum(axis=1)}).groupby(names).sum()
+    drawn = sums.to_numpy()[rng.integers(0, len(sums), (DRAWS, len(sums)))].sum(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
     return float(low), float(high)
 
 
-def summary(found: pd.DataFrame) -> None:
-    """Print win rates, excess and seconds by size; and how often the first method beats each other one."""
+def summary(results: pd.DataFrame) -> None:
+    """Print win rates, excess and seconds by size; and the win rate of the first method over each other one."""
     rng = np.random.default_rng(0)
-    first = found.method.iloc[0]
+    first = results.method.iloc[0]
     for part, (low, high) in PARTS.items():
-        own = found[(found.rows >= low) & (found.rows < high)]
-        if not len(own):
+        chosen = results[(results.rows >= low) & (results.rows < high)]
+        if not len(chosen):
             continue
-        wide = own.pivot_table(index="experiment", columns="method", values="log_loss", sort=False)
-        brier = own.pivot_table(index="experiment", columns="method", values="brier", sort=False)
-        names = own.drop_duplicates("experiment").set_index("experiment").data.loc[wide.index].to_numpy()
-        seconds = own.groupby("method").seconds.mean()
+        wide = chosen.pivot_table(index="experiment", columns="method", values="log_loss", sort=False)
+        brier = chosen.pivot_table(index="experiment", columns="method", values="brier", sort=False)
+        names = chosen.drop_duplicates("experiment").set_index("experiment").data.loc[wide.index].to_numpy()
+        seconds = chosen.groupby("method").seconds.mean()
         excess = 1e3 * wide.sub(wide.min(axis=1), axis=0).mean()
         excess_brier = 1e3 * brier.sub(brier.min(axis=1), axis=0).mean()
         print(f"\n{part}: {len(wide)} experiments, {len(set(names))} data sets")
@@ -285,11 +285,11 @@ def summary(found: pd.DataFrame) -> None:
         print("|---|---|---|---|---|---|")
         rows = []
         for name in wide:
-            mine = wide[[name]].to_numpy()
-            won = wins(mine, wide.drop(columns=name).to_numpy())
+            losses_of = wide[[name]].to_numpy()
+            won = wins(losses_of, wide.drop(columns=name).to_numpy())
             beaten = ""
             if name != first:
-                pair = wins(wide[[first]].to_numpy(), mine)
+                pair = wins(wide[[first]].to_numpy(), losses_of)
                 beaten = "{:.2f} [{:.2f}, {:.2f}]".format(np.nanmean(pair), *interval(pair, names, rng))
             limits = "[{:.2f}, {:.2f}]".format(*interval(won, names, rng))
             cells = (
@@ -305,38 +305,38 @@ def main() -> None:
     )
     parser.add_argument("--data", help="a folder of Parquet files, each a data set")
     parser.add_argument(
-        "--half", choices=("develop", "confirm"), help="every second data set of the alphabet"
+        "--half", choices=("develop", "confirm"), help="every second data set in alphabetical order"
     )
     parser.add_argument(
         "--methods", nargs="*", default=[], help="names as in the table; the first is compared"
     )
-    parser.add_argument("--largest", type=int, default=CALIBRATION, help="most rows to calibrate with")
+    parser.add_argument("--largest", type=int, default=CALIBRATION, help="most calibration rows")
     parser.add_argument("--csv", help="a file for all losses")
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.filterwarnings("ignore")
     print_machine()
-    contenders = methods(given.methods)
+    contenders = methods(options.methods)
     rows = []
-    for number, (name, make) in enumerate(sorted(tables(given.data))):
-        if given.half and (number % 2 == 0) != (given.half == "develop"):
+    for number, (name, make) in enumerate(sorted(tables(options.data))):
+        if options.half and (number % 2 == 0) != (options.half == "develop"):
             continue
         x, y = make()
         for e in predictions(name, np.asarray(x, np.float32), np.asarray(y).astype(bool), number):
-            if len(e.labels) > given.largest:
+            if len(e.labels) > options.largest:
                 continue
             for method, fit in contenders.items():
                 start = time.process_time()
                 try:
                     loss, brier = losses(np.asarray(fit(e.scores, e.labels)(e.test_scores)), e.test_labels)
-                except Exception as error:  # noqa: BLE001  a peer that fails has no result, and is named
+                except Exception as error:  # noqa: BLE001  a peer that fails has no result, and is printed
                     print(f"{method} on {e.name}: {error!r:.150}")
                     loss = brier = np.nan
                 rows.append((method, e.name, e.data, len(e.labels), loss, brier, time.process_time() - start))
     columns = ["method", "experiment", "data", "rows", "log_loss", "brier", "seconds"]
-    found = pd.DataFrame(rows, columns=columns)
-    if given.csv:
-        found.to_csv(given.csv, index=False)
-    summary(found)
+    results = pd.DataFrame(rows, columns=columns)
+    if options.csv:
+        results.to_csv(options.csv, index=False)
+    summary(results)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Which expected number of cuts SBB and ABB do best with: held-out log loss over data sets.
+"""The best expected number of cuts of SBB and ABB: held-out log loss over data sets.
 
     python benchmarks/bayesian_binning_prior.py FOLDER [--repeats 5] [--size 600]
 
-FOLDER holds Parquet files of one data set each: feature columns and a 0/1 column `label` (a column `split` is
-ignored). In each repeat a data set is shuffled and cut into a training part, a calibration part of at most --size
-rows and a held-out part of at most 5000. Gaussian naive Bayes and logistic regression are trained, their scores
+FOLDER contains a Parquet file per data set: feature columns and a 0/1 column `label` (a column `split` is ignored). In
+each repeat a data set is shuffled and split into a training part, a calibration part of at most --size rows and a
+held-out part of at most 5000. Gaussian naive Bayes and logistic regression are trained, their scores
 calibrated with each candidate, and the log loss on the held-out part is averaged over repeats and classifiers. The
 choice is the candidate with the lowest mean over data sets.
 """
@@ -52,7 +52,7 @@ def losses(x: np.ndarray, y: np.ndarray, size: int, seed: int) -> list[dict[tupl
     train, calibration, held_out = splits(y.size, size, np.random.default_rng(seed))
     if min(np.bincount(y[train], minlength=2).min(), np.bincount(y[calibration], minlength=2).min()) < 2:
         return []
-    found = []
+    rows_of_losses = []
     for classifier in (GaussianNB(), make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))):
         classifier.fit(x[train], y[train])
         s, t = (classifier.predict_proba(x[rows])[:, 1] for rows in (calibration, held_out))
@@ -63,8 +63,8 @@ def losses(x: np.ndarray, y: np.ndarray, size: int, seed: int) -> list[dict[tupl
             for cuts in CANDIDATES:
                 fitted = method(expected_cuts=cuts).fit(s, y[calibration])
                 row[name, cuts] = log_loss(fitted.predict(t), y[held_out])
-        found.append(row)
-    return found
+        rows_of_losses.append(row)
+    return rows_of_losses
 
 
 def main() -> None:
@@ -87,9 +87,9 @@ def main() -> None:
     print(f"\n{len(losses_by_set)} data sets, calibration parts of at most {options.size} rows")
     print(pd.DataFrame({"mean log loss": losses_by_set.mean()}).round(5).to_string())
     for name in ("abb", "sbb"):
-        own = losses_by_set[name]
-        ranks = own.rank(axis=1).mean()
-        print(f"{name}: lowest mean at {own.mean().idxmin():g}, lowest mean rank at {ranks.idxmin():g}")
+        losses_of = losses_by_set[name]
+        ranks = losses_of.rank(axis=1).mean()
+        print(f"{name}: lowest mean at {losses_of.mean().idxmin():g}, lowest mean rank at {ranks.idxmin():g}")
         print(ranks.round(2).to_string())
 
 

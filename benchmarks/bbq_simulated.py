@@ -1,10 +1,10 @@
-"""BBQ on the simulated data of its paper, beside what the authors' code printed for them.
+"""BBQ on the simulated data of its paper, against the numbers that the authors' code printed.
 
     python benchmarks/bbq_simulated.py simulated_bbq.parquet
 
-The file holds the 1000 training and 1000 test points that the authors published with their code
-(github.com/pakdaman/calibration, BBQ/data.mat): two features, `label`, and `split` (train or test). A linear SVM
-(C = 1) is fitted, its margins go through the sigmoid, and BBQ is fitted to the training scores.
+The file contains the 1000 training and 1000 test points that the authors published with their code
+(github.com/pakdaman/calibration, BBQ/data.mat): two features, `label`, and `split` (train or test). BBQ is fitted to
+the training scores: sigmoids of the margins of a linear SVM (C = 1).
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""The binning calibrators and Platt scaling on one core, against scikit-learn and, if it is there, netcal.
+"""The binning calibrators and Platt scaling on one core, against scikit-learn and, if installed, netcal.
 
     python benchmarks/binning.py [--sizes 1e6 1e7] [--repeats 5] [--only BBQ] [--netcal PYTHON]
 
-Scores are sorted and distinct, labels Bernoulli(0.15 + 0.6 s + 0.2 sin 12 s). What is timed starts from sorted points
-in memory and ends with the fitted map. BBQ is timed whole and without the cumulative counts, which any method on
+Scores are sorted and distinct, labels Bernoulli(0.15 + 0.6 s + 0.2 sin 12 s). The timed part starts from sorted points
+in memory and ends with the fitted map. BBQ is timed in full and without the cumulative counts, which any method on
 quantiles needs: the totals, and the counts at the models' edges. SBB and ABB are timed exact at 10,000 distinct
-scores, and with their 2000 cut points at every size. Peak memory is what a process of its own gained over what it
-held before (Linux). --netcal names the interpreter of an environment that has netcal, whose BBQ and histogram binning
-get 1000, 10,000 and 100,000 rows. Runs alternate; medians are printed.
+scores, and with their 2000 cut points at every size. Peak memory is the increase in a separate process (Linux).
+--netcal is the interpreter of an environment with netcal, whose BBQ and histogram binning get 1000, 10,000 and 100,000
+rows. Runs alternate; medians are printed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def make_points(n: int) -> Points:
 
 
 class PreparedBBQ:
-    """BBQ from its cumulative counts on."""
+    """BBQ without the computation of its cumulative counts."""
 
     def __init__(self, points: Points) -> None:
         self.points = points
@@ -80,17 +80,17 @@ class PreparedBBQ:
         kernel.mark_edges(self.points.weight, np.empty(0), models)
 
     def fit(self) -> None:
-        """Find where the edges fall, score the models, select, average."""
+        """Find the edges, score the models, select and average them."""
         self.mark_edges()
         scores, _ = binnings.log_marginal_likelihoods(self.layout, self.family, self.edges)
-        kept, weight = select_models(scores, 0.001, authors=False)
-        binnings.average(self.layout, self.family, self.edges, kept, weight)
+        selected, weight = select_models(scores, 0.001, authors=False)
+        binnings.average(self.layout, self.family, self.edges, selected, weight)
 
     def facts(self) -> str:
-        models, looked_up = self.family.bins.size, int(self.family.bins.sum())
-        held = self.edges.cuts.nbytes
-        edges = f"{len(self.edges.cuts):,} distinct edges in {held / 1e6:.0f} MB"
-        return f"BBQ: {models:,} models, {looked_up:,} bins, {edges}"
+        models, bins = self.family.bins.size, int(self.family.bins.sum())
+        size = self.edges.cuts.nbytes
+        edges = f"{len(self.edges.cuts):,} distinct edges in {size / 1e6:.0f} MB"
+        return f"BBQ: {models:,} models, {bins:,} bins, {edges}"
 
 
 def contenders(points: Points, prepared: PreparedBBQ) -> dict[str, Callable[[], object]]:
@@ -144,7 +144,7 @@ METHODS: dict[str, Callable[[], Calibrator]] = {
 
 
 def print_peak_memory(n: int) -> None:
-    """Run in a process of its own: what each fit takes at its peak beyond the points."""
+    """Print the peak memory of each fit beyond the points; needs a separate process."""
     points = make_points(n)
     gained = []
     for name, method in METHODS.items():
@@ -154,18 +154,18 @@ def print_peak_memory(n: int) -> None:
         Path("/proc/self/clear_refs").write_text("5")
         method().fit_points(points)
         gained.append(f"{name} {(resident('VmHWM') - before) / 1e6:.0f} MB")
-    held = sum(column.nbytes for column in points) / 1e6
-    print(f"  peak memory beyond the points' {held:.0f} MB: " + ", ".join(gained))
+    size = sum(column.nbytes for column in points) / 1e6
+    print(f"  peak memory beyond the points' {size:.0f} MB: " + ", ".join(gained))
 
 
 def print_compile_time() -> None:
-    """Run in a process of its own with an empty cache."""
+    """Print compile times; needs a separate process with an empty cache."""
     points = make_points(5000)
     first = {name: seconds_of(lambda m=method: m().fit_points(points)) for name, method in METHODS.items()}
     print("first call, nothing compiled yet: " + ", ".join(f"{name} {s:.1f} s" for name, s in first.items()))
 
 
-def in_own_process(*arguments: str, **environment: str) -> None:
+def in_separate_process(*arguments: str, **environment: str) -> None:
     command = [sys.executable, __file__, *arguments]
     root = str(Path(__file__).resolve().parents[1])
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": root, **environment})
@@ -211,7 +211,7 @@ def main() -> None:
         f"scikit-learn {sklearn.__version__}, scipy {scipy.__version__}, {os.cpu_count()} cores"
     )
     with tempfile.TemporaryDirectory() as empty:
-        in_own_process("--compile-time", NUMBA_CACHE_DIR=empty)
+        in_separate_process("--compile-time", NUMBA_CACHE_DIR=empty)
     points = make_points(10_000)
     exact = {
         "SBB, exact": lambda: SBB(max_cuts=10_000).fit_points(points),
@@ -224,7 +224,7 @@ def main() -> None:
         points = make_points(n)
         prepared = PreparedBBQ(points)
         print(f"\nn = {n:,}; {prepared.facts()}", flush=True)
-        in_own_process("--peak-memory", str(n))
+        in_separate_process("--peak-memory", str(n))
         works = contenders(points, prepared)
         works = {name: work for name, work in works.items() if options.only in name}
         for name, seconds in medians(works, options.repeats).items():

@@ -1,12 +1,11 @@
-"""`logcal evaluate` on a kept score table and on the log; DuckDB and Polars measure the scores alone.
+"""`logcal evaluate` on a kept score table and on the log; DuckDB and Polars measure only the scores.
 
     python benchmarks/evaluate.py /tmp/logcal-bench/log100m
 
-logcal measures scores and calibrated probabilities and draws a report. The peers take half of that: of the log's
-scores the Brier score, log loss, AUC (from ranks; scores without ties) and the calibration error over ten groups of
-equally many rows, which needs a sort as ours does; given the score table's parts, which are sorted, they are not told
-so. Their numbers are compared with ours. Whole processes, start included; the page cache is warm; medians of
-interleaved runs. Needs the `bench` extra.
+logcal measures scores and calibrated probabilities and draws a report. The peers do half of that: they compute the
+Brier score, log loss, AUC (from ranks; scores without ties) and calibration error of the log's scores. The error over
+ten groups of equally many rows needs a sort, as in logcal. Their numbers are compared with logcal's. Whole processes,
+start included; the page cache is warm; medians of interleaved runs. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ json.dump([rows, positives, [[float(x) for x in row] for row in sums.rows()]], o
 
 
 def measures_of(path: Path) -> dict[str, float]:
-    """The measures, from a peer's sums a group."""
+    """Compute the measures from a peer's sums per group."""
     rows, positives, sums = json.loads(path.read_text())
     squares, losses, ranks = (math.fsum(column) for column in list(zip(*sums, strict=True))[4:])
     pairs = positives * (rows - positives)
@@ -81,40 +80,40 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("log", type=Path, help="written by make_log.py")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "polars"])
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
-    print(f"{given.log}: {warm(given.log) / 1e6:,.0f} MB")
-    folder = Path(tempfile.mkdtemp(prefix="logcal-evaluate-", dir=given.log.parent))
+    print(f"{options.log}: {warm(options.log) / 1e6:,.0f} MB")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-evaluate-", dir=options.log.parent))
     try:
-        _compare(given, folder)
+        _compare(options, folder)
     finally:
         shutil.rmtree(folder)
 
 
-def _compare(given: argparse.Namespace, folder: Path) -> None:
+def _compare(options: argparse.Namespace, folder: Path) -> None:
     store = [f"store.path={folder / 'store'}", "store.table=bench", "cluster.workers=2", f"scratch={folder}"]
-    measure(logcal("fit", *store, f"log.path={given.log}", "score_table.keep=true"))
-    (kept,) = (folder / "store").rglob("score_table")
-    print(f"kept score table: {warm(kept) / 1e6:,.0f} MB")
+    measure(logcal("fit", *store, f"log.path={options.log}", "score_table.keep=true"))
+    (score_table,) = (folder / "store").rglob("score_table")
+    print(f"kept score table: {warm(score_table) / 1e6:,.0f} MB")
     output = folder / "report"
-    ours = {"logcal evaluate, kept score table": kept, "logcal evaluate, log": given.log}
+    ours = {"logcal evaluate, kept score table": score_table, "logcal evaluate, log": options.log}
     contenders = [
         Contender(
             name, logcal("evaluate", *store, f"log.path={log}", f"report.path={output}"), _removing(output)
         )
         for name, log in ours.items()
     ]
-    for name in given.peers:
+    for name in options.peers:
         engine, _, memory = name.partition("-")
-        code, more = (DUCKDB, [memory, str(folder / "spill")]) if engine == "duckdb" else (POLARS, [])
-        command = [sys.executable, "-c", code, str(given.log), *more, str(folder / f"{name}.json")]
+        code, limits = (DUCKDB, [memory, str(folder / "spill")]) if engine == "duckdb" else (POLARS, [])
+        command = [sys.executable, "-c", code, str(options.log), *limits, str(folder / f"{name}.json")]
         contenders.append(Contender(name, command, lambda: None))
-    print_table(measure_interleaved(contenders, given.runs), against=contenders[0].name)
-    found = json.loads((output / "run.json").read_text())["evaluation"]["before"]["measures"]
-    for name in given.peers:
+    print_table(measure_interleaved(contenders, options.runs), against=contenders[0].name)
+    measured = json.loads((output / "run.json").read_text())["evaluation"]["before"]["measures"]
+    for name in options.peers:
         for measure_name, value in measures_of(folder / f"{name}.json").items():
-            assert math.isclose(value, found[measure_name], rel_tol=1e-6), (name, measure_name, value)
-        print(f"{name}: its Brier score, log loss, AUC and calibration error are ours")
+            assert math.isclose(value, measured[measure_name], rel_tol=1e-6), (name, measure_name, value)
+        print(f"{name}: its Brier score, log loss, AUC and calibration error equal logcal's")
 
 
 def _removing(path: Path) -> Callable[[], None]:

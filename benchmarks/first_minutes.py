@@ -1,4 +1,4 @@
-"""What somebody new waits for: a fresh clone, a fresh environment, nothing compiled: make first-minutes.
+"""Time of the first steps in a fresh clone and environment, with nothing compiled: make first-minutes.
 
 Prints wall and processor seconds of the set-up and of the first and second runs, which README and docs/start.md state.
 """
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def timed(name: str, command: list[str], folder: Path, **variables: str) -> None:
-    """Run a command and print what it took."""
+    """Run a command, and print its wall and processor time."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, cwd=folder, env={**os.environ, **variables}, check=True, capture_output=True)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - begun
@@ -31,24 +31,24 @@ def timed(name: str, command: list[str], folder: Path, **variables: str) -> None
 def main() -> None:
     """Clone, install and run."""
     print_machine()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
         timed("clone", ["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", "logcal"], folder)
         timed("environment", [sys.executable, "-m", "venv", "env"], folder)
         timed("pip install .", [str(folder / "env/bin/pip"), "install", "--quiet", "./logcal"], folder)
         logcal = str(folder / "env/bin/logcal")
         write_log(folder / "log", LogSpec(rows=200_000, files=4, row_groups=1, tie_share=0.1))
         fit = [logcal, "fit", "--set", "log.path=log", "--set", "store.path=store", "--set"]
-        timed("first fit, 200,000 rows", [*fit, "store.table=a"], folder, LOGCAL_CACHE=f"{place}/one")
-        timed("second fit", [*fit, "store.table=b"], folder, LOGCAL_CACHE=f"{place}/one")
+        timed("first fit, 200,000 rows", [*fit, "store.table=a"], folder, LOGCAL_CACHE=f"{root}/one")
+        timed("second fit", [*fit, "store.table=b"], folder, LOGCAL_CACHE=f"{root}/one")
         timed(
             "first demo, nothing compiled",
             [logcal, "demo", "--output", "d"],
             folder,
-            LOGCAL_CACHE=f"{place}/two",
+            LOGCAL_CACHE=f"{root}/two",
         )
-        timed("second demo", [logcal, "demo", "--output", "e"], folder, LOGCAL_CACHE=f"{place}/two")
-        timed("logcal warm", [logcal, "warm"], folder, LOGCAL_CACHE=f"{place}/three")
+        timed("second demo", [logcal, "demo", "--output", "e"], folder, LOGCAL_CACHE=f"{root}/two")
+        timed("logcal warm", [logcal, "warm"], folder, LOGCAL_CACHE=f"{root}/three")
 
 
 if __name__ == "__main__":

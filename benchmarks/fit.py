@@ -1,11 +1,11 @@
-"""`logcal fit` against the engines that sort, DuckDB and Polars writing the log's rows sorted by score, and Spark.
+"""`logcal fit` against DuckDB and Polars, which write the log's rows sorted by score, and against Spark.
 
     python benchmarks/make_log.py /tmp/logcal-bench/log100m
     python benchmarks/fit.py /tmp/logcal-bench/log100m
     python benchmarks/fit.py /tmp/logcal-bench/log100m --methods isotonic bbq --peers
 
-DuckDB and Polars only sort; they have no lookup table yet. `duckdb-groups-8GB` and `polars-groups` add ties up, as
-the first half of a fit does: `GROUP BY score`, sorted; so do `datafusion-groups` and `chdb-groups`. Spark (`--peers
+DuckDB and Polars only sort; they make no lookup table. `duckdb-groups-8GB`, `polars-groups`, `datafusion-groups` and
+`chdb-groups` sum ties, as the first half of a fit does: `GROUP BY score`, sorted. Spark (`--peers
 spark-12g`, with pyspark where SPARK_PYTHON points to, and Java) fits its isotonic regression. Whole processes, start
 included; the page cache is warm; runs are interleaved. Needs the `bench` extra.
 """
@@ -81,34 +81,34 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("log", type=Path, help="written by make_log.py")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--methods", nargs="+", default=["isotonic"], help="ratios are to the first of all")
+    parser.add_argument("--methods", nargs="+", default=["isotonic"], help="ratios are to the first one")
     parser.add_argument("--keep", action="store_true", help="also a fit that keeps the sorted score table")
     parser.add_argument("--processes", action="store_true", help="also a fit on worker processes")
     parser.add_argument("--weight", help="also a fit with this weight column")
     parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "duckdb-2GB", "polars"])
-    parser.add_argument("--scratch", type=Path, help="where outputs go (default: beside the log)")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--scratch", type=Path, help="folder for outputs (default: the log's folder)")
+    options = parser.parse_args(arguments)
     print_machine()
-    print(f"{given.log}: {warm(given.log) / 1e6:,.0f} MB")
-    folder = Path(tempfile.mkdtemp(prefix="logcal-fit-", dir=given.scratch or given.log.parent))
+    print(f"{options.log}: {warm(options.log) / 1e6:,.0f} MB")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-fit-", dir=options.scratch or options.log.parent))
 
     clear = clearing(folder)
 
-    def ours(name: str, *settings: str, method: str = given.methods[0]) -> Contender:
-        store = (f"log.path={given.log}", f"store.path={folder / 'store'}", "store.table=bench")
+    def ours(name: str, *settings: str, method: str = options.methods[0]) -> Contender:
+        store = (f"log.path={options.log}", f"store.path={folder / 'store'}", "store.table=bench")
         common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={method}")
         return Contender(name, logcal("fit", *common, *settings), clear)
 
-    contenders = [_peer(name, given.log, folder, clear) for name in given.peers]
-    contenders += [ours(f"logcal fit {method}", method=method) for method in given.methods]
-    if given.keep:
+    contenders = [_peer(name, options.log, folder, clear) for name in options.peers]
+    contenders += [ours(f"logcal fit {method}", method=method) for method in options.methods]
+    if options.keep:
         contenders.append(ours("... and keep the score table", "score_table.keep=true"))
-    if given.processes:
+    if options.processes:
         contenders.append(ours("... on worker processes", "cluster.kind=local"))
-    if given.weight:
-        contenders.append(ours("... with weights", f"log.weight={given.weight}"))
+    if options.weight:
+        contenders.append(ours("... with weights", f"log.weight={options.weight}"))
     try:
-        print_table(measure_interleaved(contenders, given.runs), against=contenders[0].name)
+        print_table(measure_interleaved(contenders, options.runs), against=contenders[0].name)
     finally:
         shutil.rmtree(folder)
 

@@ -1,4 +1,4 @@
-"""`logcal follow`: files a second, a backlog beside `score`, and how soon a file is scored that lands.
+"""`logcal follow`: files per second, a backlog against `score`, and the delay from a new file to its scored file.
 
     python benchmarks/follow.py
     python benchmarks/follow.py --files 10000 --peers --backlog /tmp/logcal-bench/log100m
@@ -52,29 +52,29 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--landings", type=int, default=200, help="at least 2: the first waits for the start")
-    parser.add_argument("--backlog", type=Path, help="a log to take as a backlog")
+    parser.add_argument("--backlog", type=Path, help="a log to score as a backlog")
     parser.add_argument("--peers", action="store_true")
     arguments = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory(prefix="logcal-follow-") as folder:
-        place = Path(folder)
-        write(place / "log" / "part.parquet", 200_000, 0)
-        measure(logcal("fit", f"log.path={place}/log", *table(place)))
+        root = Path(folder)
+        write(root / "log" / "part.parquet", 200_000, 0)
+        measure(logcal("fit", f"log.path={root}/log", *table(root)))
         if arguments.files:
-            throughput(place, arguments.files, arguments.rows, arguments.runs, peers=arguments.peers)
+            throughput(root, arguments.files, arguments.rows, arguments.runs, peers=arguments.peers)
         if arguments.backlog:
-            backlog(place, arguments.backlog, arguments.runs)
+            backlog(root, arguments.backlog, arguments.runs)
         if arguments.landings:
-            latency(place, arguments.landings)
+            latency(root, arguments.landings)
 
 
-def table(place: Path) -> tuple[str, str]:
-    """The table to score with."""
-    return f"store.path={place}/store", "store.table=t"
+def table(root: Path) -> tuple[str, str]:
+    """Return the settings of the table."""
+    return f"store.path={root}/store", "store.table=t"
 
 
 def write(path: Path, rows: int, seed: int) -> None:
-    """A file lands."""
+    """Write a file that appears when it is complete."""
     path.parent.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
     score = rng.random(rows)
@@ -84,75 +84,75 @@ def write(path: Path, rows: int, seed: int) -> None:
     hidden.rename(path)
 
 
-def contenders(place: Path, log: Path, refit: tuple[str, ...]) -> list[Contender]:
-    """Following a log, with a refit too, and scoring it."""
-    settings = (f"log.path={log}", *table(place))
+def contenders(root: Path, log: Path, refit: tuple[str, ...]) -> list[Contender]:
+    """Return jobs that follow a log, follow it with a refit, and score it."""
+    settings = (f"log.path={log}", *table(root))
 
     def clear() -> None:
-        # Put aside and not deleted: soon after many deletions ext4 takes twenty times as long to create a file.
-        aside = Path(tempfile.mkdtemp(prefix="aside-", dir=place))
+        # Move instead of deleting: after many deletions ext4 takes twenty times as long to create a file.
+        aside = Path(tempfile.mkdtemp(prefix="aside-", dir=root))
         for name in ("scored", "scored.logcal", "batch", "batch.logcal", "spark", "checkpoint"):
-            if (place / name).exists():
-                (place / name).rename(aside / name)
+            if (root / name).exists():
+                (root / name).rename(aside / name)
 
-    once = (*settings, f"output.path={place}/scored", "follow.once=true")
-    found = [Contender("logcal follow --once", logcal("follow", *once), clear)]
+    once = (*settings, f"output.path={root}/scored", "follow.once=true")
+    jobs = [Contender("logcal follow --once", logcal("follow", *once), clear)]
     if refit:
-        found.append(Contender("... and refit the table", logcal("follow", *once, *refit), clear))
-    found.append(Contender("logcal score", logcal("score", *settings, f"output.path={place}/batch"), clear))
-    return found
+        jobs.append(Contender("... and refit the table", logcal("follow", *once, *refit), clear))
+    jobs.append(Contender("logcal score", logcal("score", *settings, f"output.path={root}/batch"), clear))
+    return jobs
 
 
-def throughput(place: Path, files: int, rows: int, runs: int, *, peers: bool) -> None:
-    """Take many small files at once."""
-    arriving = place / "arriving"
+def throughput(root: Path, files: int, rows: int, runs: int, *, peers: bool) -> None:
+    """Measure many small files that are present at the start."""
+    arriving = root / "arriving"
     for i in range(files):
         write(arriving / f"{i:06d}.parquet", rows, i)
     print(f"{files:,} files of {rows:,} rows")
-    # Always due, and never found done before.
+    # A refit is always due, and its result is never reused.
     refit = ("refit.rows=1", "gate.max_change=null", "store.force=true")
-    found = contenders(place, arriving, refit)
+    jobs = contenders(root, arriving, refit)
     if peers:
-        lookup = next(place.glob("store/t/versions/*/lookup.parquet"))
+        lookup = next(root.glob("store/t/versions/*/lookup.parquet"))
         spark = [os.environ.get("SPARK_PYTHON", sys.executable), "-c", SPARK]
-        found.append(
+        jobs.append(
             Contender(
                 "Spark Structured Streaming",
-                [*spark, str(arriving), str(lookup), f"{place}/spark", f"{place}/checkpoint"],
-                found[0].before,
+                [*spark, str(arriving), str(lookup), f"{root}/spark", f"{root}/checkpoint"],
+                jobs[0].before,
             )
         )
-    results = measure_interleaved(found, runs)
+    results = measure_interleaved(jobs, runs)
     print_table(results, against="logcal follow --once")
     for name, all_runs in results.items():
         seconds, processor = (
             statistics.median(m.seconds for m in all_runs),
             statistics.median(m.cpu_seconds for m in all_runs),
         )
-        print(f"  {name}: {files / seconds:,.0f} files/s, {files / processor:,.0f} files a processor second")
+        print(f"  {name}: {files / seconds:,.0f} files/s, {files / processor:,.0f} files per CPU second")
     shutil.rmtree(arriving)
 
 
-def backlog(place: Path, log: Path, runs: int) -> None:
-    """Take a log that is there already, beside `score`."""
+def backlog(root: Path, log: Path, runs: int) -> None:
+    """Measure an existing log, against `score`."""
     print(f"{log}: {warm(log) / 1e6:,.0f} MB")
-    results = measure_interleaved(contenders(place, log, ()), runs)
+    results = measure_interleaved(contenders(root, log, ()), runs)
     print_table(results, against="logcal score")
     for name, all_runs in results.items():
         print(f"  {name}: {statistics.median(m.cpu_seconds for m in all_runs):.1f} processor s")
 
 
-def latency(place: Path, landings: int) -> None:
-    """From a rename to a visible scored file, with files of a million rows."""
-    arriving = place / "live"
-    prepared = place / "prepared" / "million.parquet"
+def latency(root: Path, landings: int) -> None:
+    """Measure the time from a rename to the visible scored file, with files of a million rows."""
+    arriving = root / "live"
+    prepared = root / "prepared" / "million.parquet"
     write(prepared, 1_000_000, 1)
     arriving.mkdir()
     command = logcal(
         "follow",
         f"log.path={arriving}",
-        *table(place),
-        f"output.path={place}/out",
+        *table(root),
+        f"output.path={root}/out",
         "follow.poll=500ms",
     )
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -161,9 +161,9 @@ def latency(place: Path, landings: int) -> None:
     try:
         for i in range(landings):
             shutil.copy(prepared, arriving / "_next")
-            # So that files land at any moment between two looks.
+            # Files arrive at random times between two polls.
             time.sleep(rng.random() / 2)
-            target = place / "out" / f"{i:04d}.parquet"
+            target = root / "out" / f"{i:04d}.parquet"
             started = time.perf_counter()
             (arriving / "_next").rename(arriving / target.name)
             while not target.exists():
@@ -172,11 +172,11 @@ def latency(place: Path, landings: int) -> None:
     finally:
         process.terminate()
         process.wait()
-    # The first waits for the process to start.
-    late = sorted(seconds[1:])
+    # The first file waits for the process to start.
+    delays = sorted(seconds[1:])
     print(
-        f"1 M rows, from rename to visible, poll 0.5 s, {len(late)} landings: median {statistics.median(late):.2f} s, "
-        f"p99 {late[math.ceil(0.99 * len(late)) - 1]:.2f} s, longest {late[-1]:.2f} s"
+        f"1 M rows, from rename to visible, poll 0.5 s, {len(delays)} files: median {statistics.median(delays):.2f} s, "
+        f"p99 {delays[math.ceil(0.99 * len(delays)) - 1]:.2f} s, longest {delays[-1]:.2f} s"
     )
 
 

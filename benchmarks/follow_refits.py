@@ -1,10 +1,10 @@
-"""Refits of a stream that `logcal follow` leads: 30 closed days of 100,000 rows, and a day that is still open.
+"""Refits by `logcal follow`: a window of 30 closed days of 100,000 rows, and an open day.
 
     python benchmarks/follow_refits.py
     python benchmarks/follow_refits.py --files 1440 --rows 1000
 
-In this process, as in the stream's own, whose libraries are there already. Processor seconds beside those of the clock.
-Also what it would cost to sort each file in the batch that scores it, and what refits would gain by that.
+Refits run in this process, which has imported the libraries, as the command has. Wall and processor seconds. Also the
+cost of sorting each file in the batch that scores it, and the time that refits would save.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=1440, help="of the open day")
-    parser.add_argument("--rows", type=int, default=1000, help="of each of them")
+    parser.add_argument("--files", type=int, default=1440, help="files of the open day")
+    parser.add_argument("--rows", type=int, default=1000, help="rows of each of these files")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     print_machine()
@@ -45,50 +45,50 @@ def main() -> None:
         measure(Path(folder), arguments.files, arguments.rows, arguments.repeats)
 
 
-def measure(place: Path, files: int, rows: int, repeats: int) -> None:
-    """Refit when nothing of the open day is sorted, the last 60 files are not, the last one is not."""
-    log = place / "log"
+def measure(root: Path, files: int, rows: int, repeats: int) -> None:
+    """Measure refits when no file of the open day is sorted, all but the last 60 are, and all but the last one are."""
+    log = root / "log"
     for day in range(1, 31):
-        write(log / f"date=2026-01-{day:02d}" / "whole.parquet", 100_000, day)
+        write(log / f"date=2026-01-{day:02d}" / "part.parquet", 100_000, day)
     for i in range(files):
         write(log / f"date={OPEN}" / f"{i:06d}.parquet", rows, 100 + i)
-    closed = place / "closed"
-    refit(place, closed, until="2026-01-30")
+    closed = root / "closed"
+    refit(root, closed, until="2026-01-30")
     print(f"30 closed days of 100,000 rows, {files:,} files of {rows:,} rows of an open day, threads")
     names = sorted((log / f"date={OPEN}").iterdir())
     for new in (files, 60, 1):
-        before = place / f"before-{new}"
+        before = root / f"before-{new}"
         shutil.copytree(closed, before)
         if new < files:
-            without(names[files - new :], lambda: refit(place, before))  # noqa: B023
-        say(f"refit, {new:,} files of the open day are new", again(place, before, repeats))
-        parts = [part(before, path) for path in names[files - new :]]
-        say(f"sorting {new:,} of them by themselves, each", parts)
-        say(f"refit, {new:,} files were sorted by themselves", again(place, before, repeats))
+            without(names[files - new :], lambda: refit(root, before))  # noqa: B023
+        report(f"refit, {new:,} files of the open day are new", time_refits(root, before, repeats))
+        parts = [time_daily_table(before, path) for path in names[files - new :]]
+        report(f"sorting {new:,} of them by themselves, each", parts)
+        report(f"refit, {new:,} files were sorted by themselves", time_refits(root, before, repeats))
 
 
-def again(place: Path, before: Path, repeats: int) -> list[tuple[float, float]]:
-    """Refits of copies of a store."""
+def time_refits(root: Path, before: Path, repeats: int) -> list[tuple[float, float]]:
+    """Time refits on copies of a store."""
     seconds = []
     for i in range(repeats):
-        store = place / f"store-{i}"
+        store = root / f"store-{i}"
         shutil.copytree(before, store)
-        seconds.append(timed(lambda: refit(place, store)))  # noqa: B023
+        seconds.append(timed(lambda: refit(root, store)))  # noqa: B023
         shutil.rmtree(store)
     return seconds
 
 
-def without(names: list[Path], do: Callable[[], None]) -> None:
-    """Do something while some files are not there."""
+def without(names: list[Path], function: Callable[[], None]) -> None:
+    """Call a function while some files are hidden."""
     for path in names:
         path.rename(path.with_name(f"_{path.name}"))
-    do()
+    function()
     for path in names:
         path.with_name(f"_{path.name}").rename(path)
 
 
-def part(store: Path, path: Path) -> tuple[float, float]:
-    """Make a day table of one file; its seconds, without those of preparing it."""
+def time_daily_table(store: Path, path: Path) -> tuple[float, float]:
+    """Time the daily table of one file, without its preparation."""
     prepared = fit.prepare(config_of(path, store))
     days, window = prepared.days, prepared.window
     files = {window.last: frozenset((f.path, f.size, f.stamp) for f in prepared.log.files)}
@@ -96,13 +96,13 @@ def part(store: Path, path: Path) -> tuple[float, float]:
         return timed(lambda: days._make(window, files, SortPlan(scratch), ThreadExecutor(1)))
 
 
-def refit(place: Path, store: Path, until: str | None = None) -> None:
-    """As a stream does it."""
-    fit.prepare(config_of(place / "log", store, until)).execute(ThreadExecutor(os.cpu_count() or 1))
+def refit(root: Path, store: Path, until: str | None = None) -> None:
+    """Refit as `logcal follow` does."""
+    fit.prepare(config_of(root / "log", store, until)).execute(ThreadExecutor(os.cpu_count() or 1))
 
 
 def config_of(log: Path, store: Path, until: str | None = None) -> FitConfig:
-    """Of a fit to the last 31 days."""
+    """Return the configuration of a fit to the last 31 days."""
     return FitConfig.model_validate(
         {
             "log": {"path": str(log)},
@@ -114,7 +114,7 @@ def config_of(log: Path, store: Path, until: str | None = None) -> FitConfig:
 
 
 def write(path: Path, rows: int, seed: int) -> None:
-    """A file of a log."""
+    """Write a file of a log."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     score = rng.random(rows)
@@ -123,17 +123,17 @@ def write(path: Path, rows: int, seed: int) -> None:
 
 
 def timed(function: Callable[[], None]) -> tuple[float, float]:
-    """Seconds, and processor seconds, of a call."""
+    """Return wall and processor seconds of a call."""
     started, used = time.perf_counter(), time.process_time()
     function()
     return time.perf_counter() - started, time.process_time() - used
 
 
-def say(what: str, seconds: list[tuple[float, float]]) -> None:
-    """The median of some measurements, and the least and the most."""
+def report(name: str, seconds: list[tuple[float, float]]) -> None:
+    """Print median, minimum and maximum of wall time, and the median of processor time."""
     clock, processor = zip(*seconds, strict=True)
     print(
-        f"{what}: {statistics.median(clock):.2f} s ({min(clock):.2f} to {max(clock):.2f}), "
+        f"{name}: {statistics.median(clock):.2f} s ({min(clock):.2f} to {max(clock):.2f}), "
         f"{statistics.median(processor):.2f} processor s"
     )
 

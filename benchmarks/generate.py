@@ -1,9 +1,9 @@
-"""How much faster two workers generate a log than one, where a repeat takes over 5 seconds.
+"""Parallel efficiency of `logcal generate` with two workers, for repeats that take more than 5 seconds.
 
-The data is made here: numbers and a label, the same every time. Times are of the jobs, without the cluster's start,
-from their manifests; runs with one and two workers take turns. Efficiency is the time with one worker over twice the
-time with two. On a machine that does other work it says little; the share of the time in which both workers trained
-then bounds it from what logcal itself adds.
+The data are simulated numbers and a label, equal in every run. Times are those of the jobs' manifests, without the
+cluster's start; runs with one and two workers alternate. Efficiency is the time with one worker over twice the time
+with two. On a busy machine it says little; the share of the time in which both workers train is then an upper bound on
+logcal's own efficiency.
 
     python benchmarks/generate.py [--rows 60000] [--trees 60] [--repeats 11] [--turns 3]
 """
@@ -41,21 +41,21 @@ def main() -> None:
         repeats: list[float] = []
         busy: list[float] = []
         for turn in range(arguments.turns):
-            for workers, found in seconds.items():
+            for workers, times in seconds.items():
                 manifest = run(data, Path(folder) / f"out-{turn}-{workers}", workers, arguments)
-                found.append(manifest["seconds"])
+                times.append(manifest["seconds"])
                 tasks = [file["seconds"] for file in manifest["files"]]
                 if workers == 1:
                     repeats += tasks
                 else:
                     busy.append((sum(tasks) + manifest["classifier_seconds"]) / (2 * manifest["seconds"]))
-    ratios = [one / (2 * two) for one, two in zip(seconds[1], seconds[2], strict=True)]
+    ratios = [alone / (2 * both) for alone, both in zip(seconds[1], seconds[2], strict=True)]
     print(f"{arguments.rows:,} rows, {FEATURES} features, random forests of {arguments.trees} trees")
     print(
         f"{arguments.repeats} repeats of {statistics.median(repeats):.1f} s (one worker), and one on all rows"
     )
-    for workers, found in seconds.items():
-        print(f"{workers} workers: {statistics.median(found):.1f} s ({min(found):.1f} to {max(found):.1f})")
+    for workers, times in seconds.items():
+        print(f"{workers} workers: {statistics.median(times):.1f} s ({min(times):.1f} to {max(times):.1f})")
     print(f"share of the time in which two workers trained: {statistics.median(busy):.2f}")
     print(f"parallel efficiency: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 

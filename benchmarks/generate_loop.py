@@ -1,7 +1,7 @@
-"""`logcal generate` beside a plain joblib loop of the same number of the same fits, whole processes in turns.
+"""`logcal generate` against a joblib loop of the same fits; whole processes, in turns.
 
-The loop splits, trains and scores, and keeps the scores; generate also trains the classifier that it ships, writes a
-log and a classifier, and finds the decision thresholds.
+The loop splits, trains and scores, and saves the scores; generate also trains the shipped classifier, writes a log and
+the classifier, and finds the decision thresholds.
 
     python benchmarks/generate_loop.py [--rows 50000] [--turns 3]
 """
@@ -34,13 +34,13 @@ table = pq.read_table(data)
 x = np.column_stack([table.column(c).to_numpy() for c in table.column_names if c != "label"])
 y = table.column("label").to_numpy()
 
-def one(seed):
+def scores_of(seed):
     train, test = train_test_split(np.arange(len(y)), train_size=0.7, random_state=seed)
     with threadpool_limits(1):
         fitted = getattr(importlib.import_module(module), kind)().fit(x[train], y[train])
     return fitted.predict_proba(x[test])[:, 1]
 
-np.save(output, np.concatenate(Parallel(n_jobs=2)(delayed(one)(seed) for seed in range(int(repeats) + 1))))
+np.save(output, np.concatenate(Parallel(n_jobs=2)(delayed(scores_of)(seed) for seed in range(int(repeats) + 1))))
 """
 
 

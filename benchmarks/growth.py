@@ -1,10 +1,10 @@
-"""How `logcal fit` grows with the log: seconds, peak memory, tasks and scratch at several sizes, and exponents.
+"""Growth of `logcal fit` with the log: seconds, peak memory and tasks at several sizes, and exponents.
 
     python benchmarks/growth.py /tmp/logcal-bench --rows 1e7 1e8 1e9
 
-Logs are made as `make_log.py` makes them, 2 million rows a file, each once, and the largest is deleted after it was
-measured (`--keep` leaves it). An exponent is the slope of log(seconds) over log(rows) between two sizes; with the
-start-up's constant in them, exponents are below those of the work alone. Whole processes, start included.
+Logs are made as in `make_log.py`, with 2 million rows per file; the largest is deleted at the end unless `--keep` is
+given. An exponent is the slope of log(seconds) over log(rows) between two sizes. The seconds include the start-up, so
+exponents are lower than those of the computation.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ FILE_ROWS = 2_000_000
 def main(arguments: list[str]) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, help="for the logs, and for scratch")
+    parser.add_argument("folder", type=Path, help="folder for the logs and scratch")
     parser.add_argument("--rows", type=float, nargs="+", default=[1e7, 1e8, 1e9])
     parser.add_argument("--methods", nargs="+", default=["isotonic"])
-    parser.add_argument("--runs", type=int, default=3, help="of each size but the largest, which has one")
-    parser.add_argument("--keep", action="store_true", help="leave the largest log where it is")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--runs", type=int, default=3, help="runs per size; the largest has one")
+    parser.add_argument("--keep", action="store_true", help="keep the largest log")
+    options = parser.parse_args(arguments)
     print_machine()
-    sizes = sorted(int(rows) for rows in given.rows)
+    sizes = sorted(int(rows) for rows in options.rows)
     print("\nmethod        rows           median s  s per 1e8 rows  exponent  peak MB  tasks")
     for size in sizes:
-        log = given.folder / f"growth-{size}"
+        log = options.folder / f"growth-{size}"
         if not log.exists():
             write_log(log, LogSpec(rows=size, files=max(1, size // FILE_ROWS), row_groups=1))
         warm(log)
-    for method in given.methods:
-        _measure_method(method, given, sizes)
-    if not given.keep:
-        shutil.rmtree(given.folder / f"growth-{sizes[-1]}")
+    for method in options.methods:
+        _measure_method(method, options, sizes)
+    if not options.keep:
+        shutil.rmtree(options.folder / f"growth-{sizes[-1]}")
 
 
-def _measure_method(method: str, given: argparse.Namespace, sizes: list[int]) -> None:
+def _measure_method(method: str, options: argparse.Namespace, sizes: list[int]) -> None:
     seconds: dict[int, float] = {}
     for size in sizes:
-        runs = given.runs if size < sizes[-1] else 1
-        log = given.folder / f"growth-{size}"
-        results = [_fit(log, method, given.folder) for _ in range(runs)]
+        runs = options.runs if size < sizes[-1] else 1
+        log = options.folder / f"growth-{size}"
+        results = [_fit(log, method, options.folder) for _ in range(runs)]
         seconds[size] = statistics.median(result.seconds for result, _ in results)
         peak = max(result.peak_bytes for result, _ in results)
-        below = max((other for other in seconds if other < size), default=None)
-        exponent = math.log(seconds[size] / seconds[below]) / math.log(size / below) if below else math.nan
+        last = max((other for other in seconds if other < size), default=None)
+        exponent = math.log(seconds[size] / seconds[last]) / math.log(size / last) if last else math.nan
         print(
             f"{method:12}  {size:13,}  {seconds[size]:8.2f}  {seconds[size] * 1e8 / size:14.2f}  {exponent:8.2f}  "
             f"{peak / 1e6:7,.0f}  {results[0][1]}",
@@ -83,7 +83,7 @@ def _fit(log: Path, method: str, scratch: Path) -> tuple[Measurement, str]:
 
 
 def _tasks(command: list[str]) -> str:
-    """Of the sort and of the merge, as a dry run tells them."""
+    """Return the numbers of tasks of the sort and the merge, from a dry run."""
     plan = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, check=True, text=True)
     return " + ".join(re.findall(r"(\d+) tasks", " ".join(json.loads(plan.stdout)["stages"])))
 

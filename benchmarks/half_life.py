@@ -1,11 +1,11 @@
-"""Which half-life: tables fitted to the last days of a log that drifts, judged on the day that follows.
+"""The best half-life by drift: tables fitted to the last days of a drifting log, evaluated on the next day.
 
     python benchmarks/half_life.py
 
-The truth of a day is logit(p) = intercept + slope * logit(score) on scores of a beta distribution; both walk at random
-from day to day, or jump once. Each day a table is fitted to the days before it, weighed down by age with each
-half-life, and judged on the day itself by its excess log loss: the mean divergence of its probabilities from the truth,
-in thousandths, which is zero for the truth. Means over days and over walks; the error is that of the walks.
+The truth of a day is logit(p) = intercept + slope * logit(score), with beta distributed scores; intercept and slope
+walk at random from day to day, or jump once. For each day, a table is fitted to the days before, exponentially decayed
+with each half-life. Its excess log loss on the day is the mean divergence of its probabilities from the truth, in
+thousandths. Means over days and walks; standard errors over walks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calibrators import Isotonic
 HALF_LIVES = (1, 2, 4, 7, 14, 28, None)
 WINDOW = 56
 SPEEDS = (0.0, 0.01, 0.03, 0.1)
-"""Standard deviations, a day, of the intercept's walk in log odds; the slope's is a third of it."""
+"""Standard deviations per day of the intercept's walk in log odds; the slope's is a third of it."""
 
 Array = npt.NDArray[np.float64]
 
@@ -29,9 +29,9 @@ Array = npt.NDArray[np.float64]
 def main() -> None:
     """Print a table for each number of rows a day."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, nargs="*", default=[1_000, 20_000], help="a day")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1_000, 20_000], help="rows per day")
     parser.add_argument("--walks", type=int, default=5)
-    parser.add_argument("--days", type=int, default=10, help="that are judged, of each walk")
+    parser.add_argument("--days", type=int, default=10, help="evaluated days of each walk")
     arguments = parser.parse_args()
     print_machine()
     for rows in arguments.rows:
@@ -44,8 +44,8 @@ def main() -> None:
             *((f"{speed:g}", speed) for speed in SPEEDS),
             ("a jump of 0.3, 5 days ago", None),
         ]:
-            found = np.array([walk(rows, speed, arguments.days, seed) for seed in range(arguments.walks)])
-            mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(len(found))
+            excess = np.array([walk(rows, speed, arguments.days, seed) for seed in range(arguments.walks)])
+            mean, error = excess.mean(axis=0), excess.std(axis=0, ddof=1) / np.sqrt(len(excess))
             best = int(mean.argmin())
             cells = (
                 f"**{m:.2f}** ± {e:.2f}" if i == best else f"{m:.2f}"
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def walk(rows: int, speed: float | None, days: int, seed: int) -> Array:
-    """The mean excess log loss with each half-life, in thousandths."""
+    """Return the mean excess log loss with each half-life, in thousandths."""
     rng = np.random.default_rng([seed, rows])
     total = WINDOW + days
     if speed is None:
@@ -67,21 +67,21 @@ def walk(rows: int, speed: float | None, days: int, seed: int) -> Array:
     score = np.clip(rng.beta(1, 6, (total, rows)), 1e-6, 1 - 1e-6)
     truth = 1 / (1 + np.exp(-(intercept[:, None] - 0.3 + slope[:, None] * np.log(score / (1 - score)))))
     label = (rng.random((total, rows)) < truth).astype(np.float64)
-    found = np.zeros((days, len(HALF_LIVES)))
+    excess = np.zeros((days, len(HALF_LIVES)))
     for i, day in enumerate(range(total - days, total)):
         before = slice(day - WINDOW, day)
         age = np.repeat(np.arange(WINDOW, 0, -1.0), rows)
         for k, half_life in enumerate(HALF_LIVES):
             weight = None if half_life is None else 0.5 ** (age / half_life)
             fitted = Isotonic().fit(score[before].ravel(), label[before].ravel(), sample_weight=weight)
-            found[i, k] = 1000 * divergence(truth[day], np.asarray(fitted.predict(score[day])))
-    return found.mean(axis=0)
+            excess[i, k] = 1000 * divergence(truth[day], np.asarray(fitted.predict(score[day])))
+    return excess.mean(axis=0)
 
 
-def divergence(truth: Array, said: Array) -> float:
-    """The mean Kullback-Leibler divergence of probabilities from the truth, in nats."""
-    low = np.clip(said, 1e-12, 1 - 1e-12)
-    return float(np.mean(truth * np.log(truth / low) + (1 - truth) * np.log((1 - truth) / (1 - low))))
+def divergence(truth: Array, predicted: Array) -> float:
+    """Return the mean Kullback-Leibler divergence of probabilities from the truth, in nats."""
+    q = np.clip(predicted, 1e-12, 1 - 1e-12)
+    return float(np.mean(truth * np.log(truth / q) + (1 - truth) * np.log((1 - truth) / (1 - q))))
 
 
 if __name__ == "__main__":

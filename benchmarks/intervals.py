@@ -1,10 +1,10 @@
-"""How often an interval holds the true probability at a score, and how wide it is, where the truth is known.
+"""Coverage and width of the intervals, on simulated data with known true probabilities.
 
     python benchmarks/intervals.py                     # the table of docs/statistics.md: some minutes
     python benchmarks/intervals.py --sizes 1000 --draws 100
 
-Scores are normal on log-odds, at 20,000 places; numbers of rows and positives at each are drawn. 'posterior' is of
-`auto` and of `smooth`, 'band' and 'venn_abers' of `isotonic`.
+Scores are normal in log-odds, on a grid of 20,000 points; the numbers of rows and positives at each point are drawn.
+'posterior' belongs to `auto` and `smooth`, 'band' and 'venn_abers' to `isotonic`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calibrators.arithmetic.passes import Points, run_in_memory
 from calibrators.methods.intervals import interval_passes
 from pipeline.fit.calibration import make_calibrator
 
-PLACES = 20_000
+GRID = 20_000
 TRUTHS = {
     "smooth": lambda z: 0.6 * z - 0.5 + 0.15 * np.sin(z),
     "steps": lambda z: 1.2 * np.floor(0.8 * z) + 0.5,
@@ -29,12 +29,12 @@ TRUTHS = {
 KINDS = (("posterior", "auto"), ("posterior", "smooth"), ("band", "isotonic"), ("venn_abers", "isotonic"))
 
 
-def drawn(truth: str, rows: int, seed: int) -> tuple[Points, np.ndarray]:
-    """Points of so many rows, and the true probability at each place."""
+def draw(truth: str, rows: int, seed: int) -> tuple[Points, np.ndarray]:
+    """Draw rows; return their points, and the score and the true probability at each point of the grid."""
     rng = np.random.default_rng([seed, rows])
-    z = 2 * ndtri((np.arange(PLACES) + 0.5) / PLACES)
+    z = 2 * ndtri((np.arange(GRID) + 0.5) / GRID)
     p = expit(TRUTHS[truth](z))
-    weight = rng.multinomial(rows, np.full(PLACES, 1 / PLACES))
+    weight = rng.multinomial(rows, np.full(GRID, 1 / GRID))
     positives = rng.binomial(weight, p)
     some = weight > 0
     score = expit(z - (5.2 if truth.startswith("rare") else 0.0))
@@ -43,17 +43,17 @@ def drawn(truth: str, rows: int, seed: int) -> tuple[Points, np.ndarray]:
     )
 
 
-def held(kind: str, method: str, points: Points, truth: np.ndarray) -> tuple[float, float] | None:
-    """The share of the rows to come whose probability is held, and the mean width over their mean probability."""
-    made = make_calibrator(method, {}).fit_points(points)
-    one = made.calibration_map_
+def coverage(kind: str, method: str, points: Points, truth: np.ndarray) -> tuple[float, float] | None:
+    """Return the share of future rows whose interval covers the truth, and the mean width over the mean probability."""
+    calibrator = make_calibrator(method, {}).fit_points(points)
+    map_ = calibrator.calibration_map_
     if kind == "posterior":
-        interval = made.posterior_.interval(one)
+        interval = calibrator.posterior_.interval(map_)
     else:
-        interval = run_in_memory(interval_passes(kind, one), points)
+        interval = run_in_memory(interval_passes(kind, map_), points)
     if interval is None:
         return None
-    lower, upper = interval.at(one.score_hi, truth[0])
+    lower, upper = interval.at(map_.score_hi, truth[0])
     return float(np.mean((lower <= truth[1]) & (truth[1] <= upper))), float(
         np.mean(upper - lower) / truth[1].mean()
     )
@@ -66,19 +66,20 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--draws", type=int, default=40, help="at the smallest size; a quarter, then a tenth of it"
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
     print("| truth | rows | draws | " + " | ".join(f"{kind} of {method}" for kind, method in KINDS) + " |")
     for truth in TRUTHS:
-        for rows, share in zip(given.sizes, (1, 4, 10), strict=False):
-            draws = max(1, given.draws // share)
-            samples = [drawn(truth, rows, seed) for seed in range(draws)]
+        for rows, share in zip(options.sizes, (1, 4, 10), strict=False):
+            draws = max(1, options.draws // share)
+            samples = [draw(truth, rows, seed) for seed in range(draws)]
             samples = [(points, p) for points, p in samples if points.positives.sum() > 1]
             cells = []
             for kind, method in KINDS:
-                found = [own for points, p in samples if (own := held(kind, method, points, p)) is not None]
-                cover, width = np.mean(found, axis=0)
-                error = np.std([c for c, _ in found]) / len(found) ** 0.5
+                results = [coverage(kind, method, points, p) for points, p in samples]
+                results = [result for result in results if result is not None]
+                cover, width = np.mean(results, axis=0)
+                error = np.std([c for c, _ in results]) / len(results) ** 0.5
                 cells.append(f"{100 * cover:.1f} ± {100 * error:.1f} % ({width:.3f})")
             print(f"| {truth} | {rows:,} | {len(samples)} | " + " | ".join(cells) + " |", flush=True)
 

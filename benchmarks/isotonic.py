@@ -2,8 +2,8 @@
 
     python benchmarks/isotonic.py 1e7 1e8
 
-Scores sorted and distinct, labels Bernoulli(0.15 + 0.6 s + 0.2 sin 12 s); one thread; medians of interleaved runs.
-Ours returns the whole calibration map; the peers return fitted values.
+Scores are sorted and distinct, labels Bernoulli(0.15 + 0.6 s + 0.2 sin 12 s); one thread; median of interleaved runs.
+logcal returns the calibration map; the peers return fitted values.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def main(arguments: list[str]) -> None:
                 if turn:
                     seconds[name].append(time.perf_counter() - start)
         ratio = statistics.median(a / b for a, b in zip(seconds["ours"], seconds["scipy"], strict=True))
-        middle = {name: statistics.median(times) for name, times in seconds.items()}
+        median = {name: statistics.median(times) for name, times in seconds.items()}
         print(
-            f"{rows:12,}  {middle['scipy']:8.3f}  {middle['scikit-learn']:12.3f}  {middle['ours']:8.3f}  {ratio:12.2f}"
+            f"{rows:12,}  {median['scipy']:8.3f}  {median['scikit-learn']:12.3f}  {median['ours']:8.3f}  {ratio:12.2f}"
         )
 
 

@@ -1,11 +1,11 @@
-"""A fit whose labels are joined by key, against DuckDB's join to Parquet and a fit of what it wrote.
+"""A fit with labels joined by key, against DuckDB's join to Parquet and a fit of the joined file.
 
     python benchmarks/labels.py /tmp/logcal-bench --rows 20000000 --outcomes 2000000
     python benchmarks/labels.py /tmp/logcal-bench --rows 100000000 --outcomes 50000000 --memory 2GiB --runs 1
 
-Makes predictions with a key and a score (files of 2 million rows) and outcomes in another order, positives alone
-(`labels-<rows>-<outcomes>-<key>/`, which stays). Whole processes, start included; the page cache is warm; turns are
-interleaved, and processor time is printed, too. The fingerprints of both tables must be equal. Needs the `bench` extra.
+Makes predictions with a key and a score (files of 2 million rows), and the outcomes of positives in another order
+(`labels-<rows>-<outcomes>-<key>/`, which is kept). Whole processes, start included; the page cache is warm; runs are
+interleaved. The fingerprints of both tables must be equal. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ connection.execute(
 
 
 def ids(numbers: np.ndarray, key: str) -> pa.Array:
-    """Keys: numbers that are spread over 63 bits, or texts of 32 characters."""
+    """Return keys: numbers spread over 63 bits, or texts of 32 characters."""
     spread = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(1)
     if key == "integer":
         return pa.array(spread.view(np.int64))
@@ -48,11 +48,11 @@ def ids(numbers: np.ndarray, key: str) -> pa.Array:
 
 
 def make(folder: Path, rows: int, outcomes: int, key: str) -> Path:
-    """Predictions and outcomes; what is there already stays."""
-    place = folder / f"labels-{rows}-{outcomes}-{key}"
-    if place.exists():
-        return place
-    draft = folder / f".{place.name}"
+    """Make predictions and outcomes, unless they exist."""
+    target = folder / f"labels-{rows}-{outcomes}-{key}"
+    if target.exists():
+        return target
+    draft = folder / f".{target.name}"
     for name in ("predictions", "outcomes"):
         (draft / name).mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(1)
@@ -60,68 +60,69 @@ def make(folder: Path, rows: int, outcomes: int, key: str) -> Path:
     for start in range(0, rows, FILE_ROWS):
         count = min(FILE_ROWS, rows - start)
         score = random.random(count)
-        # Twice the share where scores are uniform.
+        # The factor 2 makes the mean share outcomes / rows, as scores are uniform.
         positive.append(start + np.flatnonzero(random.random(count) < 2 * score * outcomes / rows))
         table = pa.table({"id": ids(np.arange(start, start + count), key), "score": score})
         pq.write_table(
             table, draft / "predictions" / f"{start // FILE_ROWS:05}.parquet", row_group_size=1 << 20
         )
-    every = random.permutation(np.concatenate(positive))
-    for start in range(0, every.size, FILE_ROWS):
-        table = pa.table({"id": ids(every[start : start + FILE_ROWS], key)})
+    shuffled = random.permutation(np.concatenate(positive))
+    for start in range(0, shuffled.size, FILE_ROWS):
+        table = pa.table({"id": ids(shuffled[start : start + FILE_ROWS], key)})
         pq.write_table(table, draft / "outcomes" / f"{start // FILE_ROWS:05}.parquet", row_group_size=1 << 20)
-    return draft.rename(place)
+    return draft.rename(target)
 
 
 def main(arguments: list[str]) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, help="for the files, and for scratch")
+    parser.add_argument("folder", type=Path, help="folder for the files and scratch")
     parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--outcomes", type=int, default=2_000_000, help="about so many")
+    parser.add_argument("--outcomes", type=int, default=2_000_000, help="approximate number")
     parser.add_argument("--key", choices=("integer", "text"), default="integer")
-    parser.add_argument("--memory", default="1GiB", help="cluster.memory, and DuckDB's limit")
+    parser.add_argument("--memory", default="1GiB", help="cluster.memory and DuckDB's limit")
     parser.add_argument("--runs", type=int, default=3)
-    asked = parser.parse_args(arguments)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    place = make(asked.folder, asked.rows, asked.outcomes, asked.key)
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    data = make(options.folder, options.rows, options.outcomes, options.key)
     print_machine()
-    warm(place)
-    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+    warm(data)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        own, beforehand = folder / "own", folder / "beforehand"
-        for path in (own, beforehand):
+        direct, joined_first = folder / "direct", folder / "joined_first"
+        for path in (direct, joined_first):
             path.mkdir()
-        common = ["store.table=bench", f"scratch={folder}", f"cluster.memory={asked.memory}"]
+        common = ["store.table=bench", f"scratch={folder}", f"cluster.memory={options.memory}"]
         common += ["calibrator.method=isotonic"]
-        labels = ["log.key=id", f"log.labels.path={place / 'outcomes'}"]
-        joined = str(beforehand / "joined.parquet")
+        labels = ["log.key=id", f"log.labels.path={data / 'outcomes'}"]
+        joined = str(joined_first / "joined.parquet")
         paths = [
-            str(place / "predictions"),
-            str(place / "outcomes"),
+            str(data / "predictions"),
+            str(data / "outcomes"),
             joined,
-            asked.memory,
+            options.memory,
             str(folder / "spill"),
         ]
         join = shlex.join([sys.executable, "-c", DUCKDB, *paths])
-        fit = shlex.join(logcal("fit", f"log.path={joined}", f"store.path={beforehand}", *common))
+        fit = shlex.join(logcal("fit", f"log.path={joined}", f"store.path={joined_first}", *common))
         contenders = [
             Contender(
-                "DuckDB's join, then a fit", ["sh", "-c", f"{join} && exec {fit}"], clearing(beforehand)
+                "DuckDB's join, then a fit", ["sh", "-c", f"{join} && exec {fit}"], clearing(joined_first)
             ),
             Contender(
                 "logcal with log.labels",
-                logcal("fit", f"log.path={place / 'predictions'}", f"store.path={own}", *labels, *common),
-                clearing(own),
+                logcal("fit", f"log.path={data / 'predictions'}", f"store.path={direct}", *labels, *common),
+                clearing(direct),
             ),
         ]
-        results = measure_interleaved(contenders, asked.runs)
+        results = measure_interleaved(contenders, options.runs)
         print_table(results, contenders[0].name)
         for contender, runs in results.items():
             print(f"{contender}: {statistics.median(run.cpu_seconds for run in runs):.1f} processor s")
-        found = [json.loads(next(path.rglob("manifest.json")).read_text()) for path in (own, beforehand)]
-        assert found[0]["fingerprint"] == found[1]["fingerprint"], "expected the same table"
-        print(f"the same table; {found[0]['labels']['rows_matched']:,} rows matched")
+        stores = (direct, joined_first)
+        manifests = [json.loads(next(path.rglob("manifest.json")).read_text()) for path in stores]
+        assert manifests[0]["fingerprint"] == manifests[1]["fingerprint"], "expected the same table"
+        print(f"the same table; {manifests[0]['labels']['rows_matched']:,} rows matched")
 
 
 if __name__ == "__main__":

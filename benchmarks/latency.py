@@ -1,7 +1,7 @@
 """Jobs on a store that takes 20 ms to answer each request: python benchmarks/latency.py FOLDER.
 
-The store is a folder behind a file system that sleeps before each request and counts them. The peer reads the same
-bytes in 8 parallel reads, a request a file.
+The store is a file system that sleeps before each request to a local folder, and counts requests. The peer reads the
+same bytes with 8 threads, one request per file.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOCK = threading.Lock()
 
 
 def request(kind: str) -> None:
-    """Wait as long as a store does."""
+    """Count a request, and wait as long as a store takes."""
     with _LOCK:
         COUNTS[kind] += 1
     time.sleep(SECONDS)
 
 
 class SlowStore(fsspec.AbstractFileSystem):
-    """A folder as an object store: a request is a listing, a range of an object, or an object that is put."""
+    """Object store in a local folder: a request is a listing, a range of an object, or a put object."""
 
     protocol = "slow"
     root_marker = "/"
@@ -47,7 +47,7 @@ class SlowStore(fsspec.AbstractFileSystem):
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
-            return [cls._strip_protocol(one) for one in path]
+            return [cls._strip_protocol(item) for item in path]
         return str(path).removeprefix("slow://") or "/"
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
@@ -58,14 +58,14 @@ class SlowStore(fsspec.AbstractFileSystem):
     def find(
         self, path: str, maxdepth: Any = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> Any:
-        """List all below a folder: a request for 1,000 objects."""
-        found = self.local.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail)
-        for _page in range(1 + len(found) // 1000):
+        """List all files below a folder: a request per 1,000 objects."""
+        objects = self.local.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail)
+        for _page in range(1 + len(objects) // 1000):
             request("list")
-        return found
+        return objects
 
     def info(self, path: str, **kwargs: Any) -> Any:
-        """Ask for an object's size and time."""
+        """Get an object's size and time."""
         request("head")
         return self.local.info(path)
 
@@ -93,12 +93,12 @@ class SlowStore(fsspec.AbstractFileSystem):
         self.local.rm_file(path)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> None:
-        """Remove objects, 1,000 a request."""
+        """Remove objects, up to 1,000 with one request."""
         request("delete")
         self.local.rm(path, recursive=recursive)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """A store has no folders."""
+        """Do nothing: a store has no folders."""
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> Any:
         if mode != "rb":
@@ -117,7 +117,7 @@ class _Put(fsspec.spec.io.BytesIO):
         self.store, self.path = store, path
 
     def close(self) -> None:
-        """Put what was written."""
+        """Put the written bytes."""
         if not self.closed:
             self.store.pipe_file(self.path, self.getvalue())
         super().close()
@@ -138,42 +138,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--files", type=int, default=500)
-    parser.add_argument("--rows", type=int, default=10_000, help="of each file")
-    given = parser.parse_args()
+    parser.add_argument("--rows", type=int, default=10_000, help="rows of each file")
+    options = parser.parse_args()
     print_machine()
     fsspec.register_implementation("slow", SlowStore, clobber=True)
-    root = given.folder / "latency"
+    root = options.folder / "latency"
     shutil.rmtree(root, ignore_errors=True)
     (root / "log").mkdir(parents=True)
     random = np.random.default_rng(0)
-    for i in range(given.files):
-        s = random.beta(0.5, 2.5, given.rows)
-        table = pa.table({"score": s, "label": (random.random(given.rows) < s).astype(np.int8)})
+    for i in range(options.files):
+        s = random.beta(0.5, 2.5, options.rows)
+        table = pa.table({"score": s, "label": (random.random(options.rows) < s).astype(np.int8)})
         pq.write_table(table, root / "log" / f"{i:05d}.parquet")
     store = SlowStore()
     paths = sorted(str(path) for path in (root / "log").iterdir())
     with ThreadPoolExecutor(8) as pool:
         begun = time.perf_counter()
-        held = sum(map(len, pool.map(store.cat_file, paths)))
+        size = sum(map(len, pool.map(store.cat_file, paths)))
         baseline = time.perf_counter() - begun
-    print(f"{given.files} files, {held / 1e6:.0f} MB: {baseline:.2f} s in 8 parallel reads")
+    print(f"{options.files} files, {size / 1e6:.0f} MB: {baseline:.2f} s in 8 parallel reads")
     log = {"path": f"slow://{root}/log"}
-    where = {"path": f"slow://{root}/store", "table": "t"}
-    common = {"log": log, "store": where, "scratch": str(root / "scratch")}
+    destination = {"path": f"slow://{root}/store", "table": "t"}
+    common = {"log": log, "store": destination, "scratch": str(root / "scratch")}
     (root / "scratch").mkdir()
     config = {**common, "calibrator": {"method": "isotonic"}, "gate": {"holdout": "none"}}
     warm = {
         **config,
         "log": {"path": str(root / "log" / "00000.parquet")},
-        "store": {**where, "table": "warm"},
+        "store": {**destination, "table": "warm"},
     }
     fit.prepare(FitConfig.model_validate(warm)).execute(ThreadExecutor(2))
     measure("fit", fit, FitConfig.model_validate(config), baseline)
     output = {"path": f"slow://{root}/scored"}
-    measure(
-        "score", score, ScoreConfig.model_validate({"log": log, "store": where, "output": output}), baseline
-    )
-    followed = {"log": log, "store": where, "output": {"path": f"slow://{root}/followed"}}
+    config = ScoreConfig.model_validate({"log": log, "store": destination, "output": output})
+    measure("score", score, config, baseline)
+    followed = {"log": log, "store": destination, "output": {"path": f"slow://{root}/followed"}}
     config = FollowConfig.model_validate({**followed, "follow": {"once": True, "max_files": 1000}})
     measure("follow", follow, config, baseline)
 

@@ -1,15 +1,14 @@
-"""The least that a fit could take, beside what it takes: reading, moving and sorting the rows, each alone.
+"""Processor time of a fit against a lower bound: reading, copying and sorting the rows, each by itself.
 
     python benchmarks/make_log.py /tmp/logcal-bench/log100m
     python benchmarks/make_log.py /tmp/logcal-bench/weights100m --weights --tie-share 0.1
     python benchmarks/make_log.py /tmp/logcal-bench/segments100m --segments 10000
     python benchmarks/limits.py /tmp/logcal-bench/log100m /tmp/logcal-bench/weights100m /tmp/logcal-bench/segments100m
 
-Columns 'weight' and 'segment' are used where a log has them. Two threads do each of these, and nothing else: pyarrow
-reads the columns that the fit reads, and drops them; the bytes that these decode to are copied once; runs of two
-million rows, which are there in memory, are sorted by the loop that the fit sorts them with. A fit sorts runs and then
-ranges of scores, writes the runs and reads them; it starts and publishes, which the fit of 100,000 rows shows. All is
-processor time, which other programs on the machine disturb less than the clock.
+Columns 'weight' and 'segment' are used if a log has them. Two threads do each of these by itself: pyarrow reads and
+drops the fit's columns; the decoded bytes are copied once; runs of two million rows in memory are sorted by the fit's
+own loop. A fit also sorts ranges of scores, writes and reads the runs, starts and publishes; the fit of 100,000 rows
+shows the last two. All times are processor time, which other programs disturb less than wall time.
 """
 
 from __future__ import annotations
@@ -46,46 +45,46 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("logs", type=Path, nargs="+", help="written by make_log.py")
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
     print(f"{'':16}  read  move  sort   sum  start   fit  of the sum")
-    for log in given.logs:
+    for log in options.logs:
         warm(log)
         limits = [
-            _median(part, given.runs) for part in (_read, _move, _sort) for part in [partial(part, log)]
+            _median(part, options.runs) for part in (_read, _move, _sort) for part in [partial(part, log)]
         ]
         with tempfile.TemporaryDirectory(dir=log.parent) as folder:
             small = Path(folder) / "small"
             small.mkdir()
             pq.write_table(_head(log, 100_000), small / "part.parquet")
-            start = _median(partial(_fit, small, Path(folder)), given.runs)
-            fit = _median(partial(_fit, log, Path(folder)), given.runs)
+            start = _median(partial(_fit, small, Path(folder)), options.runs)
+            fit = _median(partial(_fit, log, Path(folder)), options.runs)
         numbers = (*limits, sum(limits), start, fit, fit / sum(limits))
         print(f"{log.name:16} {' '.join(f'{number:5.2f}' for number in numbers)}", flush=True)
 
 
 def _median(part: Callable[[], float], runs: int) -> float:
-    found = []
+    seconds = []
     for _ in range(runs):
         touch_memory()
-        found.append(part())
-    return statistics.median(found)
+        seconds.append(part())
+    return statistics.median(seconds)
 
 
 def _columns(log: Path) -> list[str]:
-    there = pq.read_schema(next(log.glob("*.parquet"))).names
-    return [name for name in ("score", "label", "weight", "segment") if name in there]
+    present = pq.read_schema(next(log.glob("*.parquet"))).names
+    return [name for name in ("score", "label", "weight", "segment") if name in present]
 
 
 def _head(log: Path, rows: int) -> pa.Table:
     return pq.ParquetFile(next(log.glob("*.parquet"))).read_row_group(0, _columns(log)).slice(0, rows)
 
 
-def _side_by_side(function: Callable[[Any], object], items: Iterable[Any]) -> float:
+def _in_parallel(function: Callable[[Any], object], items: Iterable[Any]) -> float:
     with ThreadPoolExecutor(THREADS) as pool:
         start = time.process_time()
-        for done in [pool.submit(function, item) for item in items]:
-            done.result()
+        for future in [pool.submit(function, item) for item in items]:
+            future.result()
         return time.process_time() - start
 
 
@@ -97,7 +96,7 @@ def _read(log: Path) -> float:
             for _ in file.iter_batches(1 << 18, columns=columns, use_threads=False):
                 pass
 
-    return _side_by_side(read, sorted(log.glob("*.parquet")))
+    return _in_parallel(read, sorted(log.glob("*.parquet")))
 
 
 def _rows(log: Path) -> int:
@@ -105,7 +104,7 @@ def _rows(log: Path) -> int:
 
 
 def _move(log: Path) -> float:
-    """Seconds to copy what is decoded: doubles, labels of a byte, and codes of four."""
+    """Return the seconds to copy the decoded columns: doubles, labels of 1 byte, codes of 4 bytes."""
     widths = {"score": 8, "label": 1, "weight": 8, "segment": 4}
     size = _rows(log) * sum(widths[name] for name in _columns(log))
     blocks = [np.ones(COPIED_BYTES, np.uint8) for _ in range(THREADS)]
@@ -114,20 +113,20 @@ def _move(log: Path) -> float:
     def copy(i: int) -> None:
         np.copyto(targets[i], blocks[i])
 
-    _side_by_side(copy, range(THREADS))  # the memory is there, then
-    return _side_by_side(copy, range(THREADS)) * size / (THREADS * COPIED_BYTES)
+    _in_parallel(copy, range(THREADS))  # allocates the memory
+    return _in_parallel(copy, range(THREADS)) * size / (THREADS * COPIED_BYTES)
 
 
 def _sort(log: Path) -> float:
-    """Seconds to sort all rows in runs, of which some are."""
+    """Return the seconds to sort all rows in runs, extrapolated from some runs."""
     paths = sorted(log.glob("*.parquet"))[:SORTED_RUNS]
     runs = [_prepared(pq.read_table(path, columns=_columns(log)).slice(0, RUN_ROWS)) for path in paths]
     rows = sum(run.rows for run in runs)
-    return _side_by_side(_Run.sort, runs) * _rows(log) / rows
+    return _in_parallel(_Run.sort, runs) * _rows(log) / rows
 
 
 class _Run:
-    """Rows in memory, and what sorts them in place of a fit."""
+    """Run of rows in memory, with the functions that sort it."""
 
     def __init__(self, rows: int, sorting: list[Callable[[], object]]) -> None:
         self.rows = rows
@@ -149,7 +148,7 @@ def _prepared(table: pa.Table) -> _Run:
         pairs = np.column_stack([score, np.array(table["weight"])])
         return _Run(score.size, [lambda: sort_pairs(pairs.copy())])
     classes = [score[label == value] for value in (0, 1)]
-    return _Run(score.size, [partial(_sorted, own) for own in classes])
+    return _Run(score.size, [partial(_sorted, part) for part in classes])
 
 
 def _sorted(score: np.ndarray) -> None:
@@ -157,15 +156,15 @@ def _sorted(score: np.ndarray) -> None:
 
 
 def _fit(log: Path, folder: Path) -> float:
-    own = folder / "fit"
+    store = folder / "fit"
     columns = [name for name in _columns(log) if name in ("weight", "segment")]
     settings = [f"log.{name}=[{name}]" if name == "segment" else f"log.{name}={name}" for name in columns]
-    common = (f"log.path={log}", f"store.path={own}", "store.table=bench", f"scratch={folder}")
+    common = (f"log.path={log}", f"store.path={store}", "store.table=bench", f"scratch={folder}")
     try:
         fit = logcal("fit", *common, "cluster.workers=2", "calibrator.method=isotonic", *settings)
         return measure(fit).cpu_seconds
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(store, ignore_errors=True)
 
 
 if __name__ == "__main__":

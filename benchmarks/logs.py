@@ -1,11 +1,11 @@
-"""fit, score and evaluate on the logs that users have, beside the same job on the plain log: where are the cliffs?
+"""fit, score and evaluate on various logs, compared with the same job on the plain log.
 
     python benchmarks/logs.py /tmp/logcal-bench/logs --rows 20e6
     python benchmarks/logs.py /tmp/logcal-bench/logs --rows 1e8 --logs plain files weights --jobs fit --runs 3
     python benchmarks/logs.py /tmp/logcal-bench/logs --before /path/to/an/older/checkout/.venv/bin/logcal
 
-Logs that are not in the folder are written first. A ratio is the median, over the turns, of a job's time on a log over
-the same job's time on the plain one in the same turn; with --before also over the older version's on the same log.
+Logs that are not in the folder are written first. A ratio is the median over the turns of a job's time on a log
+divided by the job's time on the plain log in the same turn; with --before also by the older version's time on the log.
 Whole processes, start included; the page cache is warm.
 """
 
@@ -56,23 +56,23 @@ JOBS = ("fit", "score", "evaluate")
 def main(arguments: list[str]) -> None:
     """Measure, and print a table for each job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the logs are, or are written")
+    parser.add_argument("folder", type=Path, help="folder of the logs")
     parser.add_argument("--rows", type=float, default=20e6)
     parser.add_argument("--logs", nargs="+", default=list(LOGS), choices=LOGS)
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=JOBS)
     parser.add_argument("--fits", nargs="*", default=[], help="further settings of fits on the plain log")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--before", help="the command of an older version, a peer in the run")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--before", help="command of an older version to compare with")
+    options = parser.parse_args(arguments)
     print_machine()
-    logs = {name: _log(given.folder, name, int(given.rows)) for name in given.logs}
+    logs = {name: _log(options.folder, name, int(options.rows)) for name in options.logs}
     for name, path in logs.items():
         print(f"{name}: {warm(path) / 1e6:,.0f} MB")
-    commands = {"now": LOGCAL} | ({"before": given.before} if given.before else {})
-    folder = Path(tempfile.mkdtemp(prefix="logcal-logs-", dir=given.folder))
+    commands = {"now": LOGCAL} | ({"before": options.before} if options.before else {})
+    folder = Path(tempfile.mkdtemp(prefix="logcal-logs-", dir=options.folder))
     try:
-        for job in given.jobs:
-            _compare(job, logs, commands, folder, given)
+        for job in options.jobs:
+            _compare(job, logs, commands, folder, options)
     finally:
         shutil.rmtree(folder)
 
@@ -81,26 +81,26 @@ def _log(folder: Path, name: str, rows: int) -> Path:
     path = folder / f"{name}-{rows:.0e}".replace("+0", "")
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_log(path, LOGS[name].of(rows))
+        write_log(path, LOGS[name].with_rows(rows))
     return path
 
 
 def _compare(
-    job: str, logs: dict[str, Path], commands: dict[str, str], folder: Path, given: argparse.Namespace
+    job: str, logs: dict[str, Path], commands: dict[str, str], folder: Path, options: argparse.Namespace
 ) -> None:
     contenders = []
     for version, command in commands.items():
         variants = {name: SETTINGS.get(name, ()) for name in logs}
         if job == "fit":
-            variants |= {setting: (setting,) for setting in given.fits}
+            variants |= {setting: (setting,) for setting in options.fits}
         for name, settings in variants.items():
             log = logs.get(name, next(iter(logs.values())))
             contender = _contender(job, f"{name}, {version}", command, log, settings, folder)
             if contender is not None:
                 contenders.append(contender)
-    results = measure_interleaved(contenders, given.runs)
+    results = measure_interleaved(contenders, options.runs)
     base = results[f"{next(iter(logs))}, now"]
-    print(f"\n{job}, {given.rows:,.0f} rows\n{'':24}       s   CPU s      MB  to plain   to before")
+    print(f"\n{job}, {options.rows:,.0f} rows\n{'':24}       s   CPU s      MB  to plain   to before")
     for name in dict.fromkeys(key.rpartition(", ")[0] for key in results):
         now, before = results[f"{name}, now"], results.get(f"{name}, before")
         print(
@@ -113,38 +113,36 @@ def _compare(
 def _contender(
     job: str, name: str, command: str, log: Path, settings: tuple[str, ...], folder: Path
 ) -> Contender | None:
-    """A job on a log; None where this version refuses it. The table that it uses is fitted here."""
-    place = folder / job / name.replace(", ", "-").replace("/", "-")
+    """Return a job on a log, after fitting its table; None if this version refuses the log."""
+    root = folder / job / name.replace(", ", "-").replace("/", "-")
     common = (f"log.path={log}", "store.table=bench", "cluster.workers=2", *settings)
-    store = f"store.path={place / 'store'}"
-    output = place / "output"
+    store = f"store.path={root / 'store'}"
+    output = root / "output"
 
     def clear() -> None:
         shutil.rmtree(output, ignore_errors=True)
 
-    def of(job: str, *more: str) -> list[str]:
-        return [command, *logcal(job, *common, *more)[1:]]
+    def job_command(job: str, *settings: str) -> list[str]:
+        return [command, *logcal(job, *common, *settings)[1:]]
 
     scratch = f"scratch={folder}"
     if job == "fit":
-        return Contender(name, of("fit", f"store.path={output}", scratch), clear)
+        return Contender(name, job_command("fit", f"store.path={output}", scratch), clear)
     try:
-        measure(of("fit", store, scratch))
+        measure(job_command("fit", store, scratch))
     except RuntimeError as error:
         print(f"{name}: {error}")
         return None
-    more = () if job == "score" else (scratch,)
-    found = Contender(
-        name, of(job, store, f"{'output' if job == 'score' else 'report'}.path={output}", *more), clear
-    )
-    if job == "evaluate" and subprocess.run(found.command, check=False, capture_output=True).returncode:
+    paths = (f"output.path={output}",) if job == "score" else (f"report.path={output}", scratch)
+    contender = Contender(name, job_command(job, store, *paths), clear)
+    if job == "evaluate" and subprocess.run(contender.command, check=False, capture_output=True).returncode:
         print(f"{name}: refused")
         return None
-    return found
+    return contender
 
 
-def _median(runs: list[Measurement], what: str) -> float:
-    return statistics.median(getattr(run, what) for run in runs)
+def _median(runs: list[Measurement], field: str) -> float:
+    return statistics.median(getattr(run, field) for run in runs)
 
 
 def _ratio(runs: list[Measurement], others: list[Measurement]) -> float:

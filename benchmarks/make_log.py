@@ -1,12 +1,12 @@
-"""Writes the log that the benchmarks run on: the predictions of a classifier that is not calibrated.
+"""Write a log for the benchmarks: predictions of an uncalibrated classifier.
 
     python benchmarks/make_log.py /tmp/logcal-bench/log100m
     python benchmarks/make_log.py /tmp/logcal-bench/ties100m --tie-share 0.4
     python benchmarks/make_log.py /tmp/logcal-bench/segments100m --segments 10000
 
 The same arguments write the same bytes. Without --tie-share all scores of the log are distinct. With --segments there
-is a string column 'segment', whose i-th value has a share of the rows proportional to 1 / i. One file is in memory at a
-time in each process.
+is a string column 'segment', whose i-th value has a share of the rows proportional to 1 / i. Each process holds one
+file in memory at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FEATURES = 6
 
 @dataclass(frozen=True)
 class LogSpec:
-    """What a benchmark log holds; equal specs make equal bytes."""
+    """Specification of a log; equal specifications give equal bytes."""
 
     rows: int = 100_000_000
     files: int = 50
@@ -51,8 +51,8 @@ class LogSpec:
     leaves: bool = False
     dictionary: bool = False
 
-    def of(self, rows: int) -> LogSpec:
-        """The same log with so many rows, in files of `file_rows` (2 million) and segments of `segment_rows`."""
+    def with_rows(self, rows: int) -> LogSpec:
+        """Change the number of rows; files have `file_rows` (default 2 million) rows, segments `segment_rows`."""
         files = max(rows // (self.file_rows or 2_000_000), 1) if self.files != 1 else 1
         segments = rows // self.segment_rows if self.segment_rows else self.segments
         return replace(self, rows=rows, files=files, segments=segments)
@@ -64,8 +64,8 @@ def write_log(path: Path, spec: LogSpec, processes: int = 2) -> None:
     staging.mkdir(parents=True, exist_ok=False)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for done in [pool.submit(_write_file, staging, spec, i) for i in range(spec.files)]:
-            done.result()
+        for future in [pool.submit(_write_file, staging, spec, i) for i in range(spec.files)]:
+            future.result()
     staging.rename(path)
 
 
@@ -113,7 +113,7 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
         else:
             ranks = np.searchsorted(_shares(spec.segments), rng.random(rows), side="right")
         names = pa.array([f"segment-{i:06d}" for i in range(spec.segments)])
-        # As strings: most writers leave no note that a column was categorical.
+        # Strings, as most writers do not store that a column was categorical.
         columns["segment"] = names.take(pa.array(ranks))
     if spec.second_segment:
         regions = pa.array([f"region-{i:02d}" for i in range(spec.second_segment)])
@@ -127,7 +127,7 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
 
 @functools.cache
 def _trees() -> HistGradientBoostingClassifier:
-    """Twenty trees of eight leaves, whose probabilities are some 70,000 in two million rows."""
+    """Fit twenty trees of eight leaves, which give about 70,000 distinct probabilities in two million rows."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(100_000, FEATURES)).astype(np.float32)
     logit = features @ (0.8, -0.5, 0.3, 0.2, 0, 0) + 0.4 * features[:, 0] * features[:, 4] - 1.2
@@ -139,13 +139,13 @@ def _trees() -> HistGradientBoostingClassifier:
 
 
 def _shares(segments: int) -> np.ndarray:
-    """Shares of the rows up to each segment but the last, the i-th having one proportional to 1 / i."""
+    """Return the cumulative shares of all segments but the last; the i-th share is proportional to 1 / i."""
     share = np.cumsum(1 / np.arange(1, segments + 1))
     return share[:-1] / share[-1]
 
 
 def _distinct(score: np.ndarray, file: int, files: int) -> np.ndarray:
-    """Move scores by less than 1e-13 of themselves until all of the log differ: low bits tell the file."""
+    """Make all scores of the log distinct, by relative changes below 1e-13: the low bits hold the file's number."""
     step = 1 << (files - 1).bit_length()
     bits = (score.view(np.int64) & -step) | file
     while True:
@@ -157,7 +157,7 @@ def _distinct(score: np.ndarray, file: int, files: int) -> np.ndarray:
 
 
 def main(arguments: list[str]) -> None:
-    """Write a log as the command line says; one that is there already stays."""
+    """Write a log, unless it exists."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("path", type=Path, help="directory to write")
     parser.add_argument("--rows", type=int, default=LogSpec.rows)
@@ -165,27 +165,25 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--row-groups", type=int, default=LogSpec.row_groups, help="per file")
     parser.add_argument("--tie-share", type=float, default=0.0, help="share of the rows at one score")
     parser.add_argument("--weights", action="store_true", help="add a float64 column 'weight'")
-    parser.add_argument("--segments", type=int, default=0, help="add a column 'segment' of so many values")
-    parser.add_argument(
-        "--second-segment", type=int, default=0, help="add a column 'region' of so many values"
-    )
-    parser.add_argument("--digits", type=int, default=0, help="of the scores; 0: all")
-    parser.add_argument("--values", type=int, default=0, help="distinct scores; 0: as they come")
-    parser.add_argument("--float32", action="store_true", help="scores")
-    parser.add_argument("--leaves", action="store_true", help="scores of boosted trees, as float32 has them")
-    parser.add_argument("--dictionary", action="store_true", help="write as pyarrow does by default")
+    parser.add_argument("--segments", type=int, default=0, help="number of values of a column 'segment'")
+    parser.add_argument("--second-segment", type=int, default=0, help="number of values of a column 'region'")
+    parser.add_argument("--digits", type=int, default=0, help="decimals of the scores; 0: all")
+    parser.add_argument("--values", type=int, default=0, help="number of distinct scores; 0: unlimited")
+    parser.add_argument("--float32", action="store_true", help="write scores as float32")
+    parser.add_argument("--leaves", action="store_true", help="scores of boosted trees, rounded to float32")
+    parser.add_argument("--dictionary", action="store_true", help="encode all columns with dictionaries")
     parser.add_argument("--wide", type=int, default=0, help="further columns, half of them strings")
     parser.add_argument("--codec", default="snappy")
     parser.add_argument("--seed", type=int, default=LogSpec.seed)
     parser.add_argument("--processes", type=int, default=2)
-    given = vars(parser.parse_args(arguments))
-    path, processes = given.pop("path"), given.pop("processes")
+    options = vars(parser.parse_args(arguments))
+    path, processes = options.pop("path"), options.pop("processes")
     if path.exists():
-        print(f"{path} is there already")
+        print(f"{path} exists")
         return
-    write_log(path, LogSpec(**given), processes)
+    write_log(path, LogSpec(**options), processes)
     size = sum(file.stat().st_size for file in path.glob("*.parquet"))
-    print(f"{path}: {given['rows']:,} rows in {given['files']} files, {size / 1e6:,.0f} MB")
+    print(f"{path}: {options['rows']:,} rows in {options['files']} files, {size / 1e6:,.0f} MB")
 
 
 if __name__ == "__main__":

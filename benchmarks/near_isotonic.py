@@ -2,11 +2,11 @@
 
     python benchmarks/near_isotonic.py [--sizes 1e5 1e6 1e7] [--repeats 5] [--netcal PYTHON]
 
-Scores are sorted and distinct, labels Bernoulli(0.15 + 0.6 s + 0.2 sin 12 s). What is timed starts from sorted points
-in memory and ends with the path or the fitted map; the peers get the sorted labels. Runs alternate, so that a slow
-minute of the machine hits all; medians are printed, and ratios to scikit-learn. Peak memory is what a process of its
-own gained over what it held before (Linux). --netcal names the interpreter of an environment that has netcal, whose
-ENIR gets 1000, 2000, ... rows until a fit takes over 20 seconds, or the sizes of --netcal-sizes.
+Scores are sorted and distinct, labels Bernoulli(0.15 + 0.6 s + 0.2 sin 12 s). The timed part starts from sorted points
+in memory and ends with the path or the fitted map; the peers get the sorted labels. Runs alternate, so that slow phases
+of the machine affect all; medians and ratios to scikit-learn are printed. Peak memory is the increase in a separate
+process (Linux). --netcal is the interpreter of an environment with netcal, whose ENIR gets 1000, 2000, ... rows until a
+fit takes more than 20 seconds, or the sizes of --netcal-sizes.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def facts(n: int) -> str:
     path = find_path(make_points(n))
     enir = ENIR().fit_points(make_points(n))
     runs = path.runs.first.size
-    held = sum(
+    size = sum(
         column.nbytes for column in (path.breakpoints, path.degrees_of_freedom, *path.runs, *path._tree)
     )
     return (
-        f"{runs:,} runs, {path.breakpoints.size:,} breakpoints, path {held / runs:.0f} bytes a run held; "
+        f"{runs:,} runs, {path.breakpoints.size:,} breakpoints, path {size / runs:.0f} bytes per run; "
         f"ENIR keeps {enir.models_.lam.size} models in {len(enir.calibration_map_):,} rows"
     )
 
@@ -117,7 +117,7 @@ def resident(field: str) -> int:
 
 
 def print_peak_memory(n: int) -> None:
-    """Run in a process of its own: what building the path from runs, and ENIR from points, take at their peak."""
+    """Print the peak memory of building the path from runs, and ENIR from points; needs a separate process."""
     find_path(make_points(5000))
     points = make_points(n)
     before = resident("VmRSS")
@@ -133,11 +133,11 @@ def print_peak_memory(n: int) -> None:
     ENIR().fit_points(points)
     enir = resident("VmHWM") - before
     r = part_runs(points).runs.first.size
-    print(f"peak memory: path {path / r:.0f} bytes a run (runs included), ENIR {enir / r:.0f} bytes a run")
+    print(f"peak memory: path {path / r:.0f} bytes per run (runs included), ENIR {enir / r:.0f}")
 
 
 def print_compile_time() -> None:
-    """Run in a process of its own with an empty cache."""
+    """Print compile times; needs a separate process with an empty cache."""
     points = make_points(5000)
     first = {}
     for name in ["near-isotonic path", "NearIsotonic(lam=1)", "ENIR (path and averaging)"]:
@@ -145,7 +145,7 @@ def print_compile_time() -> None:
     print("first call, nothing compiled yet: " + ", ".join(f"{name} {s:.1f} s" for name, s in first.items()))
 
 
-def in_own_process(*arguments: str, **environment: str) -> None:
+def in_separate_process(*arguments: str, **environment: str) -> None:
     command = [sys.executable, __file__, *arguments]
     root = str(Path(__file__).resolve().parents[1])
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": root, **environment})
@@ -189,13 +189,13 @@ def main() -> None:
         f"scikit-learn {sklearn.__version__}, scipy {scipy.__version__}, {os.cpu_count()} cores"
     )
     with tempfile.TemporaryDirectory() as empty:
-        in_own_process("--compile-time", NUMBA_CACHE_DIR=empty)
+        in_separate_process("--compile-time", NUMBA_CACHE_DIR=empty)
     before: tuple[int, dict[str, float]] | None = None
     for n in [int(size) for size in options.sizes]:
         medians = compare(n, options.repeats)
         print(f"\nn = {n:,}: {facts(n)}", flush=True)
-        if n >= 1_000_000:  # below, allocators reuse what they hold
-            in_own_process("--peak-memory", str(n))
+        if n >= 1_000_000:  # with fewer points, allocators reuse freed memory
+            in_separate_process("--peak-memory", str(n))
         for name, seconds in medians.items():
             growth = ""
             if before is not None:

@@ -1,13 +1,13 @@
-"""Weeks of an ordinary log with bad days in it: what goes live, when the cure of a drift does, and what is refused.
+"""Simulated weeks of daily fits with bad days or a drift: which days the live table uses, and which fits are refused.
 
-    python benchmarks/operation.py bad --rows 20000            # each kind of bad day, and the next day
+    python benchmarks/operation.py bad --rows 20000            # each kind of bad day, and the day after
     python benchmarks/operation.py drift --rows 20000          # a lasting drift of 0.7 log-odds
-    python benchmarks/operation.py people --rows 20000         # three bad days, a bad first day, an announced model
-    python benchmarks/operation.py ordinary --days 500 --sd 0.1    # fits refused, and days set aside wrongly
+    python benchmarks/operation.py people --rows 20000         # three bad days, a bad first day, an approved new model
+    python benchmarks/operation.py ordinary --days 500 --sd 0.1    # refused fits, and days wrongly set aside
 
-The days are those of tests/simulated_days.py: about 11 % positives, scores that are no probabilities, rows that vary by
-5 %. Every fit is the job `fit` with a window of 7 days and otherwise default settings, on hive folders; what is counted
-is read from the published manifests.
+The days are those of tests/simulated_days.py: about 11 % positives, scores that are not probabilities, numbers of rows
+that vary by 5 %. Every fit is the job `fit` with a window of 7 days and otherwise default settings, on hive folders;
+the counts are read from the published manifests.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ FIRST = dt.date(2026, 3, 2)
 
 
 def date(number: int) -> str:
-    """A day's date."""
+    """Return a day's date."""
     return str(FIRST + dt.timedelta(number))
 
 
 class Operation:
-    """A log, its store, and a fit a day."""
+    """A log and its store, with one fit per day."""
 
     def __init__(self, root: Path, rows: int, seed: int, sd: float = 0.0, week_sd: float = 0.0) -> None:
         self.log, self.store = root / "log", root / "store"
         self.spread = {"rows": rows, "seed": seed, "day_sd": sd, "week_sd": week_sd}
 
     def write(self, number: int, kind: str | None = None, drift: float = 0.0) -> None:
-        """A day's file."""
-        score, label, known = simulated_day(number, kind, drift=drift, **self.spread)
+        """Write a day's file."""
+        score, label, labelled = simulated_day(number, kind, drift=drift, **self.spread)
         folder = self.log / f"date={date(number)}"
         folder.mkdir(parents=True)
-        table = pa.table({"score": score, "label": pa.array(label.astype(np.int8), mask=~known)})
+        table = pa.table({"score": score, "label": pa.array(label.astype(np.int8), mask=~labelled)})
         pq.write_table(table, folder / "a.parquet")
 
     def fit(self, number: int, kind: str | None = None, drift: float = 0.0) -> int:
-        """Write a day and run its fit; the exit code that the command would have."""
+        """Write a day's file and run the fit; return the command's exit code."""
         self.write(number, kind, drift)
         return self.run()
 
     def run(self) -> int:
-        """Run the fit."""
+        """Run the fit; return the command's exit code."""
         try:
             logcal.run(
                 "fit",
@@ -82,68 +82,68 @@ class Operation:
         return 0
 
     def window(self) -> dict:
-        """The window of the live version, as its manifest has it."""
+        """Return the window in the live version's manifest."""
         current = (self.store / "t" / "CURRENT").read_text().strip()
         return json.loads((self.store / "t" / "versions" / current / "manifest.json").read_text())["window"]
 
     def used(self) -> set[str]:
-        """Days that the live version was fitted to."""
+        """Return the days that the live version was fitted to."""
         if not (self.store / "t" / "CURRENT").exists():
             return set()
         window = self.window()
         out = {day["day"] for day in [*window.get("days_set_aside", ()), *window.get("days_excluded", ())]}
         return {day["day"] for day in window["days"] if day["rows_used"]} - out
 
-    def forget(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """Remove a day's file."""
         shutil.rmtree(self.log / f"date={date(number)}", ignore_errors=True)
 
 
 @contextmanager
-def begun(rows: int, seed: int, until: int) -> Iterator[Path]:
-    """A folder with an operation of ordinary days before one."""
-    with tempfile.TemporaryDirectory() as place:
-        operation = Operation(Path(place, "begun"), rows, seed)
+def ordinary_start(rows: int, seed: int, until: int) -> Iterator[Path]:
+    """Yield a folder with an operation of ordinary days before day `until`."""
+    with tempfile.TemporaryDirectory() as folder:
+        operation = Operation(Path(folder, "start"), rows, seed)
         for number in range(max(0, until - WINDOW - 1), until - 2):
             operation.write(number)
         for number in range(until - 2, until):
             operation.fit(number)
-        yield Path(place)
+        yield Path(folder)
 
 
-def branch(place: Path, rows: int, seed: int) -> Operation:
-    """A copy of it, to go on from."""
-    shutil.rmtree(place / "branch", ignore_errors=True)
-    shutil.copytree(place / "begun" / "store", place / "branch" / "store")
-    shutil.copytree(place / "begun" / "log", place / "branch" / "log", copy_function=hard_link)
-    return Operation(place / "branch", rows, seed)
+def branch(folder: Path, rows: int, seed: int) -> Operation:
+    """Copy the operation in such a folder, to continue it."""
+    shutil.rmtree(folder / "branch", ignore_errors=True)
+    shutil.copytree(folder / "start" / "store", folder / "branch" / "store")
+    shutil.copytree(folder / "start" / "log", folder / "branch" / "log", copy_function=hard_link)
+    return Operation(folder / "branch", rows, seed)
 
 
 def hard_link(source: str, target: str) -> None:
-    """Files of the log are the same, so that days stay sorted."""
+    """Link a file of the log, so that its daily table stays valid."""
     Path(target).hardlink_to(source)
 
 
 def bad(rows: int, seed: int) -> None:
-    """Each kind of bad day after nine ordinary ones, and the ordinary day after it."""
-    kept_out = healthy = 0
-    with begun(rows, seed, BAD) as place:
+    """Simulate each kind of bad day after nine ordinary days, and the ordinary day after it."""
+    excluded = recovered = 0
+    with ordinary_start(rows, seed, BAD) as folder:
         for kind in KINDS:
-            operation = branch(place, rows, seed)
+            operation = branch(folder, rows, seed)
             code = operation.fit(BAD, kind)
             out = date(BAD) not in operation.used()
             after = operation.fit(BAD + 1)
             used = operation.used()
             sound = date(BAD + 1) in used and date(BAD) not in used
-            kept_out, healthy = kept_out + out, healthy + sound
-            print(f"{kind:18s} exit {code} kept out {out!s:5s} next day exit {after} live without it {sound}")
-    print(f"kept out {kept_out} of {len(KINDS)}; next healthy day live without it {healthy} of {len(KINDS)}")
+            excluded, recovered = excluded + out, recovered + sound
+            print(f"{kind:18s} exit {code} excluded {out!s:5s} next day exit {after} live without it {sound}")
+    print(f"of {len(KINDS)}: {excluded} excluded; {recovered} live without it on the next ordinary day")
 
 
 def drift(rows: int, seed: int) -> None:
-    """A lasting drift from day 10."""
-    with begun(rows, seed, 10) as place:
-        operation = branch(place, rows, seed)
+    """Simulate a lasting drift from day 10."""
+    with ordinary_start(rows, seed, 10) as folder:
+        operation = branch(folder, rows, seed)
         for number in range(10, 17):
             code = operation.fit(number, drift=DRIFT)
             live = max(operation.used())
@@ -153,19 +153,19 @@ def drift(rows: int, seed: int) -> None:
 
 
 def people(rows: int, seed: int) -> None:
-    """What a person would do: three bad days in a row, a bad first day, a new model that is announced."""
-    with begun(rows, seed, BAD) as place:
+    """Simulate three bad days in a row, a bad first day, and a new model that a person approves."""
+    with ordinary_start(rows, seed, BAD) as folder:
         for kind in KINDS:
-            operation = branch(place, rows, seed)
+            operation = branch(folder, rows, seed)
             codes = [operation.fit(BAD + i, kind) for i in range(3)]
-            among = sorted({date(BAD + i) for i in range(3)} & operation.used())
+            first = sorted({date(BAD + i) for i in range(3)} & operation.used())
             codes.append(operation.fit(BAD + 3))
             later = sorted({date(BAD + i) for i in range(3)} & operation.used())
             new = date(BAD + 3) in operation.used()
             print(
-                f"three days of {kind:18s} exits {codes} used {len(among)}, then {len(later)}; next live {new}"
+                f"three days of {kind:18s} exits {codes} used {len(first)}, then {len(later)}; next live {new}"
             )
-        operation = branch(place, rows, seed)
+        operation = branch(folder, rows, seed)
         new = [date(number) for number in range(BAD, BAD + 5)]
         for number in range(BAD, BAD + 5):
             code = operation.fit(number, "another model")
@@ -175,24 +175,24 @@ def people(rows: int, seed: int) -> None:
                 )
                 code = operation.run()
             live = len(operation.used() & set(new))
-            print(f"announced model, day {number} exit {code}, live with {live} of its days")
+            print(f"approved model, day {number} exit {code}, live with {live} of its days")
     for kind in KINDS:
-        with tempfile.TemporaryDirectory() as place:
-            operation = Operation(Path(place), rows, seed)
-            codes, free = [operation.fit(0, kind)], None
+        with tempfile.TemporaryDirectory() as folder:
+            operation = Operation(Path(folder), rows, seed)
+            codes, recovered = [operation.fit(0, kind)], None
             for number in range(1, 6):
                 codes.append(operation.fit(number))
                 used = operation.used()
-                if free is None and date(number) in used and date(0) not in used:
-                    free = number
-            print(f"first day of {kind:18s} exits {codes}, live without it from day {free}")
+                if recovered is None and date(number) in used and date(0) not in used:
+                    recovered = number
+            print(f"first day of {kind:18s} exits {codes}, live without it from day {recovered}")
 
 
 def ordinary(rows: int, seed: int, count: int, sd: float) -> None:
-    """Ordinary days that vary: fits refused, and new days set aside."""
+    """Simulate varying ordinary days; count refused fits and new days set aside."""
     refused = aside = fits = 0
-    with tempfile.TemporaryDirectory() as place:
-        operation = Operation(Path(place), rows, seed, sd, WEEK_SD)
+    with tempfile.TemporaryDirectory() as folder:
+        operation = Operation(Path(folder), rows, seed, sd, WEEK_SD)
         for number in range(4):
             operation.write(number)
         for number in range(4, 4 + count):
@@ -203,14 +203,14 @@ def ordinary(rows: int, seed: int, count: int, sd: float) -> None:
                 aside += date(number) in {day["day"] for day in operation.window().get("days_set_aside", ())}
             elif code != 4:
                 print(f"day {number}: exit {code}")
-            operation.forget(number - WINDOW)
+            operation.remove(number - WINDOW)
     print(
         f"sd {sd}, weekdays {WEEK_SD}, seed {seed}: of {fits} fits {refused} refused, {aside} new days set aside"
     )
 
 
 def main() -> None:
-    """Run."""
+    """Run a simulation."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

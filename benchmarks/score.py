@@ -1,9 +1,9 @@
-"""`logcal score` against its floor: pyarrow reads all columns and writes them back with one more float64 column.
+"""`logcal score` against a lower bound: pyarrow reads all columns and writes them with one more float64 column.
 
     python benchmarks/score.py /tmp/logcal-bench/log100m
 
-The floor is two processes, a row group at a time, with the source's codec and encodings; its new column is the score
-once more. Whole processes, start included; the page cache is warm; medians of interleaved runs.
+The bound is two processes that copy a row group at a time, with the source's codec and encodings; the new column is a
+copy of the score. Whole processes, start included; the page cache is warm; medians of interleaved runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from _measure import Contender, logcal, measure, measure_interleaved, print_mach
 
 
 def copy_log(log: Path, output: Path, processes: int) -> None:
-    """The floor."""
+    """Copy a log with an additional column: the lower bound."""
     output.mkdir()
     files = sorted(log.glob("*.parquet"))
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -51,18 +51,18 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("log", type=Path, help="written by make_log.py")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--scratch", type=Path, help="where outputs go (default: beside the log)")
+    parser.add_argument("--scratch", type=Path, help="folder for outputs (default: the log's folder)")
     parser.add_argument("--floor-output", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.floor_output is not None:
-        copy_log(given.log, given.floor_output, processes=2)
+    options = parser.parse_args(arguments)
+    if options.floor_output is not None:
+        copy_log(options.log, options.floor_output, processes=2)
         return
     print_machine()
-    size = warm(given.log)
-    print(f"{given.log}: {size / 1e6:,.0f} MB")
-    folder = Path(tempfile.mkdtemp(prefix="logcal-score-", dir=given.scratch or given.log.parent))
+    size = warm(options.log)
+    print(f"{options.log}: {size / 1e6:,.0f} MB")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-score-", dir=options.scratch or options.log.parent))
     try:
-        _compare(given.log, folder, given.runs)
+        _compare(options.log, folder, options.runs)
     finally:
         shutil.rmtree(folder)
 

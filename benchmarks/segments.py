@@ -3,7 +3,7 @@
     python benchmarks/make_log.py /tmp/logcal-bench/segments100m --segments 10000
     python benchmarks/segments.py /tmp/logcal-bench/segments100m
 
-The peers only sort, by segment and score; they have no lookup table yet. Whole processes, start included; the page
+The peers only sort, by segment and score; they make no lookup table. Whole processes, start included; the page
 cache is warm; runs are interleaved. Needs the `bench` extra.
 """
 
@@ -38,7 +38,7 @@ lazy.sink_parquet(output)
 
 
 def main(arguments: list[str]) -> None:
-    """Measure as the command line says."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,24 +46,24 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--method", default="isotonic")
     parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "polars"])
-    parser.add_argument("--scratch", type=Path, help="where outputs go (default: beside the log)")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--scratch", type=Path, help="folder for outputs (default: the log's folder)")
+    options = parser.parse_args(arguments)
     print_machine()
-    print(f"{given.log}: {warm(given.log) / 1e6:,.0f} MB")
-    folder = Path(tempfile.mkdtemp(prefix="logcal-segments-", dir=given.scratch or given.log.parent))
+    print(f"{options.log}: {warm(options.log) / 1e6:,.0f} MB")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-segments-", dir=options.scratch or options.log.parent))
 
     clear = clearing(folder)
 
     def ours(name: str, *settings: str) -> Contender:
-        store = (f"log.path={given.log}", f"store.path={folder / 'store'}", "store.table=bench")
-        common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={given.method}")
+        store = (f"log.path={options.log}", f"store.path={folder / 'store'}", "store.table=bench")
+        common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={options.method}")
         return Contender(name, logcal("fit", *common, *settings), clear)
 
-    without = ours(f"logcal fit {given.method}")
+    without = ours(f"logcal fit {options.method}")
     contenders = [without, ours("... for each segment", "log.segment=[segment]")]
-    contenders += [_peer(name, given.log, folder, clear) for name in given.peers]
+    contenders += [_peer(name, options.log, folder, clear) for name in options.peers]
     try:
-        print_table(measure_interleaved(contenders, given.runs), against=without.name)
+        print_table(measure_interleaved(contenders, options.runs), against=without.name)
     finally:
         shutil.rmtree(folder)
 

@@ -1,10 +1,10 @@
-"""What borrowing strength is worth on real sets: pooling with isotonic regression, and with the curve of `auto`.
+"""Partial pooling on real data sets: with isotonic regression, and with the curve of `auto`.
 
-    python benchmarks/segments_real.py FOLDER           # of Parquet files with a column `label`: adult, covtype, ...
+    python benchmarks/segments_real.py FOLDER    # FOLDER has Parquet files with a column `label`: adult, covtype, ...
 
-A classifier of a few columns is trained on a third of the rows and calibrated on another third; what is measured is the
-log loss of the last third less that of one map for all rows, 1e-5 nats, mean over draws and its standard error. The
-segments are the values of a column that the classifier does not see, numbers in tenths of the rows.
+A classifier of a few columns is trained on a third of the rows and calibrated on another third. The measure is the log
+loss on the last third minus that of one map for all rows, 1e-5 nats: the mean over draws and its standard error. The
+segments are the values of a column that the classifier does not see; numbers are cut at their deciles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_ROWS = 60_000
 
 
 def sets(folder: Path, chosen: dict[str, str]):
-    """Name, frame and segment column of each set that is there."""
+    """Yield name, frame and segment column of each data set in the folder."""
     for name, column in chosen.items():
         path = folder / f"{name}.parquet"
         if path.exists():
@@ -40,14 +40,14 @@ def sets(folder: Path, chosen: dict[str, str]):
 
 
 def segments_of(values: pd.Series) -> np.ndarray:
-    """Whole numbers: of tenths of the rows, or of values."""
+    """Number the segments: deciles of numbers with many values, else the values."""
     if values.nunique() > 50 and pd.api.types.is_numeric_dtype(values):
         return pd.qcut(values, 10, labels=False, duplicates="drop").fillna(-1).to_numpy(np.int64)
     return pd.factorize(values)[0].astype(np.int64)
 
 
 def classifier():
-    """Linear in a few columns, so that segments differ."""
+    """Return a linear classifier of a few columns, so that segments differ."""
     numbers = make_pipeline(SimpleImputer(), StandardScaler())
     texts = OneHotEncoder(handle_unknown="ignore", max_categories=20)
     kinds = make_column_selector(dtype_include=np.number), make_column_selector(dtype_exclude=np.number)
@@ -57,7 +57,7 @@ def classifier():
 
 
 def main(arguments: list[str]) -> None:
-    """Measure as the command line says."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -68,23 +68,23 @@ def main(arguments: list[str]) -> None:
         nargs="*",
         default=["adult:occupation", "covtype:Elevation", "contraceptive:wife_age"],
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
     settings = {
         "none": ("segments.shrinkage=none",),
         "pooled with isotonic regression": ("calibrator.method=isotonic",),
-        "moved alone": ("segments.min_positives=1000000000",),
+        "adjusted parent curve only": ("segments.min_positives=1000000000",),
         "auto": (),
     }
     names = ["one map, isotonic", *settings]
     print(f"| set | {' | '.join(names)} |\n|---|{'---|' * len(names)}", flush=True)
-    chosen = dict(one.split(":") for one in given.segments)
-    for name, frame, column in sets(given.folder, chosen):
+    chosen = dict(pair.split(":") for pair in options.segments)
+    for name, frame, column in sets(options.folder, chosen):
         label = frame.pop("label").to_numpy().astype(np.int8)
         segment = segments_of(frame.pop(column))
         few = frame[frame.columns[:6]]
-        found: dict[str, list[float]] = {one: [] for one in names}
-        for draw in range(given.draws):
+        losses: dict[str, list[float]] = {method: [] for method in names}
+        for draw in range(options.draws):
             part = np.random.default_rng(draw).permutation(len(label)) % 3
             score = classifier().fit(few[part == 0], label[part == 0]).decision_function(few)
             folder = Path(tempfile.mkdtemp(prefix="logcal-real-"))
@@ -94,16 +94,16 @@ def main(arguments: list[str]) -> None:
             pq.write_table(table, folder / "log" / "part-0.parquet")
             rows = (score[held], {"s": segment[held]})
 
-            def loss(place, columns, settings, rows=rows, y=label[held], at=folder):
-                p = np.clip(ours(at, place, columns, settings, rows)[2], 1e-6, 1 - 1e-6)
+            def loss(table, columns, settings, rows=rows, y=label[held], folder=folder):
+                p = np.clip(ours(folder, table, columns, settings, rows)[2], 1e-6, 1 - 1e-6)
                 return -1e5 * float(np.mean(np.where(y == 1, np.log(p), np.log1p(-p))))
 
-            one = loss("one", (), ())
-            found[names[0]].append(loss("isotonic", (), ("calibrator.method=isotonic",)) - one)
-            for i, (kind, own) in enumerate(settings.items()):
-                found[kind].append(loss(f"s{i}", ("s",), own) - one)
+            baseline = loss("one", (), ())
+            losses[names[0]].append(loss("isotonic", (), ("calibrator.method=isotonic",)) - baseline)
+            for i, (method, extra) in enumerate(settings.items()):
+                losses[method].append(loss(f"s{i}", ("s",), extra) - baseline)
             shutil.rmtree(folder)
-        cells = [f"{np.mean(v):.0f} ± {np.std(v, ddof=1) / np.sqrt(len(v)):.0f}" for v in found.values()]
+        cells = [f"{np.mean(v):.0f} ± {np.std(v, ddof=1) / np.sqrt(len(v)):.0f}" for v in losses.values()]
         print(f"| {name}, {column} | {' | '.join(cells)} |", flush=True)
 
 

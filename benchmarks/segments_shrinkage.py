@@ -1,17 +1,17 @@
-"""How near to the truth segments' probabilities come: with one map, with maps of their own, and borrowing strength.
+"""Divergence of segments' probabilities from the truth: with one map, with a map per segment, and partial pooling.
 
     python benchmarks/segments_shrinkage.py                      # four truths, 1 million rows
     python benchmarks/segments_shrinkage.py --rows 10000000 --truths A
-    python benchmarks/segments_shrinkage.py --mcgrad             # Meta's MCGrad beside them: pip install mcgrad
+    python benchmarks/segments_shrinkage.py --mcgrad             # with Meta's MCGrad: pip install mcgrad
 
-10,000 segments with shares of a power law, 1 % positives; the truth is known, and what is measured is the mean
-Kullback-Leibler divergence over it, 1e-5 nats, on rows that nobody was fitted to; predictions are clipped at 1e-6. With
---mcgrad its package's multicalibration error, too, in sigma: by its defaults, which merge most values of a column, and
-over all segments with 1,000 rows or more.
+10,000 segments with shares of a power law, 1 % positives. The truth is known; the measure is the mean Kullback-Leibler
+divergence from it on held-out rows, 1e-5 nats, with predictions clipped at 1e-6. With --mcgrad also the
+multicalibration error of its package, in sigma: with its defaults, which merge most values of a column, and over all
+segments with at least 1,000 rows.
 
-    A   every segment has a shift and a slope of its own
-    B   two nested columns of shifts and slopes, and a wiggle that no shift or slope describes
-    C   two crossed columns: each value of the second shifts all segments of the first alike, and pairs differ little
+    A   every segment has its own shift and slope
+    B   two nested columns with shifts and slopes, and a wave that no shift or slope describes
+    C   two crossed columns: each value of the second shifts all segments of the first equally; pairs differ little
     0   segments do not differ
 """
 
@@ -37,14 +37,14 @@ from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
 
 SEGMENTS, HELD_OUT = 10_000, 1_000_000
-JUDGED = 200_000  # of the held-out rows, by the multicalibration error
+EVALUATED = 200_000  # held-out rows used for the multicalibration error
 
 
 def truth_of(name: str, rng: np.random.Generator):
-    """Of scores and segments the probability, and how to draw segments."""
+    """Return a function that draws scores, segments, true probabilities and labels."""
     share = 1.0 / (np.arange(SEGMENTS) + 10.0) ** 1.1
     share /= share.sum()
-    order = rng.permutation(SEGMENTS)  # a segment's number says nothing of its size
+    order = rng.permutation(SEGMENTS)  # a segment's number is independent of its size
     first = np.arange(SEGMENTS) // 100
     shift = slope = phase = np.zeros(SEGMENTS)
     if name == "A":
@@ -72,7 +72,7 @@ def truth_of(name: str, rng: np.random.Generator):
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> float:
-    """KL over the truth, 1e-5 nats."""
+    """Return the Kullback-Leibler divergence of q from the truth p, 1e-5 nats."""
     q = np.clip(q, 1e-6, 1 - 1e-6)
     return 1e5 * float(np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))))
 
@@ -80,7 +80,7 @@ def divergence(p: np.ndarray, q: np.ndarray) -> float:
 def ours(
     folder: Path, name: str, columns: tuple[str, ...], settings: tuple[str, ...], held_out
 ) -> tuple[float, ...]:
-    """Seconds of the fit, size of the table, and the probabilities of held-out rows."""
+    """Return seconds of the fit, size of the table, and probabilities of the held-out rows."""
     config = load(
         FitConfig,
         (),
@@ -103,18 +103,18 @@ def ours(
 
 
 def mcgrad(train, held_out, columns) -> tuple[float, float, np.ndarray]:
-    """Meta's, with its defaults."""
+    """Return the same for Meta's MCGrad with its defaults."""
     import pandas as pd
     from mcgrad import methods
 
     def frame(score, segments):
         return pd.DataFrame({"score": expit(score), **{c: segments[c].astype(str) for c in columns}})
 
-    one = frame(*train[:2]).assign(label=train[2])
+    training = frame(*train[:2]).assign(label=train[2])
     began = time.perf_counter()
     model = methods.MCGrad()
     model.fit(
-        df_train=one, prediction_column_name="score", label_column_name="label",
+        df_train=training, prediction_column_name="score", label_column_name="label",
         categorical_feature_column_names=list(columns),
     )  # fmt: skip
     seconds = time.perf_counter() - began
@@ -124,37 +124,37 @@ def mcgrad(train, held_out, columns) -> tuple[float, float, np.ndarray]:
 
 
 def multicalibration(labels, p, segments) -> str:
-    """As MCGrad's package computes it."""
+    """Compute the multicalibration error with MCGrad's package."""
     import pandas as pd
     from mcgrad.metrics import MulticalibrationError
 
     columns = {"p": p, "label": labels, **{c: v.astype(str) for c, v in segments.items()}}
-    frame = pd.DataFrame({c: v[:JUDGED] for c, v in columns.items()})
-    every = {
+    frame = pd.DataFrame({c: v[:EVALUATED] for c, v in columns.items()})
+    all_segments = {
         "max_values_per_segment_feature": SEGMENTS,
         "min_samples_per_segment": 1000,
         "max_n_segments": None,
         "chunk_size": 5,
     }
-    found = [
+    errors = [
         MulticalibrationError(frame, "label", "p", categorical_segment_columns=list(segments), **settings)
-        for settings in ({}, every)
+        for settings in ({}, all_segments)
     ]
-    return " / ".join(f"{one.mce_sigma:.1f}" for one in found)
+    return " / ".join(f"{error.mce_sigma:.1f}" for error in errors)
 
 
 CONTENDERS = (
     ("one map, isotonic", False, ("calibrator.method=isotonic",)),
     ("one map", False, ()),
-    ("maps of their own or their parents'", True, ("segments.shrinkage=none",)),
+    ("own maps or their parents'", True, ("segments.shrinkage=none",)),
     ("pooled with isotonic regression", True, ("calibrator.method=isotonic",)),
-    ("moved alone", True, ("segments.min_positives=1000000000",)),
+    ("adjusted parent curve only", True, ("segments.min_positives=1000000000",)),
     ("auto", True, ()),
 )
 
 
 def main(arguments: list[str]) -> None:
-    """Measure as the command line says."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -162,43 +162,43 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--truths", nargs="*", default=["A", "B", "C", "0"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mcgrad", action="store_true")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
-    more = " multicalibration error, sigma |" if given.mcgrad else ""
-    print(f"{given.rows:,} rows\n\n| truth | | KL over the truth | fit, s | table, MB |{more}")
-    print("|---" * (6 if more else 5) + "|")
-    for name in given.truths:
-        draw = truth_of(name, np.random.default_rng(given.seed))
-        x, segment, _, label = draw(given.rows)
+    column = " multicalibration error, sigma |" if options.mcgrad else ""
+    print(f"{options.rows:,} rows\n\n| truth | | KL over the truth | fit, s | table, MB |{column}")
+    print("|---" * (6 if column else 5) + "|")
+    for name in options.truths:
+        draw = truth_of(name, np.random.default_rng(options.seed))
+        x, segment, _, labels = draw(options.rows)
         held_x, held_segment, p, held_label = draw(HELD_OUT)
         columns = ("a", "b") if name in "BC" else ("b",)
 
         def values(segment, crossed=name == "C", columns=columns):
-            every = {"a": segment // 100, "b": segment % 100 if crossed else segment}
-            return {c: every[c] for c in columns}
+            pair = {"a": segment // 100, "b": segment % 100 if crossed else segment}
+            return {c: pair[c] for c in columns}
 
         folder = Path(tempfile.mkdtemp(prefix="logcal-shrinkage-"))
         (folder / "log").mkdir()
-        table = pa.table({"score": x, "label": label, **values(segment)})
+        table = pa.table({"score": x, "label": labels, **values(segment)})
         pq.write_table(table, folder / "log" / "part-0.parquet", row_group_size=1 << 20)
         held_out = (held_x, values(held_segment))
 
-        def say(said, seconds, size, q, judged, name=name, p=p, held=(held_label, held_out[1])):
-            error = f" {multicalibration(held[0], q, held[1])} |" if judged else ""
+        def report(label, seconds, size, q, errors, name=name, p=p, held=(held_label, held_out[1])):
+            error = f" {multicalibration(held[0], q, held[1])} |" if errors else ""
             print(
-                f"| {name} | {said} | {divergence(p, q):.1f} | {seconds:.2f} | {size / 1e6:.2f} |{error}",
+                f"| {name} | {label} | {divergence(p, q):.1f} | {seconds:.2f} | {size / 1e6:.2f} |{error}",
                 flush=True,
             )
 
-        for number, (said, by_segment, settings) in enumerate(CONTENDERS):
-            say(
-                said,
+        for number, (label, by_segment, settings) in enumerate(CONTENDERS):
+            report(
+                label,
                 *ours(folder, f"t{number}", columns if by_segment else (), settings, held_out),
-                judged=given.mcgrad and number in (1, 3, 5),
+                errors=options.mcgrad and number in (1, 3, 5),
             )
-        if given.mcgrad:
-            say("MCGrad", *mcgrad((x, values(segment), label), held_out, columns), judged=True)
-            say("the truth itself", float("nan"), float("nan"), p, judged=True)
+        if options.mcgrad:
+            report("MCGrad", *mcgrad((x, values(segment), labels), held_out, columns), errors=True)
+            report("the truth itself", float("nan"), float("nan"), p, errors=True)
         shutil.rmtree(folder)
 
 

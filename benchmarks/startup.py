@@ -1,4 +1,4 @@
-"""What a run costs before it does anything: `logcal --help`, and a fit of 100,000 rows on threads and on processes.
+"""Start-up time: `logcal --help`, and fits of 100,000 rows on threads and on processes.
 
     python benchmarks/startup.py
 
@@ -37,7 +37,7 @@ def main() -> None:
     contenders = [
         Contender("python -c pass", [sys.executable, "-c", "pass"]),
         Contender("logcal --help", [LOGCAL, "--help"]),
-        Contender("logcal fit, 100,000 rows, as it comes", logcal("fit", *store), clear),
+        Contender("logcal fit, 100,000 rows, defaults", logcal("fit", *store), clear),
         Contender(
             "logcal fit, 100,000 rows, cluster.kind=local",
             logcal("fit", *store, "cluster={kind: local, workers: 2}"),

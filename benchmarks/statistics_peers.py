@@ -1,11 +1,11 @@
-"""Statistics beside their peers: the same numbers where they compute the same, and the seconds and memory they take.
+"""Statistics against other packages: differences of the numbers, seconds and memory.
 
     python benchmarks/statistics_peers.py                       # the table of docs/benchmarks.md
     python benchmarks/statistics_peers.py --sizes 10000 100000 --patience 30
 
-In memory, one core, each measurement a process of its own: imports and compiling are not counted, nor is the memory
-that they and the data take. A peer that takes longer than the patience is not asked for larger sizes. Peers that are
-not installed are passed over: pip install venn-abers probcal betacal relplot model-diagnostics.
+In memory, on one core, each measurement in its own process; time and memory of imports, compilation and data are
+excluded. A peer that takes longer than --patience seconds is not run at larger sizes. Peers that are not installed are
+skipped: pip install venn-abers probcal betacal relplot model-diagnostics.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ AT = np.linspace(0.005, 0.6, 50)
 
 
 def sample(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities that are somewhat too high, and labels."""
+    """Draw probabilities that are somewhat too high, and labels."""
     rng = np.random.default_rng(0)
     p = expit(rng.normal(-2, 1.5, rows))
     return p, (rng.random(rows) < p**1.2).astype(np.int64)
 
 
-# What is computed: functions of probabilities and labels to numbers.
+# Computations: functions from probabilities and labels to numbers.
 
 
 def _fitted(name: str, **parameters):
@@ -72,14 +72,14 @@ def _our_venn_abers(p, y):
     from calibrators.methods.intervals import venn_abers_pass
 
     points = collapse(p, y)
-    one = Isotonic(ends=0).fit_points(points).calibration_map_
-    request = venn_abers_pass(one)
-    found = request.combine([request.chunk(points)])
-    # At the first score of blocks, where a row of the table says what the score itself has.
-    rows = np.flatnonzero(one.weight > 0)[1:-1]
-    first = points.score[np.searchsorted(points.score, one.score_lo[rows])]
+    map_ = Isotonic(ends=0).fit_points(points).calibration_map_
+    request = venn_abers_pass(map_)
+    interval = request.combine([request.chunk(points)])
+    # Compare at the first score of blocks, where the table's row has the interval of the score itself.
+    rows = np.flatnonzero(map_.weight > 0)[1:-1]
+    first = points.score[np.searchsorted(points.score, map_.score_lo[rows])]
     chosen = np.linspace(0, rows.size - 1, 20).astype(int)
-    return found.lower[rows][chosen], first[chosen]
+    return interval.lower[rows][chosen], first[chosen]
 
 
 def _venn_abers(p, y):
@@ -113,14 +113,14 @@ def _our_parts(p, y):
     from calibrators.measures.predictions import check_predictions, measured_passes
 
     points, _ = check_predictions(p, None, y)
-    found, column = run_in_memory(measured_passes(MeasureOptions(blocks=True)), points)
-    return _parts(decompose(column.blocks, np.empty((0, 2)), found))
+    measures, column = run_in_memory(measured_passes(MeasureOptions(blocks=True)), points)
+    return _parts(decompose(column.blocks, np.empty((0, 2)), measures))
 
 
-def _parts(found):
+def _parts(decomposition):
     return [
         getattr(loss, name)
-        for loss in (found.brier, found.log_loss)
+        for loss in (decomposition.brier, decomposition.log_loss)
         for name in ("miscalibration", "discrimination", "uncertainty")
     ]
 
@@ -134,20 +134,20 @@ def _our_draws(p, y):
 def _model_diagnostics(p, y):
     from model_diagnostics.scoring import LogLoss, SquaredError, decompose
 
-    found = []
+    parts = []
     for function in (SquaredError(), LogLoss()):
         row = decompose(y, p, scoring_function=function)
-        found += [row[name][0] for name in ("miscalibration", "discrimination", "uncertainty")]
-    return found
+        parts += [row[name][0] for name in ("miscalibration", "discrimination", "uncertainty")]
+    return parts
 
 
 def _probcal_corp(bands):
     def compute(p, y):
         import probcal
 
-        found = probcal.corp_reliability(y, p, bands=bands)
+        result = probcal.corp_reliability(y, p, bands=bands)
         return [
-            getattr(found, f"{loss}_{part}")
+            getattr(result, f"{loss}_{part}")
             for loss in ("brier", "log_loss")
             for part in ("mcb", "dsc", "unc")
         ]
@@ -183,8 +183,8 @@ def _our_tests(p, y):
 def _probcal_tests(p, y):
     from probcal.metrics import calibration_slope, spiegelhalter_z
 
-    found = spiegelhalter_z(y, p)
-    return [getattr(found, "z", getattr(found, "statistic", None)), calibration_slope(y, p)]
+    test = spiegelhalter_z(y, p)
+    return [getattr(test, "z", getattr(test, "statistic", None)), calibration_slope(y, p)]
 
 
 Compute = Callable[[np.ndarray, np.ndarray], object]
@@ -218,11 +218,11 @@ TASKS: dict[str, dict[str, Compute]] = {
 _AT_BLOCKS = np.empty(0)
 
 
-def one(task: str, who: str, rows: int) -> dict[str, object]:
-    """A measurement, in this process."""
+def measure_here(task: str, package: str, rows: int) -> dict[str, object]:
+    """Measure in this process."""
     global _AT_BLOCKS  # noqa: PLW0603
     warnings.simplefilter("ignore")
-    compute = TASKS[task][who]
+    compute = TASKS[task][package]
     small = sample(2000)
     if task == "Venn-Abers":
         _AT_BLOCKS = _our_venn_abers(*small)[1]
@@ -232,15 +232,16 @@ def one(task: str, who: str, rows: int) -> dict[str, object]:
         _AT_BLOCKS = _our_venn_abers(p, y)[1]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    found = compute(p, y)
+    numbers = compute(p, y)
     seconds = time.perf_counter() - began
-    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"seconds": seconds, "mb": more / 1024, "found": np.asarray(found, np.float64).ravel().tolist()}
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    numbers = np.asarray(numbers, np.float64).ravel().tolist()
+    return {"seconds": seconds, "mb": kib / 1024, "numbers": numbers}
 
 
-def measured(task: str, who: str, rows: int, patience: float) -> dict[str, object] | None:
-    """The same in a process of its own; None where that takes too long or fails."""
-    command = [sys.executable, __file__, "--one", task, who, str(rows)]
+def measure(task: str, package: str, rows: int, patience: float) -> dict[str, object] | None:
+    """Measure in a separate process; None if that takes too long or fails."""
+    command = [sys.executable, __file__, "--one", task, package, str(rows)]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -254,13 +255,13 @@ def measured(task: str, who: str, rows: int, patience: float) -> dict[str, objec
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
-        print(f"<!-- {task}, {who}, {rows}: {done.stderr.strip().splitlines()[-1][:150]} -->", flush=True)
+        print(f"<!-- {task}, {package}, {rows}: {done.stderr.strip().splitlines()[-1][:150]} -->", flush=True)
         return None
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main(arguments: list[str]) -> None:
-    """Measure as the command line says."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -268,33 +269,33 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--patience", type=float, default=60)
     parser.add_argument("--one", nargs=3)
-    given = parser.parse_args(arguments)
-    if given.one:
-        task, who, rows = given.one
-        print(json.dumps(one(task, who, int(rows))))
+    options = parser.parse_args(arguments)
+    if options.one:
+        task, package, rows = options.one
+        print(json.dumps(measure_here(task, package, int(rows))))
         return
     from _measure import print_machine
 
     print_machine()
-    sizes = " | ".join(f"{size:,}" for size in given.sizes)
-    print(f"\n| | | {sizes} | MB more | largest difference |\n|---|---|{'---|' * len(given.sizes)}---|---|")
-    for task in given.tasks:
+    sizes = " | ".join(f"{size:,}" for size in options.sizes)
+    print(f"\n| | | {sizes} | MB more | largest difference |\n|---|---|{'---|' * len(options.sizes)}---|---|")
+    for task in options.tasks:
         ours: dict[int, np.ndarray] = {}
-        for who in TASKS[task]:
-            cells, memory, apart, slow = [], "", 0.0, False
-            for rows in given.sizes:
-                found = None if slow else measured(task, who, rows, given.patience)
-                slow = found is None
-                if found is None:
+        for package in TASKS[task]:
+            cells, memory, difference, slow = [], "", 0.0, False
+            for rows in options.sizes:
+                result = None if slow else measure(task, package, rows, options.patience)
+                slow = result is None
+                if result is None:
                     cells.append("")
                     continue
-                numbers = np.array(found["found"])
+                numbers = np.array(result["numbers"])
                 ours.setdefault(rows, numbers)
-                apart = max(apart, float(np.abs(numbers - ours[rows]).max()))
-                cells.append(f"{found['seconds']:.3g}")
-                memory = f"{found['mb']:.0f}"
-            said = "" if who == "logcal" else f"{apart:.1e}"
-            print(f"| {task} | {who} | {' | '.join(cells)} | {memory} | {said} |", flush=True)
+                difference = max(difference, float(np.abs(numbers - ours[rows]).max()))
+                cells.append(f"{result['seconds']:.3g}")
+                memory = f"{result['mb']:.0f}"
+            shown = "" if package == "logcal" else f"{difference:.1e}"
+            print(f"| {task} | {package} | {' | '.join(cells)} | {memory} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":

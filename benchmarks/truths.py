@@ -1,12 +1,12 @@
-"""How far from a known truth probabilities are, from 10,000 to 100 million rows: docs/truths.csv.
+"""Divergence of probabilities from a known truth, from 10,000 to 100 million rows: docs/truths.csv.
 
     python benchmarks/truths.py --sizes 10000 100000 --draws 8
     python benchmarks/truths.py --sizes 100000000 --draws 2 --truths steps
-    python benchmarks/truths.py --rare --draws 24       # expected over observed positives, all over one log
+    python benchmarks/truths.py --rare --draws 24       # expected over observed positives of a log
 
-Scores are normal on log-odds, at a million places; numbers of rows and of positives at each are drawn, so that a
-hundred million rows take as long as a million. Excess of the expected log loss over the truth's, 1e-6 nats, with its
-standard error over draws, which all methods share.
+Scores are normal in log-odds, on a grid of a million points; the numbers of rows and positives at each point are drawn,
+so a hundred million rows take as long as a million. The measure is the excess of the expected log loss over the
+truth's, 1e-6 nats, with its standard error over draws. All methods see the same draws.
 
     smooth   a beta curve
     steps    eleven levels
@@ -31,7 +31,7 @@ from scipy.special import expit, ndtri
 from calibrators.arithmetic.passes import Points
 from pipeline.fit.calibration import make_calibrator
 
-PLACES, FEWER = 1_000_000, 200_000
+GRID, SMALL_GRID = 1_000_000, 200_000
 
 
 def skewed(z: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ METHODS = {
 }
 CONTENDERS = [*METHODS, *(["venn-abers"] if importlib.util.find_spec("venn_abers") else [])]
 MOST_ROWS = 2_000_000
-RARE = {  # rows, share of positives, share of the negatives that are kept
+RARE = {  # rows, share of positives, sampling rate of the negatives
     "10 in 10,000": (10_000, 1e-3, 1.0),
     "100 in 10,000": (10_000, 1e-2, 1.0),
     "100 in 100,000": (100_000, 1e-3, 1.0),
@@ -70,20 +70,20 @@ SHAPES = {
 }
 
 
-def drawn(truth: str, rows: int, draw: int) -> tuple[Points, np.ndarray, np.ndarray]:
-    """Points of so many rows; scores and the true probability at each place."""
-    of, shift = TRUTHS[truth]
-    z = 2 * ndtri((np.arange(PLACES) + 0.5) / PLACES)
-    p, score = expit(of(z) + shift), expit(z + shift)
+def draw_rows(truth: str, rows: int, draw: int) -> tuple[Points, np.ndarray, np.ndarray]:
+    """Draw rows; return their points, and the score and the true probability at each point of the grid."""
+    log_odds, shift = TRUTHS[truth]
+    z = 2 * ndtri((np.arange(GRID) + 0.5) / GRID)
+    p, score = expit(log_odds(z) + shift), expit(z + shift)
     rng = np.random.default_rng([list(TRUTHS).index(truth), rows, draw])
-    weight = rng.poisson(rows / PLACES, PLACES)
+    weight = rng.poisson(rows / GRID, GRID)
     positives = rng.binomial(weight, p)
     some = weight > 0
     return Points(score[some], weight[some].astype(float), positives[some].astype(float)), score, p
 
 
 def predicted(name: str, points: Points, score: np.ndarray) -> np.ndarray:
-    if name == "venn-abers":  # the package's, which knows no counts
+    if name == "venn-abers":  # the package takes rows instead of counts
         if points.weight.sum() > MOST_ROWS:
             return np.full(score.size, np.nan)
         rows = np.repeat(points.score, points.weight.astype(int))
@@ -96,39 +96,39 @@ def predicted(name: str, points: Points, score: np.ndarray) -> np.ndarray:
 
 
 def excess(p: np.ndarray, q: np.ndarray) -> float:
-    """Mean divergence from the truth p, 1e-6 nats."""
+    """Return the mean divergence from the truth p, 1e-6 nats."""
     q = np.clip(q, 1e-12, 1 - 1e-12)
     return 1e6 * float(np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))))
 
 
 def totals(case: str, shape: str, method: str, draw: int) -> float:
-    """Expected positives of all places, for the rows of a log with rare positives, over those that it has."""
-    rows, rate, kept = RARE[case]
-    z = 2 * ndtri((np.arange(FEWER) + 0.5) / FEWER)
+    """Return the ratio of expected to observed positives of a log with rare positives."""
+    rows, rate, sampling = RARE[case]
+    z = 2 * ndtri((np.arange(SMALL_GRID) + 0.5) / SMALL_GRID)
     eta = SHAPES[shape](z)
     p = expit(eta + brentq(lambda shift: expit(eta + shift).mean() - rate, -60, 20))
     score = expit(z + np.log(rate / (1 - rate)))
     rng = np.random.default_rng([rows, draw, list(SHAPES).index(shape)])
-    weight = rng.multinomial(rows, np.full(FEWER, 1 / FEWER))
+    weight = rng.multinomial(rows, np.full(SMALL_GRID, 1 / SMALL_GRID))
     positives = rng.binomial(weight, p)
-    weight = positives + rng.binomial(weight - positives, kept)
+    weight = positives + rng.binomial(weight - positives, sampling)
     some = weight > 0
     points = Points(score[some], weight[some].astype(float), positives[some].astype(float))
     name, parameters = METHODS[method]
-    expected = make_calibrator(name, parameters, kept).fit_points(points).predict(score).mean()
+    expected = make_calibrator(name, parameters, sampling).fit_points(points).predict(score).mean()
     return float(expected * rows / positives.sum())
 
 
 def rare(methods: list[str], draws: int) -> None:
-    """Print the worst mean over shapes, as CSV."""
+    """Print the mean ratio of the worst shape, as CSV."""
     print(",".join(["rare events", "draws", *methods]))
     for case in RARE:
         cells = []
         for method in methods:
-            found = np.array([[totals(case, shape, method, k) for k in range(draws)] for shape in SHAPES])
-            worst = int(np.argmax(np.abs(np.log(found.mean(axis=1)))))
-            error = found[worst].std(ddof=1) / draws**0.5
-            cells.append(f"{found[worst].mean():.3f} ± {error:.3f}")
+            ratios = np.array([[totals(case, shape, method, k) for k in range(draws)] for shape in SHAPES])
+            worst = int(np.argmax(np.abs(np.log(ratios.mean(axis=1)))))
+            error = ratios[worst].std(ddof=1) / draws**0.5
+            cells.append(f"{ratios[worst].mean():.3f} ± {error:.3f}")
         print(f'"{case}",{draws},{",".join(cells)}', flush=True)
 
 
@@ -142,25 +142,25 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--methods", nargs="+", default=CONTENDERS, choices=CONTENDERS)
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--rare", action="store_true")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
-    if given.rare:
-        rare([name for name in given.methods if name in METHODS], given.draws)
+    if options.rare:
+        rare([name for name in options.methods if name in METHODS], options.draws)
         return
-    print(",".join(["truth", "rows", "draws", *given.methods, "seconds of the first"]))
-    for rows in given.sizes:
-        for truth in given.truths:
-            found, seconds = [], 0.0
-            for draw in range(given.draws):
-                points, score, p = drawn(truth, rows, draw)
+    print(",".join(["truth", "rows", "draws", *options.methods, "seconds of the first"]))
+    for rows in options.sizes:
+        for truth in options.truths:
+            samples, seconds = [], 0.0
+            for draw in range(options.draws):
+                points, score, p = draw_rows(truth, rows, draw)
                 start = time.process_time()
-                own = [excess(p, predicted(given.methods[0], points, score))]
+                row = [excess(p, predicted(options.methods[0], points, score))]
                 seconds += time.process_time() - start
-                found.append(own + [excess(p, predicted(n, points, score)) for n in given.methods[1:]])
-            mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / given.draws**0.5
+                samples.append(row + [excess(p, predicted(n, points, score)) for n in options.methods[1:]])
+            mean, error = np.mean(samples, axis=0), np.std(samples, axis=0, ddof=1) / options.draws**0.5
             cells = [f"{m:.1f} ± {e:.1f}" for m, e in zip(mean, error, strict=True)]
             print(
-                ",".join([truth, str(rows), str(given.draws), *cells, f"{seconds / given.draws:.1f}"]),
+                ",".join([truth, str(rows), str(options.draws), *cells, f"{seconds / options.draws:.1f}"]),
                 flush=True,
             )
 

@@ -1,11 +1,11 @@
-"""A window of 30 days, refitted with one new day, against fitting all of it; DuckDB and Polars on the window's rows.
+"""A refit of a window of 30 days after one new day, against a fit of all days; DuckDB and Polars on the window's rows.
 
     python benchmarks/window.py /tmp/logcal-bench --rows 100000000
 
-Makes a log of 31 hive partitions (`window-<rows>/date=.../`, which stays), `--rows` of them in a window of 30.
-Contenders: a fit of the raw files; the first fit with a window, which makes 30 day tables; the refit for the next day,
-which sorts that day only; the same with a score grid. DuckDB and Polars sort the window's rows by score, as `fit.py`
-does: they keep nothing, so that their second day costs what the first did. Whole processes, start included; the page
+Makes a log of 31 hive partitions (`window-<rows>/date=.../`, which is kept), with `--rows` rows in a window of 30.
+Contenders: a fit of the raw files; the first fit with a window, which makes 30 daily tables; the refit for the next
+day, which only sorts that day; the same with a score grid. DuckDB and Polars sort the window's rows by score, as in
+`fit.py`; they reuse nothing on the second day. Whole processes, start included; the page
 cache is warm; runs are interleaved. Needs the `bench` extra.
 """
 
@@ -49,73 +49,72 @@ rows.filter(polars.col("date").is_between(first, last)).select("score", "label")
 
 
 def day(index: int) -> str:
-    """The date of a partition."""
+    """Return the date of a partition."""
     return (FIRST + dt.timedelta(days=index)).isoformat()
 
 
 def make_days(folder: Path, rows: int) -> Path:
-    """A log of 31 partitions of a file each; one that is there already stays."""
+    """Make a log of 31 partitions of one file each, unless it exists."""
     log = folder / f"window-{rows}"
     if log.exists():
         return log
     flat = folder / f"window-{rows}-flat"
     write_log(flat, LogSpec(rows=rows * (DAYS + 1) // DAYS, files=DAYS + 1))
     for i, file in enumerate(sorted(flat.glob("*.parquet"))):
-        place = flat / f"date={day(i)}"
-        place.mkdir()
-        file.rename(place / file.name)
+        partition = flat / f"date={day(i)}"
+        partition.mkdir()
+        file.rename(partition / file.name)
     return flat.rename(log)
 
 
 class Bench:
-    """Commands on one log, each with stores of its own below a folder."""
+    """Commands on one log, each with its own stores in a folder."""
 
     def __init__(self, log: Path, folder: Path) -> None:
         self.log = log
         self.folder = folder
 
     def fit(self, store: Path, *settings: str) -> list[str]:
-        """A fit's command."""
+        """Return the command of a fit."""
         common = (f"store.path={store}", "store.table=bench", f"scratch={self.folder}")
         return logcal("fit", *common, *settings)
 
     def window(self, store: Path, last: int, grid: str | None) -> list[str]:
-        """A fit of the 30 days up to a partition."""
-        own = [
+        """Return the command of a fit of the 30 days up to a partition."""
+        window = [
             f"log.path={self.log}",
             "window.column=date",
             f"window.last={DAYS}d",
             f"window.until={day(last)}",
         ]
-        return self.fit(store, *own, *([f"score_table.grid={grid}"] if grid else []))
+        return self.fit(store, *window, *([f"score_table.grid={grid}"] if grid else []))
 
     def contenders(self, grid: str | None) -> list[Contender]:
-        """The first fit with a window, and the refit of the next day."""
+        """Return the first fit with a window, and the refit after the next day."""
         name = f", grid {grid}" if grid else ""
-        first, kept, again = (self.folder / f"{kind}-{grid}" for kind in ("first", "kept", "again"))
-        if not kept.exists():
-            subprocess.run(self.window(kept, DAYS - 1, grid), check=True, capture_output=True)
-            print(
-                f"day tables of the window{name}: {_size(kept / 'bench' / 'days') / 1e6:,.0f} MB", flush=True
-            )
+        first, fitted, refitted = (self.folder / f"{kind}-{grid}" for kind in ("first", "fitted", "refitted"))
+        if not fitted.exists():
+            subprocess.run(self.window(fitted, DAYS - 1, grid), check=True, capture_output=True)
+            size = _size(fitted / "bench" / "days")
+            print(f"daily tables of the window{name}: {size / 1e6:,.0f} MB", flush=True)
 
         def restore() -> None:
-            shutil.rmtree(again, ignore_errors=True)
-            shutil.copytree(kept, again, copy_function=_linking_days)
+            shutil.rmtree(refitted, ignore_errors=True)
+            shutil.copytree(fitted, refitted, copy_function=_copy_or_link)
 
         return [
             Contender(f"logcal, first window{name}", self.window(first, DAYS - 1, grid), _removing(first)),
-            Contender(f"logcal, one new day{name}", self.window(again, DAYS, grid), restore),
+            Contender(f"logcal, one new day{name}", self.window(refitted, DAYS, grid), restore),
         ]
 
     def full(self) -> Contender:
-        """A fit of the same days as the refit's, without a window."""
+        """Return a fit of the refit's days without a window."""
         store = self.folder / "full"
         paths = ", ".join(str(self.log / f"date={day(i)}") for i in range(1, DAYS + 1))
         return Contender("logcal, all files", self.fit(store, f"log.path=[{paths}]"), _removing(store))
 
     def peer(self, name: str) -> Contender:
-        """Another engine's sort of the window's rows."""
+        """Return another engine's sort of the window's rows."""
         output = self.folder / "sorted.parquet"
         arguments = [str(self.log), day(1), day(DAYS), str(output)]
         engine, _, memory = name.partition("-")
@@ -125,8 +124,8 @@ class Bench:
         return Contender(name, [sys.executable, "-c", code, *arguments], _removing(output))
 
 
-def _linking_days(source: str, target: str) -> None:
-    """Day tables are never changed in place, as the journal is."""
+def _copy_or_link(source: str, target: str) -> None:
+    """Copy a file; daily tables are linked, as they are never changed in place."""
     (os.link if "days" in Path(source).parts else shutil.copy2)(source, target)
 
 
@@ -144,22 +143,22 @@ def _size(folder: Path) -> int:
 def main(arguments: list[str]) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, help="for the log, and for scratch")
-    parser.add_argument("--rows", type=int, default=100_000_000, help="in the window")
+    parser.add_argument("folder", type=Path, help="folder for the log and scratch")
+    parser.add_argument("--rows", type=int, default=100_000_000, help="rows in the window")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--grids", nargs="*", default=["1e-6"])
     parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "polars"])
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print_machine()
-    log = make_days(given.folder, given.rows)
+    log = make_days(options.folder, options.rows)
     print(f"{log}: {warm(log) / 1e6:,.0f} MB")
-    folder = Path(tempfile.mkdtemp(prefix="logcal-window-", dir=given.folder))
+    folder = Path(tempfile.mkdtemp(prefix="logcal-window-", dir=options.folder))
     try:
         bench = Bench(log, folder)
-        contenders = [bench.full(), *map(bench.peer, given.peers)]
-        for grid in (None, *given.grids):
+        contenders = [bench.full(), *map(bench.peer, options.peers)]
+        for grid in (None, *options.grids):
             contenders += bench.contenders(grid)
-        print_table(measure_interleaved(contenders, given.runs), against=contenders[0].name)
+        print_table(measure_interleaved(contenders, options.runs), against=contenders[0].name)
     finally:
         shutil.rmtree(folder)
 

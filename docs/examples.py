@@ -18,22 +18,22 @@ FILES = {
     "cronjob.yaml": ("Kubernetes", "yaml"),
     "day.slurm": ("Slurm", "bash"),
 }
-"""The section and the language of each file's block, the first of its kind there."""
+"""Section of each file and language of its block, the first block of that language in the section."""
 
 
 def contents() -> dict[str, str]:
-    """The files' texts by their names."""
+    """Return the contents of the files by name."""
     sections = re.split(r"^## (.*)\n", PAGE.read_text("utf-8"), flags=re.MULTILINE)
     by_title = {"": sections[0], **dict(zip(sections[1::2], sections[2::2], strict=True))}
-    found = {SCRIPT.name: SCRIPT.read_text("utf-8")}
+    files = {SCRIPT.name: SCRIPT.read_text("utf-8")}
     for name, (title, language) in FILES.items():
         blocks = re.findall(r"^```(\w*)\n(.*?)^```$", by_title[title], flags=re.DOTALL | re.MULTILINE)
-        found[name] = next(text for kind, text in blocks if kind == language)
-    return found
+        files[name] = next(text for kind, text in blocks if kind == language)
+    return files
 
 
 def main() -> None:
-    """Write them."""
+    """Write the files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, text in contents().items():
         (FOLDER / name).write_text(text, encoding="utf-8")

@@ -33,7 +33,7 @@ Log = tuple[Any, Any]
 
 
 def draw(name: str, size: tuple[float, float], picture: Callable[[Any, dict[str, str]], None]) -> None:
-    """Write a picture in both palettes."""
+    """Write a figure in both palettes."""
     for palette, colors in (("light", LIGHT), ("dark", DARK)):
         style = {
             "svg.hashsalt": "logcal", "font.size": 10, "figure.facecolor": "none", "axes.facecolor": "none",
@@ -53,7 +53,7 @@ def draw(name: str, size: tuple[float, float], picture: Callable[[Any, dict[str,
 
 
 def reliability(figure: Any, colors: dict[str, str], fitted: Log, held_out: Log) -> None:
-    """Before and after, on one pair of axes."""
+    """Draw the reliability diagrams before and after calibration, on one pair of axes."""
     axes = figure.add_subplot()
     _reliability(axes, colors, fitted, held_out)
 
@@ -67,25 +67,25 @@ def _reliability(axes: Any, colors: dict[str, str], fitted: Log, held_out: Log) 
 
 
 def displays(figure: Any, colors: dict[str, str], fitted: Log, held_out: Log) -> None:
-    """The reliability diagram and the map."""
+    """Draw the reliability diagram and the map."""
     left, right = figure.subplots(1, 2)
     _reliability(left, colors, fitted, held_out)
     map_ = Auto().fit(*fitted)
     logcal.MapDisplay.from_calibrator(map_, ax=right, color=colors["after"], name="calibration map")
 
 
-def compare(figure: Any, colors: dict[str, str], found: CrossValidation) -> None:
-    """Log losses above the best method's."""
+def compare(figure: Any, colors: dict[str, str], comparison: CrossValidation) -> None:
+    """Draw log losses above the best method's."""
     axes = figure.add_subplot()
-    best = found.best("log_loss")
-    shown = [m for m in found.methods if m.name != "before"]
+    best = comparison.best("log_loss")
+    shown = [m for m in comparison.methods if m.name != "before"]
     for y, method in enumerate(shown):
         estimate = method.estimates["log_loss"]
         color = colors["after"] if method.name == best else colors["muted"]
         if estimate.excess is None or estimate.excess_error is None:
             continue
-        reach = estimate.excess_error
-        axes.hlines(y, max(0, estimate.excess - reach), estimate.excess + reach, color=color, lw=1.8)
+        error = estimate.excess_error
+        axes.hlines(y, max(0, estimate.excess - error), estimate.excess + error, color=color, lw=1.8)
         axes.scatter([estimate.excess], [y], color=color, s=45, zorder=3)
     axes.set_yticks(range(len(shown)), [m.name for m in shown])
     axes.invert_yaxis()
@@ -93,7 +93,7 @@ def compare(figure: Any, colors: dict[str, str], found: CrossValidation) -> None
 
 
 def main() -> None:
-    """Draw all of them from the demo's log."""
+    """Draw all figures from the demo's log."""
     with tempfile.TemporaryDirectory() as folder:
         write_logs(Path(folder))
         logs = [pq.read_table(Path(folder) / "log" / name) for name in ("calibration", "held-out")]
@@ -103,8 +103,8 @@ def main() -> None:
     methods = {
         "auto": Auto(), "smooth": Smooth(), "beta": Beta(), "isotonic": Isotonic(), "platt": Platt(), "bbq": BBQ(),
     }  # fmt: skip
-    found = cross_validate(collapse(*fitted), methods)
-    draw("compare", (7, 3), lambda f, c: compare(f, c, found))
+    comparison = cross_validate(collapse(*fitted), methods)
+    draw("compare", (7, 3), lambda f, c: compare(f, c, comparison))
     draw("interval", (7, 4), statistics_figures.interval)
     draw("drift", (7, 3.6), statistics_figures.drift)
     draw("peers", (10.5, 5.6), statistics_figures.peers)

@@ -1,4 +1,4 @@
-"""What MkDocs does besides: pages that are made, pages of the sources, links that lead out of docs/."""
+"""Hooks of MkDocs: generated pages, pages from files outside docs/, and links to files outside docs/."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ SOURCES = {
     "contributing.md": "CONTRIBUTING.md",
     "benchmarking.md": "benchmarks/README.md",
 }
-"""Pages that are files of the sources elsewhere."""
+"""Pages from files outside docs/."""
 
-PLACES = {
+SECTIONS = {
     "operations.md": "How-to", "segments.md": "How-to", "few-labels.md": "How-to", "security.md": "How-to",
     "reliability.md": "Explanation", "statistics.md": "Explanation",
 }  # fmt: skip
-"""The section of pages that the navigation does not name; of others it is the explanation."""
+"""Sections of pages that the navigation does not name; the default is Explanation."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made."""
-    made = {page: (ROOT / source).read_text("utf-8") for page, source in SOURCES.items()}
-    made["reference-configuration.md"] = configuration_page()
-    made["reference-commands.md"] = commands_page()
-    for name, text in made.items():
+    """Add the generated pages."""
+    pages = {page: (ROOT / source).read_text("utf-8") for page, source in SOURCES.items()}
+    pages["reference-configuration.md"] = configuration_page()
+    pages["reference-commands.md"] = commands_page()
+    for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_config(config: Any) -> Any:
-    """Put pages that the navigation does not name where they belong."""
+    """Add pages that the navigation does not name to their sections."""
     sections = {next(iter(entry)): next(iter(entry.values())) for entry in config.nav}
     named = {
         path
@@ -48,7 +48,7 @@ def on_config(config: Any) -> Any:
     }
     for path in sorted(Path(config.docs_dir).glob("*.md")):
         if path.name not in named and path.name != "index.md":
-            sections[PLACES.get(path.name, "Explanation")].append(path.name)
+            sections[SECTIONS.get(path.name, "Explanation")].append(path.name)
     return config
 
 
@@ -57,12 +57,12 @@ def _path(page: Any) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead links to files of the sources to their pages, and take away those to files that the site has not."""
+    """Point links to files outside docs/ to their pages, and remove links to files that are not on the site."""
     by_source = {source: name for name, source in SOURCES.items()} | {"conf": "reference-configuration.md"}
     folder = (ROOT / SOURCES[page.file.src_uri]).parent if page.file.src_uri in SOURCES else ROOT / "docs"
 
-    def led(found: re.Match[str]) -> str:
-        text, target, anchor = found.groups(default="")
+    def resolved(match: re.Match[str]) -> str:
+        text, target, anchor = match.groups(default="")
         path = (folder / target).resolve()
         if not path.is_relative_to(ROOT):
             return text
@@ -73,11 +73,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"[{text}]({name.removeprefix('docs/')}{anchor})"
         return f"[{text}]({target}{anchor})" if target in files.src_uris else text
 
-    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", led, markdown)
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", resolved, markdown)
 
 
 def configuration_page() -> str:
-    """Every key of every job, from the models."""
+    """Make the page of every job's keys, from the models."""
     from jobs.config.rendering import conf_files
 
     parts = [
@@ -90,7 +90,7 @@ def configuration_page() -> str:
 
 
 def commands_page() -> str:
-    """The help of every command."""
+    """Make the page of every command's help."""
     import click
 
     from jobs.cli import main

@@ -1,4 +1,4 @@
-"""The figures of docs/statistics.md, and of the peers in docs/benchmarks.md; `docs/figures.py` draws them."""
+"""Figures of docs/statistics.md and of the peers in docs/benchmarks.md; `docs/figures.py` draws them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALPHA = 0.01
 
 
 def interval(figure: Any, colors: dict[str, str]) -> None:
-    """The true probabilities, the map, its band, and Venn-Abers' interval."""
+    """Draw the true probabilities, the map, its band, and the Venn-Abers interval."""
     rng = np.random.default_rng(1)
     score = np.sort(rng.normal(0, 1, 20_000))
 
@@ -28,9 +28,9 @@ def interval(figure: Any, colors: dict[str, str]) -> None:
 
     points = collapse(score, rng.random(score.size) < truth(score))
     fitted = Isotonic().fit_points(points).calibration_map_
-    of_venn = venn_abers_pass(fitted)
+    request = venn_abers_pass(fitted)
     cells = run_in_memory(cell_passes(), points)
-    venn = of_venn.combine([of_venn.chunk(points)])
+    venn = request.combine([request.chunk(points)])
     banded = band(fitted, cells)
     at = np.linspace(-3, 3.2, 800)
     row = np.searchsorted(fitted.score_hi[:-1], at, side="right")
@@ -49,7 +49,7 @@ def interval(figure: Any, colors: dict[str, str]) -> None:
 
 
 def drift(figure: Any, colors: dict[str, str]) -> None:
-    """E-values day by day of a table that stays right, and of one whose odds change on day 60."""
+    """Draw daily e-values of a table that stays calibrated, and of tables whose odds change on day 60."""
     p = expit(np.linspace(-7, -2, 20))
     rows = np.full(20, 250)
     axes = figure.add_subplot()
@@ -59,15 +59,15 @@ def drift(figure: Any, colors: dict[str, str]) -> None:
         (math.log(1.5), colors["before"], "1.5 times"),
     )
     for change, color, label in shown:
-        rng, state, found = np.random.default_rng(3), DriftState(), []
+        rng, state, evidence = np.random.default_rng(3), DriftState(), []
         for day in range(120):
             k = rng.binomial(rows, expit(logit(p) + (change if day >= 60 else 0.0)))
             request = evidence_pass(None)
             state = state.after(
                 request.combine([request.chunk(Points(p, rows.astype(float), k.astype(float)))])
             )
-            found.append(math.exp(min(state.log_e, 30.0)))
-        axes.plot(np.arange(1, 121), found, color=color, lw=1.6, label=label)
+            evidence.append(math.exp(min(state.log_e, 30.0)))
+        axes.plot(np.arange(1, 121), evidence, color=color, lw=1.6, label=label)
     axes.axhline(1 / ALPHA, color=colors["ink"], lw=1, ls="--")
     axes.annotate("alarm", (1, 1.25 / ALPHA))
     axes.set(
@@ -80,7 +80,7 @@ def drift(figure: Any, colors: dict[str, str]) -> None:
 
 
 def peers(figure: Any, colors: dict[str, str]) -> None:
-    """Seconds of the tasks by rows, from docs/figures/peers.csv: as `benchmarks/statistics_peers.py` measured them."""
+    """Draw the seconds of the tasks by rows, from docs/figures/peers.csv (`benchmarks/statistics_peers.py`)."""
     table: dict[str, list[tuple[str, list[float]]]] = {}
     with (Path(__file__).parent / "figures" / "peers.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -88,10 +88,10 @@ def peers(figure: Any, colors: dict[str, str]) -> None:
             table.setdefault(row["task"], []).append((row["who"], seconds))
     others = [colors["before"], colors["muted"]]
     grid = figure.subplots(2, -(-len(table) // 2), sharex=True, sharey=True).ravel()
-    for axes, (task, found) in zip(grid, table.items(), strict=False):
-        for i, (who, seconds) in enumerate(found):
-            color = colors["after"] if who == "logcal" else others[i - 1]
-            axes.plot([1e4, 1e5, 1e6, 1e7], seconds, color=color, lw=1.6, marker="o", ms=4, label=who)
+    for axes, (task, packages) in zip(grid, table.items(), strict=False):
+        for i, (package, seconds) in enumerate(packages):
+            color = colors["after"] if package == "logcal" else others[i - 1]
+            axes.plot([1e4, 1e5, 1e6, 1e7], seconds, color=color, lw=1.6, marker="o", ms=4, label=package)
         axes.set(xscale="log", yscale="log")
         axes.set_title(task, fontsize=10)
         axes.legend(frameon=False, fontsize=9)

@@ -1,9 +1,8 @@
-"""The experiments of the papers that the methods come from, and their tables beside ours: docs/reproduction.md.
+"""The experiments of the methods' papers, and tables that compare their results with ours: docs/reproduction.md.
 
     python -m benchmarks.reproduction OUTPUT [--quick] [--data FOLDER]
 
-Each experiment on a data set has a result file, which is written when it is done. A run that is started again goes on
-from there.
+Each experiment on a data set writes a result file when it is done; a restarted run continues from there.
 """
 
 import argparse
@@ -32,7 +31,7 @@ def arguments() -> argparse.Namespace:
         "python -m benchmarks.reproduction", description=__doc__.partition(":")[0]
     )
     parser.add_argument(
-        "output", type=Path, help="folder of the results; it may hold those of an earlier run"
+        "output", type=Path, help="folder of the results, possibly with those of an earlier run"
     )
     parser.add_argument(
         "--quick", action="store_true", help="2 runs, 3 folds, sets cut to 1,000 rows: some minutes"
@@ -43,41 +42,43 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--experiments", nargs="+", choices=(*EXPERIMENTS, TIMES), default=(*EXPERIMENTS, TIMES)
     )
+    parser.add_argument("--runs", type=int, help="runs of each experiment, each with another seed (10)")
     parser.add_argument(
-        "--runs", type=int, help="runs of each experiment, each with other random numbers (10)"
-    )
-    parser.add_argument(
-        "--large-runs", type=int, help="at most so many of what takes long: sets of over 2,000 rows"
+        "--large-runs", type=int, help="maximum number of runs for sets with more than 2,000 rows"
     )
     parser.add_argument("--folds", type=int, help="folds of the cross-validation on real data (10)")
     parser.add_argument(
-        "--max-rows", type=int, help="larger sets are cut to so many rows, others in each run"
+        "--max-rows", type=int, help="larger sets are cut to this size, with other rows in each run"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (one a processor)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (one per processor)")
     return parser.parse_args()
 
 
 def main() -> None:
-    asked = arguments()
-    runs, folds, rows = (2, 3, 1000) if asked.quick else (10, 10, None)
+    options = arguments()
+    runs, folds, rows = (2, 3, 1000) if options.quick else (10, 10, None)
     settings = Settings(
-        asked.seed, asked.runs or runs, asked.folds or folds, asked.max_rows or rows, asked.large_runs
+        options.seed,
+        options.runs or runs,
+        options.folds or folds,
+        options.max_rows or rows,
+        options.large_runs,
     )
     tasks, missing = plan_tasks(
-        asked.data, settings, [name for name in EXPERIMENTS if name in asked.experiments]
+        options.data, settings, [name for name in EXPERIMENTS if name in options.experiments]
     )
-    results = asked.output / "results"
+    results = options.output / "results"
     results.mkdir(parents=True, exist_ok=True)
     before = sum(done(task, results) for task in tasks)
     print(f"{len(tasks):,} experiments, {before:,} of them done before", file=sys.stderr)
-    # Not forked: libraries that compute with threads do not survive it.
-    with ProcessPoolExecutor(asked.workers, multiprocessing.get_context("spawn")) as pool:
-        run_tasks(tasks, asked.data, results, pool)
+    # Spawn processes: libraries with threads do not survive a fork.
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
+        run_tasks(tasks, options.data, results, pool)
         times = []
-        if TIMES in asked.experiments:
-            times = run_times(results / TIMES, 10_000 if asked.quick else 1_000_000, asked.seed, pool)
-    print(write_report(read_results(tasks, results), settings, missing, asked.output, times))
+        if TIMES in options.experiments:
+            times = run_times(results / TIMES, 10_000 if options.quick else 1_000_000, options.seed, pool)
+    print(write_report(read_results(tasks, results), settings, missing, options.output, times))
 
 
 if __name__ == "__main__":

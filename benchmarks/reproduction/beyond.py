@@ -1,4 +1,4 @@
-"""What none of the papers has: all methods on the same footing, by size, and what choosing by data would reach."""
+"""Tables that the papers do not have: a comparison of all methods, by size, and with the choice of `auto`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from benchmarks.reproduction.tables import Cell, RankTable, Table, mean_and_erro
 from benchmarks.reproduction.times import REPEATS
 from calibrators.methods.auto import CANDIDATES
 
-Place = ["set", "classifier"]
+PAIR = ["set", "classifier"]
+"""Columns that identify a pair of a data set and a classifier."""
 LEVEL = 0.05
-"""A method wins where it has the lower loss for so many pairs that a fair coin would have done so more rarely."""
+"""Level of the sign test for a lower loss on most pairs."""
 
 
 def loss_table(results: pd.DataFrame) -> RankTable | None:
-    """Ranks by held-out log loss, and its mean, over all sets and classifiers."""
+    """Make the table of ranks by held-out log loss, and its mean, over all sets and classifiers."""
     real = results[results.experiment == "real"]
     if real.empty:
         return None
@@ -68,23 +69,23 @@ def loss_table(results: pd.DataFrame) -> RankTable | None:
     return RankTable(table, {"log_loss": ranking}, "auto")
 
 
-def _pivot(found: pd.DataFrame, measure: str, methods: tuple[str, ...]) -> pd.DataFrame:
-    return found.pivot_table(index=Place, columns="method", values=measure, aggfunc="mean", sort=True)[
+def _pivot(results: pd.DataFrame, measure: str, methods: tuple[str, ...]) -> pd.DataFrame:
+    return results.pivot_table(index=PAIR, columns="method", values=measure, aggfunc="mean", sort=True)[
         list(methods)
     ]
 
 
 def auto_table(results: pd.DataFrame) -> Table | None:
-    """What the choice by cross-validated log loss reached, beside always taking one method."""
+    """Make the table of `auto`, the choice by cross-validated log loss, against always using one method."""
     rows = []
     for experiment, label in (
         ("real", "calibrated on the training rows"),
         ("sizes", "calibrated on held-out rows"),
     ):
-        found = results[results.experiment == experiment]
-        if found.empty:
+        chosen = results[results.experiment == experiment]
+        if chosen.empty:
             continue
-        rows.append((label, _choice_row(found)))
+        rows.append((label, _choice_row(chosen)))
     if not rows:
         return None
     return Table(
@@ -109,14 +110,14 @@ def auto_table(results: pd.DataFrame) -> Table | None:
     )
 
 
-def _choice_row(found: pd.DataFrame) -> tuple[Cell | str, ...]:
-    losses = found.pivot_table(index=[*Place, "run", "fold"], columns="method", values="log_loss", sort=True)
+def _choice_row(results: pd.DataFrame) -> tuple[Cell | str, ...]:
+    losses = results.pivot_table(index=[*PAIR, "run", "fold"], columns="method", values="log_loss", sort=True)
     singles = list(CANDIDATES)
     losses["after the fact"] = losses[singles].min(axis=1)
-    # Pairs with more runs do not count more.
-    by_pair = losses.groupby(level=Place).mean()
+    # Average within pairs first: pairs with more runs must not have more weight.
+    by_pair = losses.groupby(level=PAIR).mean()
     best = min(singles, key=lambda name: float(by_pair[name].mean()))
-    chosen = found[found.method == "auto"].chosen.value_counts(normalize=True)
+    chosen = results[results.method == "auto"].chosen.value_counts(normalize=True)
     return (
         *(
             Cell(None, *mean_and_error(values), mark=mark)
@@ -133,16 +134,16 @@ def _choice_row(found: pd.DataFrame) -> tuple[Cell | str, ...]:
 
 
 def size_tables(results: pd.DataFrame) -> list[Table]:
-    """Held-out log loss against the number of rows to calibrate with, and where each method starts to win."""
-    found = results[results.experiment == "sizes"]
-    if found.empty:
+    """Make tables of held-out log loss by number of calibration rows, and of the size from which each method wins."""
+    chosen = results[results.experiment == "sizes"]
+    if chosen.empty:
         return []
-    found = found.assign(size=[SIZES[fold] for fold in found.fold])
-    sizes = sorted(found["size"].unique())
+    chosen = chosen.assign(size=[SIZES[fold] for fold in chosen.fold])
+    sizes = sorted(chosen["size"].unique())
     rows, starts = [], []
-    excess = {size: _excess(found[found["size"] == size], "base") for size in sizes}
+    excess = {size: _excess(chosen[chosen["size"] == size], "base") for size in sizes}
     wins = {
-        over: {size: _wins(found[found["size"] == size], over) for size in sizes}
+        over: {size: _wins(chosen[chosen["size"] == size], over) for size in sizes}
         for over in ("base", "platt")
     }
     for method in SIZES_METHODS[1:]:
@@ -157,7 +158,7 @@ def size_tables(results: pd.DataFrame) -> list[Table]:
                 ),
             )
         )
-    pairs = {size: len(found[found["size"] == size].groupby(Place)) for size in sizes}
+    pairs = {size: len(chosen[chosen["size"] == size].groupby(PAIR)) for size in sizes}
     heads = tuple(f"{size:,} rows ({pairs[size]} pairs)" for size in sizes)
     best = Table(
         name="Beyond: sizes",
@@ -183,14 +184,14 @@ def size_tables(results: pd.DataFrame) -> list[Table]:
     return [best, start]
 
 
-def _excess(found: pd.DataFrame, over: str) -> dict[str, tuple[float, float]]:
-    losses = found.pivot_table(index=Place, columns="method", values="log_loss", aggfunc="mean", sort=True)
+def _excess(results: pd.DataFrame, over: str) -> dict[str, tuple[float, float]]:
+    losses = results.pivot_table(index=PAIR, columns="method", values="log_loss", aggfunc="mean", sort=True)
     return {name: mean_and_error(losses[name] - losses[over]) for name in losses.columns}
 
 
-def _wins(found: pd.DataFrame, over: str) -> dict[str, tuple[int, int]]:
-    """By method: for how many pairs its loss is lower, of how many."""
-    losses = found.pivot_table(index=Place, columns="method", values="log_loss", aggfunc="mean", sort=True)
+def _wins(results: pd.DataFrame, over: str) -> dict[str, tuple[int, int]]:
+    """Return for each method the number of pairs on which its loss is lower, and the number of pairs."""
+    losses = results.pivot_table(index=PAIR, columns="method", values="log_loss", aggfunc="mean", sort=True)
     return {name: (int((losses[name] < losses[over]).sum()), len(losses)) for name in losses.columns}
 
 
@@ -207,7 +208,7 @@ def _start(wins: dict[int, dict[str, tuple[int, int]]], method: str, sizes: list
 
 
 def time_table(times: list[dict[str, Any]]) -> Table | None:
-    """Measured run times against the number of observations."""
+    """Make the table of run times by number of observations."""
     if not times:
         return None
     sizes = sorted({row["n"] for row in times})
@@ -247,14 +248,15 @@ def _seconds(value: float) -> str:
 
 
 def data_table(results: pd.DataFrame) -> Table:
-    """The data sets of the cross-validation: rows used, runs, and classifiers whose training did not converge."""
+    """Make the table of data sets: rows used, runs, and classifiers whose training did not converge."""
     rows = []
-    for (name,), found in results[results.experiment == "real"].groupby(["set"]):
-        first = found[(found.run == found.run.min()) & (found.method == "base")]
+    for (name,), runs in results[results.experiment == "real"].groupby(["set"]):
+        first = runs[(runs.run == runs.run.min()) & (runs.method == "base")]
         used = first[first.classifier == first.classifier.iloc[0]].n_test.sum()
-        unfinished = found[(found.method == "base") & ~found.converged].classifier.value_counts()
-        said = ", ".join(f"{key}: {count} folds" for key, count in sorted(unfinished.items()))
-        rows.append((str(name), (f"{used:,}", str(found.run.nunique()), str(found.fold.nunique()), said)))
+        unfinished = runs[(runs.method == "base") & ~runs.converged].classifier.value_counts()
+        folds = ", ".join(f"{key}: {count} folds" for key, count in sorted(unfinished.items()))
+        cells = (f"{used:,}", str(runs.run.nunique()), str(runs.fold.nunique()), folds)
+        rows.append((str(name), cells))
     return Table(
         name="Data sets of the cross-validation",
         title="What was run",

@@ -24,17 +24,17 @@ NAMES = {
     "svm_linear": "SVM, linear kernel",
     "svm_quadratic": "SVM, quadratic kernel",
 }
-"""What people call them. nb smooths the frequencies of categories and takes numbers with two values for categories;
-nb_plain does neither, takes numbers unscaled, and gives a category that a class never had the probability 0.001."""
+"""Displayed names. nb smooths the frequencies of categories, and treats numbers with two values as categories. nb_plain
+does neither, uses unscaled numbers, and gives a category that a class never had the probability 0.001."""
 
 UNSEEN = 0.001
 DUAL_STEPS, NEWTON_STEPS = 5000, 300
-"""At most, of the linear SVM. A Newton step is dear: on the set `ad` 300 of them take half the time of 5,000 steps of
-the other kind, and reach a lower objective."""
+"""Maximum numbers of steps of the linear SVM. Newton steps are slow: on the set `ad`, 300 of them take half the time of
+5,000 dual steps, and reach a lower objective."""
 
 
 class Scores(NamedTuple):
-    """What a classifier says of rows.
+    """Scores that a classifier gives to rows.
 
     Attributes
     ----------
@@ -50,10 +50,10 @@ class Scores(NamedTuple):
 
 
 class Preparation:
-    """Features as the classifiers take them, learnt from the training rows.
+    """Preparation of features, learnt from the training rows.
 
-    Missing numbers become the median, numbers are standardised; categories become indicators (for naive Bayes they
-    stay categories).
+    Missing numbers are replaced by the median; numbers are standardised; categories become indicators, except for naive
+    Bayes.
     """
 
     def __init__(self, data: Data, categories: npt.NDArray[np.int64]) -> None:
@@ -68,15 +68,15 @@ class Preparation:
         self.categories = categories
 
     def filled(self, data: Data) -> Array:
-        """Numbers as they are, without gaps."""
+        """Return the numbers with missing values filled in."""
         return np.where(np.isnan(data.numeric), self.median, data.numeric)
 
     def numeric(self, data: Data) -> Array:
-        """Standardised numbers."""
+        """Return standardised numbers."""
         return (self.filled(data) - self.mean) / self.scale
 
     def design(self, data: Data) -> Array:
-        """Standardised numbers and indicators."""
+        """Return standardised numbers and indicators."""
         indicators = [
             (data.codes[:, [j]] == np.arange(count)).astype(np.float64)
             for j, count in enumerate(self.categories)
@@ -85,12 +85,12 @@ class Preparation:
 
 
 class Classifier:
-    """A classifier of the experiments: `fit`, then `scores`.
+    """Classifier of the experiments: `fit`, then `scores`.
 
     Parameters
     ----------
-    kind : in `NAMES`
-    seed : of its own random numbers
+    kind : a key of `NAMES`
+    seed : random seed
     intervals : whether a logistic regression gives intervals
     """
 
@@ -103,7 +103,7 @@ class Classifier:
         self.covariance: Array | None = None
 
     def fit(self, data: Data, categories: npt.NDArray[np.int64]) -> Classifier:
-        """Train; `categories`: the number of categories of each column of codes, in all of the data."""
+        """Train. categories : number of categories of each column of codes, over all data."""
         self.preparation = Preparation(data, categories)
         if self.kind in ("nb", "nb_plain"):
             model = _NaiveBayes(categories, plain=self.kind == "nb_plain")
@@ -111,10 +111,10 @@ class Classifier:
             return self
         design = self.preparation.design(data)
         self.model = self._make(design.shape)
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.model.fit(design, data.label)
-        self.not_converged = any("onverge" in str(warning.message) for warning in said)
+        self.not_converged = any("onverge" in str(warning.message) for warning in caught)
         if self.intervals:
             from calibrators.methods.acp import coefficient_covariance
 
@@ -122,7 +122,7 @@ class Classifier:
         return self
 
     def _numbers(self, data: Data) -> Array:
-        # The least variance that naive Bayes allows is a share of the largest one: the scales matter.
+        # Naive Bayes' lower limit of variances is a share of the largest one, so scales matter.
         return self.preparation.filled(data) if self.kind == "nb_plain" else self.preparation.numeric(data)
 
     def _make(self, shape: tuple[int, ...]) -> Any:
@@ -152,10 +152,10 @@ class Classifier:
 
 
 class _NaiveBayes:
-    """Naive Bayes of both kinds of features: numbers are normal within a class, categories have Laplace's rule.
+    """Naive Bayes on numbers, normal within a class, and categories, with Laplace smoothing.
 
-    A number of which the training rows have two values at most is a category. `plain`: it stays a number, and
-    categories have their frequencies, or `UNSEEN` where a class never had them.
+    A number with at most two values in the training rows is treated as a category. With `plain` it is not, and
+    categories have their frequencies, or `UNSEEN` if a class never had them.
     """
 
     def __init__(self, categories: npt.NDArray[np.int64], *, plain: bool = False) -> None:

@@ -26,7 +26,7 @@ class Data(NamedTuple):
     numeric : float64 array, shape (n, a); NaN where a value is missing
     codes : int64 array, shape (n, b), >= 0: categories; a missing one is a category
     label : bool array, shape (n,)
-    test : bool array, shape (n,): the rows that the source keeps for testing; all False where it has no such rows
+    test : bool array, shape (n,): the source's test rows; all False if it has none
     """
 
     numeric: Array
@@ -35,20 +35,20 @@ class Data(NamedTuple):
     test: Mask
 
     def take(self, rows: npt.NDArray[np.int64] | Mask) -> Data:
-        """Some rows."""
+        """Select rows."""
         return Data(self.numeric[rows], self.codes[rows], self.label[rows], self.test[rows])
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from.
+    """Source of a data set.
 
     Parameters
     ----------
     file : name of its Parquet file, without the extension
-    rows : 'all', 'train' (those whose split is train) or 'complete' (those without a missing value)
+    rows : 'all', 'train' (rows whose split is train) or 'complete' (rows without missing values)
     without : columns that are not features
-    coded : whether categories are written as whole numbers, which are then the features
+    coded : whether categories are whole numbers, to be used as numeric features
     """
 
     file: str
@@ -77,12 +77,12 @@ SOURCES: dict[str, Source] = {
     "splice": Source("splice", "train"),
     "svmguide1": Source("svmguide1", "train"),
     "svmguide3": Source("svmguide3", "train"),
-    # Gaussian naive Bayes on the codes is what comes near the paper's numbers.
+    # The paper's numbers are nearest to those of Gaussian naive Bayes on the codes.
     "contraceptive": Source("contraceptive", coded=True),
     # The 20 of 22 attributes that the paper counts: without the constant one and the one with missing values.
     "mushroom_20": Source("mushroom", without=("veil-type", "stalk-root")),
 }
-"""By name. For LIBSVM's sets the training file is the one that has the published size."""
+"""Sources by name. Of LIBSVM's sets, the training file has the published size."""
 
 BBQ_SETS = _names(
     "spect breast adult page_blocks pendigits ad mammography satimage australian cod_rna colon_cancer covtype "
@@ -101,19 +101,19 @@ DG_SETS = _names("qsar_biodegradation blood_transfusion contraceptive letter_oq 
 
 
 def available(name: str, folder: Path) -> bool:
-    """Whether a set can be had."""
+    """Tell whether a set is available."""
     return name in SIMULATED or (folder / f"{SOURCES[name].file}.parquet").exists()
 
 
 def digest(name: str, folder: Path) -> str:
-    """Of what a set is read from: a result belongs to it."""
+    """Return the digest of a set's file, by which results are matched to data."""
     if name in SIMULATED:
         return "simulated"
     return hashlib.sha256((folder / f"{SOURCES[name].file}.parquet").read_bytes()).hexdigest()[:16]
 
 
 def size(name: str, folder: Path) -> int:
-    """The number of a set's rows in its file: of its training rows, where only these are used."""
+    """Return the number of a set's rows; of its training rows, if only these are used."""
     if name in SIMULATED:
         return SIMULATED_ROWS[name]
     source = SOURCES[name]
@@ -125,14 +125,14 @@ def size(name: str, folder: Path) -> int:
 
 
 def load(name: str, folder: Path, seed: int, run: int, max_rows: int | None = None) -> Data:
-    """A data set.
+    """Load a data set.
 
     Parameters
     ----------
-    name : in `SOURCES` or `SIMULATED`
-    folder : of the Parquet files
+    name : a name in `SOURCES` or `SIMULATED`
+    folder : folder of the Parquet files
     seed, run : simulated sets are drawn anew for each run
-    max_rows : larger sets are cut to so many rows, drawn at random within each label, others in each run
+    max_rows : larger sets are cut to this size, with rows drawn at random within each label for each run
     """
     if name in SIMULATED:
         return simulate(name, np.random.default_rng([seed, run, text_key(name)]))
@@ -149,7 +149,7 @@ def load(name: str, folder: Path, seed: int, run: int, max_rows: int | None = No
 
 
 def features_of(table: pa.Table, without: tuple[str, ...] = (), *, coded: bool = False) -> Data:
-    """Numbers and categories of a table; columns that say nothing are left out."""
+    """Return the numbers and categories of a table without constant columns."""
     numeric, codes = [], []
     for name in table.column_names:
         if name in ("label", "split", *without):
@@ -158,9 +158,9 @@ def features_of(table: pa.Table, without: tuple[str, ...] = (), *, coded: bool =
         text = pa.types.is_dictionary(column.type) or pa.types.is_string(column.type)
         if text and not coded:
             values = column.cast(pa.string()).fill_null("").to_numpy(zero_copy_only=False)
-            found = np.unique(values, return_inverse=True)[1].reshape(-1)
-            if found.max(initial=0) > 0:
-                codes.append(found.astype(np.int64))
+            coded_values = np.unique(values, return_inverse=True)[1].reshape(-1)
+            if coded_values.max(initial=0) > 0:
+                codes.append(coded_values.astype(np.int64))
         else:
             numbers = (
                 (column.cast(pa.string()) if text else column)
@@ -183,7 +183,7 @@ def features_of(table: pa.Table, without: tuple[str, ...] = (), *, coded: bool =
 
 
 def subsample(label: Mask, rows: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Some rows, ascending, with the labels' shares kept to the nearest row."""
+    """Draw rows, stratified by label; return their indices, ascending."""
     positive = round(rows * float(label.mean()))
     chosen = [
         random.choice(np.flatnonzero(label == value), size, replace=False)
@@ -193,9 +193,9 @@ def subsample(label: Mask, rows: int, random: np.random.Generator) -> npt.NDArra
 
 
 def folds_of(label: Mask, folds: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The fold of each row, at random: each fold has its share of each label, to the nearest row.
+    """Assign rows to folds at random, stratified by label.
 
-    There are no more folds than rows of the rarer label, so that each fold has both.
+    There are at most as many folds as rows of the rarer label, so that each fold has both labels.
     """
     folds = max(2, min(folds, int(label.sum()), int((~label).sum())))
     out = np.empty(label.size, np.int64)
@@ -213,13 +213,13 @@ XOR_SPREAD = 0.5
 
 
 def simulate(name: str, random: np.random.Generator) -> Data:
-    """Points in the plane that no line divides; each label has probability 1/2.
+    """Draw points in the plane whose labels no line separates; each label has probability 1/2.
 
     xor : the label is positive where the two coordinates' centres have the same sign; normal around the four centres
         (+-1, +-1), standard deviation 0.5.
     circular : the angle is uniform; the radius is uniform in [0, 2) for label 0 and in [2, 4) for label 1, as it is in
         the simulated points that the authors published with their code.
-    circular_anew : the same; the second half of the rows is for testing.
+    circular_anew : as circular; the second half of the rows is for testing.
     """
     label = random.random(SIMULATED_ROWS[name]) < 0.5
     if name == "xor":

@@ -1,7 +1,7 @@
-"""The experiments: one task a (set, classifier, run), one result file a task, written when it is done.
+"""The experiments: one task per set, classifier and run, with one result file.
 
-A result file tells in its metadata which task it is of, on which data and with which settings; a run that finds it
-does not do it again.
+The metadata of a result file identify the task, its data and its settings; a task with a valid result file is not run
+again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.files.folders import temporary_sibling
 from pipeline.generate.folds import text_key
 
 FORMAT = 7
-"""Of the result files; a new number makes old ones obsolete."""
+"""Format of the result files; a new number makes old files obsolete."""
 
 _KEY = b"logcal.experiment"
 
@@ -51,19 +51,18 @@ SCHEMA = pa.schema(
         ("converged", pa.bool_()),
     ]
 )
-"""One row a method and fold. n_calibration, n_test: rows. The measures are those of
-`calibrators.measures.predictions`, ece and mce
-over equal-frequency groups, ece_label and mce_label over groups that cut ties in the order of the labels;
-log_loss of clipped probabilities; infinite: test rows of which the label was given
-probability 0; rate: classification rate with the tuned threshold (null where none is); chosen: what `auto` took;
-converged: whether the classifier's training did."""
+"""One row per method and fold. n_calibration, n_test: numbers of rows. The measures are those of
+`calibrators.measures.predictions`: ece and mce over equal-frequency groups, ece_label and mce_label over groups that
+cut ties in the order of the labels; log_loss of clipped probabilities; infinite: number of test rows whose label has
+probability 0; rate: classification rate with the tuned threshold, or null; chosen: the choice of `auto`; converged:
+whether the classifier's training converged."""
 
 REAL = ("base", "isotonic", "centred", "near_isotonic", "histogram", "platt", "bbq", "bbq_authors", "enir",
         "enir_authors", "sbb", "abb", "dgg", "sklearn_isotonic", "sklearn_sigmoid", "auto")  # fmt: skip
 SIMULATED = ("base", "histogram", "platt", "isotonic", "bbq", "bbq_authors", "enir", "enir_authors")
 BINNING = ("base", "isotonic", "platt", "histogram", "sbb", "abb")
 SIZES = (100, 300, 1000, 3000, 10000, 30000)
-"""Rows to calibrate with, in the experiment on sizes."""
+"""Numbers of calibration rows in the experiment on sizes."""
 SIZES_METHODS = tuple(name for name in REAL if name not in ("bbq_authors", "enir_authors"))
 SIZES_SETS = (
     "adult",
@@ -75,30 +74,30 @@ SIZES_SETS = (
     "satimage",
     "page_blocks",
 )
-"""Large sets; each takes part in the sizes that it has rows for."""
+"""Large sets; each is used for the sizes that it has rows for."""
 
 
 LEAST_RUNS = {"simulated": 21, "binning": 21, "generated": 10}
-"""These take little time: so many runs at least."""
+"""Minimum numbers of runs of fast experiments."""
 ANEW = "circular_anew"
-"""Points drawn as the published simulated ones seem to be: others in each run."""
+"""Set of simulated points like the published ones, drawn anew in each run."""
 LARGE = 2000
 """Sets with more rows, and the experiment on sizes, may have fewer runs."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all experiments of a reproduction share.
+    """Settings of all experiments of a reproduction.
 
     Parameters
     ----------
-    seed : int >= 0, of all random numbers
+    seed : int >= 0, random seed
     runs : int >= 1, repeats of each experiment; those in `LEAST_RUNS` have more
-    folds : int >= 2, of the cross-validation on real data
-    max_rows : larger sets are cut to so many rows; None: none is. In the experiment on sizes no set is cut, and there
-        are at most ten times so many rows to calibrate with.
-    large_runs : at most so many runs of what takes long: cross-validation on sets with more than `LARGE` rows, and
-        the experiment on sizes; None: as many as of the others
+    folds : int >= 2, folds of the cross-validation on real data
+    max_rows : larger sets are cut to this size; None: no set is cut. In the experiment on sizes no set is cut, and
+        there are at most ten times as many calibration rows.
+    large_runs : maximum number of runs of slow experiments: cross-validation on sets with more than `LARGE` rows, and
+        the experiment on sizes; None: no limit
     """
 
     seed: int = 0
@@ -110,14 +109,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """One result file.
+    """Task with one result file.
 
     Parameters
     ----------
     experiment : a key of `EXPERIMENTS`
-    set, classifier : names
+    set, classifier : names of the data set and the classifier
     run : int >= 0
-    digest : of the data
+    digest : digest of the data
     settings : Settings
     """
 
@@ -130,12 +129,12 @@ class Task:
 
     @property
     def path(self) -> str:
-        """Of the result file, relative."""
+        """Relative path of the result file."""
         return f"{self.experiment}/{self.set}.{self.classifier}.{self.run:03d}.parquet"
 
     @property
     def key(self) -> bytes:
-        """Equal keys have equal results. The numbers of runs do not matter to any of them."""
+        """Key of the result: tasks with equal keys have equal results, whatever the number of runs."""
         settings = {k: v for k, v in asdict(self.settings).items() if k not in ("runs", "large_runs")}
         content = {**asdict(self), "settings": settings, "format": FORMAT}
         return json.dumps(content, sort_keys=True).encode()
@@ -144,11 +143,11 @@ class Task:
 def plan_tasks(
     folder: Path, settings: Settings, only: Iterable[str] | None = None
 ) -> tuple[list[Task], list[str]]:
-    """All tasks on the data that is there, run by run, and the names of the sets that are missing.
+    """Plan the tasks on the available data, run by run; return them and the names of the missing sets.
 
     Parameters
     ----------
-    folder : of the data sets
+    folder : folder of the data sets
     settings : Settings
     only : experiments to plan; None for all
     """
@@ -180,20 +179,20 @@ def _designs(settings: Settings, only: Iterable[str] | None) -> Iterator[tuple[s
 
 
 def run_tasks(tasks: list[Task], data: Path, results: Path, pool: Executor) -> int:
-    """Carry out the tasks whose results are not there yet; return how many these were."""
-    left = [task for task in tasks if not done(task, results)]
-    for experiment in {task.experiment for task in left}:
+    """Run the tasks that have no result yet; return their number."""
+    open_tasks = [task for task in tasks if not done(task, results)]
+    for experiment in {task.experiment for task in open_tasks}:
         (results / experiment).mkdir(parents=True, exist_ok=True)
-    running = [pool.submit(run_task, task, str(data), str(results)) for task in left]
-    for count, one in enumerate(as_completed(running), 1):
-        one.result()
-        if count % 50 == 0 or count == len(left):
-            print(f"experiments: {count:,} of {len(left):,}", file=sys.stderr)
-    return len(left)
+    futures = [pool.submit(run_task, task, str(data), str(results)) for task in open_tasks]
+    for count, future in enumerate(as_completed(futures), 1):
+        future.result()
+        if count % 50 == 0 or count == len(futures):
+            print(f"experiments: {count:,} of {len(futures):,}", file=sys.stderr)
+    return len(futures)
 
 
 def done(task: Task, results: Path) -> bool:
-    """Whether the result of exactly this task is there."""
+    """Tell whether the task has a valid result file."""
     path = results / task.path
     try:
         return bool((pq.read_schema(path).metadata or {}).get(_KEY) == task.key)
@@ -202,7 +201,7 @@ def done(task: Task, results: Path) -> bool:
 
 
 def run_task(task: Task, data: str, results: str) -> None:
-    """Carry out one task and write its result file: complete, or not at all."""
+    """Run a task and write its result file atomically."""
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
@@ -215,7 +214,7 @@ def run_task(task: Task, data: str, results: str) -> None:
 
 
 def read_results(tasks: list[Task], results: Path) -> pa.Table:
-    """The results of tasks that are done, as one table."""
+    """Read the results of finished tasks into one table."""
     tables = [pq.read_table(results / task.path).replace_schema_metadata() for task in tasks]
     return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
@@ -223,9 +222,9 @@ def read_results(tasks: list[Task], results: Path) -> pa.Table:
 Row = dict[str, Any]
 
 
-def _random(task: Task, *more: int) -> np.random.Generator:
+def _random(task: Task, *seeds: int) -> np.random.Generator:
     key = text_key(f"{task.experiment}/{task.set}")
-    return np.random.default_rng([task.settings.seed, task.run, key, *more])
+    return np.random.default_rng([task.settings.seed, task.run, key, *seeds])
 
 
 def _rows(
@@ -236,7 +235,7 @@ def _rows(
     calibration: tuple[Scores, Any],
     test: Any,
 ) -> Iterator[Row]:
-    """Results of methods that calibrate with some scores, on others."""
+    """Yield the results of methods fitted to calibration scores on test scores."""
     from benchmarks.reproduction.methods import Calibration, calibrate, measures_of
 
     scores, label = calibration
@@ -244,13 +243,13 @@ def _rows(
     for method in methods:
         probability, chosen = calibrate(method, Calibration(scores, label, test_scores))
         yield {
-            **_place(task, fold, method, label.size, test_label.size, model),
+            **_columns(task, fold, method, label.size, test_label.size, model),
             **measures_of(probability, test_label),
             "chosen": chosen or None,
         }
 
 
-def _place(task: Task, fold: int, method: str, calibration: int, test: int, model: Classifier) -> Row:
+def _columns(task: Task, fold: int, method: str, calibration: int, test: int, model: Classifier) -> Row:
     return {
         "experiment": task.experiment,
         "set": task.set,
@@ -270,7 +269,7 @@ def _categories(data: Data) -> Any:
 
 
 def _real(task: Task, folder: Path) -> Iterator[Row]:
-    """Cross-validation; the classifier's training rows are the calibration rows, as in the papers."""
+    """Run cross-validation; the classifier's training rows are the calibration rows, as in the papers."""
     settings = task.settings
     data = sets.load(task.set, folder, settings.seed, task.run, settings.max_rows)
     fold_of = sets.folds_of(data.label, settings.folds, _random(task))
@@ -283,7 +282,7 @@ def _real(task: Task, folder: Path) -> Iterator[Row]:
 
 
 def _simulated(task: Task, folder: Path) -> Iterator[Row]:
-    """Training points are the calibration points. The authors' own points: runs after the first resample the test."""
+    """Calibrate on the training points. With the authors' points, runs after the first resample the test points."""
     data = sets.load(task.set, folder, task.settings.seed, task.run)
     train = data.take(~data.test)
     test = data.take(data.test)
@@ -296,7 +295,7 @@ def _simulated(task: Task, folder: Path) -> Iterator[Row]:
 
 
 def _resampled(test: Data, task: Task) -> Data:
-    """The test rows; in runs after the first, as many drawn with replacement, label by label."""
+    """Return the test rows; in runs after the first, a resample with replacement within each label."""
     if task.run == 0:
         return test
     random = _random(task)
@@ -307,7 +306,7 @@ def _resampled(test: Data, task: Task) -> Data:
 
 
 def _binning(task: Task, folder: Path) -> Iterator[Row]:
-    """600 rows each to train, to calibrate and to test (Adult: 2,000 to train); SPECT: its own training and test."""
+    """Use 600 rows each for training (Adult: 2,000), calibration and test; SPECT has its own training and test rows."""
     data = sets.load(task.set, folder, task.settings.seed, task.run)
     if task.set == "spect":
         train = calibration = data.take(~data.test)
@@ -328,7 +327,7 @@ def _binning(task: Task, folder: Path) -> Iterator[Row]:
 
 
 def _generated(task: Task, folder: Path) -> Iterator[Row]:
-    """DG and DGG beside no calibration and isotonic regression on a tenth of the training rows."""
+    """Compare DG and DGG with no calibration and with isotonic regression on a tenth of the training rows."""
     from benchmarks.reproduction.generated import generated_rows
 
     data = sets.load(task.set, folder, task.settings.seed, task.run)
@@ -336,27 +335,27 @@ def _generated(task: Task, folder: Path) -> Iterator[Row]:
     cut = round(0.3 * order.size)
     test, train = data.take(order[:cut]), data.take(order[cut:])
     for method, calibration, model, measured in generated_rows(task.run, train, test, _categories(data)):
-        yield {**_place(task, 0, method, calibration, test.label.size, model), **measured}
+        yield {**_columns(task, 0, method, calibration, test.label.size, model), **measured}
 
 
 def _sizes(task: Task, folder: Path) -> Iterator[Row]:
-    """A classifier trained once; calibration on held-out rows, more and more of them; the same test rows."""
+    """Train a classifier once, and calibrate it on growing numbers of held-out rows, with the same test rows."""
     settings = task.settings
     data = sets.load(task.set, folder, settings.seed, task.run)
     random = _random(task)
     order = random.permutation(data.label.size)
     tenth = order.size // 10
     train, test = data.take(order[: min(tenth * 2, 5000)]), data.take(order[tenth * 2 : tenth * 4][:20000])
-    rest = data.take(order[tenth * 4 :])
+    pool = data.take(order[tenth * 4 :])
     model = Classifier(task.classifier, seed=task.run).fit(train, _categories(data))
     tested = (model.scores(test), test.label)
-    limit = 10 * settings.max_rows if settings.max_rows else rest.label.size
+    limit = 10 * settings.max_rows if settings.max_rows else pool.label.size
     for fold, size in enumerate(SIZES):
-        if size > min(rest.label.size, limit):
+        if size > min(pool.label.size, limit):
             break
-        some = rest.take(np.arange(size))
-        if 0 < some.label.sum() < size:
-            yield from _rows(task, fold, SIZES_METHODS, model, (model.scores(some), some.label), tested)
+        rows = pool.take(np.arange(size))
+        if 0 < rows.label.sum() < size:
+            yield from _rows(task, fold, SIZES_METHODS, model, (model.scores(rows), rows.label), tested)
 
 
 _THREE = ("lr", "svm", "nb")
@@ -376,4 +375,4 @@ EXPERIMENTS: dict[str, tuple[dict[str, tuple[str, ...]], Callable[[Task, Path], 
     "real": (dict.fromkeys(sets.ENIR_SETS, _THREE), _real),
     "sizes": (dict.fromkeys(SIZES_SETS, _THREE), _sizes),
 }
-"""Name of an experiment to its sets with their classifiers, and what it does."""
+"""Experiments by name: the classifiers of each set, and the function that yields a task's results."""

@@ -1,4 +1,4 @@
-"""DG and DGG, as their paper compares them: calibration data from repeated splits of the training rows."""
+"""DG and DGG as in their paper's comparison: calibration data from repeated splits of the training rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pipeline.generate.folds import TRAINED, Folds, RowKeys
 Array = npt.NDArray[np.float64]
 
 KIND = "nb_plain"
-"""The classifier."""
+"""Kind of the classifier."""
 TARGET = 5000
-"""Rows of calibration data to generate at least."""
+"""Minimum number of generated calibration rows."""
 HELD_OUT = 0.1
-"""Share of the training rows that isotonic regression alone is calibrated with."""
+"""Share of the training rows held out to calibrate IR."""
 
 
 class _Scheme(NamedTuple):
@@ -35,7 +35,7 @@ class _Scheme(NamedTuple):
 def generated_rows(
     seed: int, train: Data, test: Data, categories: npt.NDArray[np.int64]
 ) -> Iterator[tuple[str, int, Classifier, dict[str, Any]]]:
-    """Name, number of calibration rows, classifier and measures of each scheme.
+    """Yield name, number of calibration rows, classifier and measures of each scheme.
 
     The threshold of the classification rate is the best one on the calibrated training scores.
     """
@@ -51,23 +51,23 @@ def _predict(scheme: _Scheme, data: Data) -> Array:
 
 
 def _schemes(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> dict[str, _Scheme]:
-    whole = Classifier(KIND).fit(train, categories)
-    held_out = round(HELD_OUT * train.label.size)
-    order = np.random.default_rng([seed, held_out]).permutation(train.label.size)
-    aside, rest = train.take(order[:held_out]), train.take(order[held_out:])
-    part = Classifier(KIND).fit(rest, categories)
-    ir = Isotonic(ends=0).fit(part.scores(aside).probability, aside.label)
+    model = Classifier(KIND).fit(train, categories)
+    count = round(HELD_OUT * train.label.size)
+    order = np.random.default_rng([seed, count]).permutation(train.label.size)
+    held_out, others = train.take(order[:count]), train.take(order[count:])
+    smaller = Classifier(KIND).fit(others, categories)
+    ir = Isotonic(ends=0).fit(smaller.scores(held_out).probability, held_out.label)
     scores, label = generate(seed, train, categories)
     return {
-        "raw": _Scheme(whole, np.asarray, 0),
-        "ir": _Scheme(part, ir.predict, held_out),
-        "dg": _Scheme(whole, Isotonic(ends=0).fit(scores, label).predict, label.size),
-        "dgg_generated": _Scheme(whole, DGG(ends=0).fit(scores, label).predict, label.size),
+        "raw": _Scheme(model, np.asarray, 0),
+        "ir": _Scheme(smaller, ir.predict, count),
+        "dg": _Scheme(model, Isotonic(ends=0).fit(scores, label).predict, label.size),
+        "dgg_generated": _Scheme(model, DGG(ends=0).fit(scores, label).predict, label.size),
     }
 
 
 def generate(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> tuple[Array, Mask]:
-    """Scores and labels of rows that the classifier was not trained on, from repeated 70/30 splits."""
+    """Return scores and labels of rows that the classifier was not trained on, from repeated 70/30 splits."""
     keys = RowKeys(row=np.arange(train.label.size, dtype=np.uint64), label=train.label)
     folds = Folds(train_fraction=0.7, seed=seed)
     scores: list[Array] = []

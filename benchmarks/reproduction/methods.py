@@ -1,4 +1,4 @@
-"""The calibration methods of the experiments: scores of calibration data and of test data to probabilities."""
+"""The calibration methods of the experiments."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from calibrators.methods.platt import Platt
 Array = npt.NDArray[np.float64]
 
 CLIP = 1e-15
-"""Probabilities are kept so far from 0 and 1 before the log loss is taken, so that its means exist; rows of which
-the label was given probability 0 are counted."""
+"""Clipping distance of probabilities from 0 and 1 before the log loss, so that its means are finite; rows whose label
+has probability 0 are counted."""
 
 CALIBRATORS: dict[str, Callable[[], Any]] = {
     "isotonic": lambda: Isotonic(ends=0),
@@ -43,7 +43,7 @@ CALIBRATORS: dict[str, Callable[[], Any]] = {
     "dgg": lambda: DGG(ends=0),
     "auto": lambda: Auto(tuple(CANDIDATES), ends=0),
 }
-"""Methods of this project that see the score alone; isotonic ones with plain ends, as in the papers."""
+"""Methods of this project that use only the score; isotonic methods without corrected ends, as in the papers."""
 
 NAMES = {
     "base": "base",
@@ -68,7 +68,7 @@ NAMES = {
     "dg": "DG",
     "dgg_generated": "DGG",
 }
-"""What the tables call them."""
+"""Names in the tables."""
 
 
 class Calibration(NamedTuple):
@@ -80,7 +80,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(method: str, job: Calibration) -> tuple[Array, str]:
-    """The calibrated probabilities of the test scores, and what `auto` chose ('' for other methods)."""
+    """Return the calibrated probabilities of the test scores, and the choice of `auto` ('' for other methods)."""
     if method == "base":
         return job.test.probability, ""
     if method == "acp":
@@ -95,7 +95,7 @@ def calibrate(method: str, job: Calibration) -> tuple[Array, str]:
 
 
 class _Identity(ClassifierMixin, BaseEstimator):
-    """A classifier whose only feature is its score: scikit-learn calibrates classifiers, not scores."""
+    """Classifier whose only feature is its score: scikit-learn calibrates classifiers, not scores."""
 
     def fit(self, X: Array, y: Mask) -> _Identity:
         self.classes_ = np.array([False, True])
@@ -115,38 +115,38 @@ def _scikit_learn(method: str, job: Calibration) -> Array:
     column, test = job.scores.margin[:, None], job.test.margin[:, None]
     frozen = FrozenEstimator(_Identity().fit(column, job.label))
     rows = np.arange(job.label.size)
-    # Nothing is trained, so one "fold" with all rows in it.
+    # The classifier is not trained, so one fold has all rows.
     fitted = CalibratedClassifierCV(frozen, method=method, ensemble=False, cv=[(rows, rows)])
     fitted.fit(column, job.label)
     return np.asarray(fitted.predict_proba(test)[:, 1])
 
 
 def measures_of(probability: Array, label: Mask) -> dict[str, Any]:
-    """What is measured of probabilities, by column of the results."""
-    found: Measures = measure(probability, None, label.astype(np.float64))
+    """Return the measures of probabilities, by column of the results."""
+    measures: Measures = measure(probability, None, label.astype(np.float64))
     ece_label, mce_label = label_order_errors(probability, label)
-    given = np.where(label, probability, 1 - probability)
-    clipped = np.clip(given, CLIP, 1 - CLIP)
+    of_label = np.where(label, probability, 1 - probability)
+    clipped = np.clip(of_label, CLIP, 1 - CLIP)
     return {
-        "auc": found.auc if found.auc is not None else np.nan,
-        "accuracy": found.accuracy,
-        "rmse": found.rmse,
-        "ece": found.ece_frequency,
-        "mce": found.mce_frequency,
-        "ece_width": found.ece_width,
-        "mce_width": found.mce_width,
+        "auc": measures.auc if measures.auc is not None else np.nan,
+        "accuracy": measures.accuracy,
+        "rmse": measures.rmse,
+        "ece": measures.ece_frequency,
+        "mce": measures.mce_frequency,
+        "ece_width": measures.ece_width,
+        "mce_width": measures.mce_width,
         "ece_label": ece_label,
         "mce_label": mce_label,
         "log_loss": float(-np.mean(np.log(clipped))),
-        "infinite": int(np.sum(given <= 0)),
+        "infinite": int(np.sum(of_label <= 0)),
     }
 
 
 def label_order_errors(probability: Array, label: Mask, groups: int = 10) -> tuple[float, float]:
-    """ECE and MCE as the papers' released code has them: equal-frequency groups of rows sorted by score, then label.
+    """Compute ECE and MCE as in the papers' code: equal-frequency groups of rows sorted by score, then label.
 
-    The groups cut ties, and a tie's negatives come before its positives: they fall into different groups, and a method
-    with few levels seems badly calibrated. To compare with the papers only.
+    The groups cut ties, with negatives before positives, so methods with few levels seem badly calibrated. Only for
+    comparison with the papers.
     """
     order = np.lexsort((label, probability))
     gaps, weights = [], []

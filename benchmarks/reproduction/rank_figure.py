@@ -1,4 +1,4 @@
-"""Critical-difference diagrams: average ranks on a line, methods that do not differ from the target joined to it."""
+"""Critical-difference diagrams: average ranks on a line, and a bar over methods that do not differ from the target."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _HEIGHTS = (0.5, -0.95, 0.95, -0.6, 0.72, -1.15, 1.15, -0.77)
 
 
 def draw_ranks(rankings: Mapping[str, Ranking], target: str, names: Mapping[str, str], title: str) -> bytes:
-    """An SVG with one line of ranks a measure; the same bytes for the same ranks.
+    """Draw an SVG with one line of ranks per measure; equal ranks give equal bytes.
 
     Parameters
     ----------
-    rankings : by label of the measure
-    target : the method that the others are compared with: a bar joins it with those that are not significantly
-        different from it (Friedman's test, then Holm's procedure, at 0.05)
-    names : of the methods, for people
-    title : of the figure
+    rankings : rankings by label of the measure
+    target : method that the others are compared with: a bar joins it with those that are not significantly different
+        from it (Friedman's test, then Holm's procedure, at 0.05)
+    names : displayed names of the methods
+    title : title of the figure
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -29,7 +29,7 @@ def draw_ranks(rankings: Mapping[str, Ranking], target: str, names: Mapping[str,
     with mpl.rc_context({"svg.hashsalt": "logcal", "font.size": 8, "svg.fonttype": "none"}):
         height = 0.4 + (1.1 if most <= 8 else 2.2) * len(rankings)
         figure = Figure(figsize=(9, height))
-        # Room for names at both ends and for the title: measuring all labels would take as long as drawing them.
+        # Fixed margins for names at both ends and the title: measuring the labels takes as long as drawing them.
         figure.subplots_adjust(
             left=1.3 / 9, right=1 - 0.6 / 9, bottom=0.1 / height, top=1 - 0.3 / height, hspace=0.05
         )

@@ -1,4 +1,4 @@
-"""Comparing methods over data sets: average ranks and the tests on them, Welch's t-test, relative gains."""
+"""Comparison of methods over data sets: average ranks and their tests, Welch's t-test, relative gains."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from scipy import stats
 Array = npt.NDArray[np.float64]
 
 DECIMALS = 10
-"""Measures are rounded to these decimals before they are ranked: means that differ by rounding alone are tied."""
+"""Measures are rounded to these decimals before ranking, so that means that differ only by rounding are tied."""
 
 
 class Friedman(NamedTuple):
-    """Whether methods differ at all.
+    """Result of Friedman's test that all methods are equal.
 
     Attributes
     ----------
     chi_square : float >= 0: 12 n / (k (k + 1)) (sum R_j^2 - k (k + 1)^2 / 4), not corrected for ties
-    corrected : float >= 0: the same divided by 1 - sum (t^3 - t) / (n k (k^2 - 1)) over ties of t methods
+    corrected : float >= 0: chi_square divided by 1 - sum (t^3 - t) / (n k (k^2 - 1)) over ties of t methods
     statistic : float >= 0 or inf: Iman and Davenport's F = (n - 1) chi^2 / (n (k - 1) - chi^2)
     p_value : float in [0, 1]: of the F statistic, with k - 1 and (k - 1) (n - 1) degrees of freedom
     """
@@ -35,15 +35,15 @@ class Friedman(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A method against the target, by Holm's step-down procedure.
+    """Comparison of a method with the target, by Holm's step-down procedure.
 
     Attributes
     ----------
     method : str
     z : float: (R_method - R_target) / sqrt(k (k + 1) / (6 n)); positive where the target ranks better
     p_value : float in [0, 1], two-sided
-    alpha : float: the level that it is compared with
-    different : bool: whether the hypothesis that both are equal is rejected
+    alpha : float: level of the test
+    different : bool: whether the test rejects equality
     """
 
     method: str
@@ -68,12 +68,12 @@ class Ranking:
 
     @property
     def mean(self) -> dict[str, float]:
-        """The average rank of each method."""
+        """Average rank of each method."""
         return dict(zip(self.methods, self.ranks.mean(axis=0).tolist(), strict=True))
 
     @property
     def standard_error(self) -> dict[str, float]:
-        """Of the average ranks, over the data sets; NaN for one data set."""
+        """Standard error of the average ranks over the data sets; NaN for one data set."""
         n = self.ranks.shape[0]
         if n < 2:
             return dict.fromkeys(self.methods, math.nan)
@@ -81,7 +81,7 @@ class Ranking:
         return dict(zip(self.methods, spread.tolist(), strict=True))
 
     def friedman(self) -> Friedman:
-        """Friedman's test with Iman and Davenport's correction, as in Demsar (2006), section 3.2.2."""
+        """Run Friedman's test with Iman and Davenport's correction, as in Demsar (2006), section 3.2.2."""
         n, k = self.ranks.shape
         mean = self.ranks.mean(axis=0)
         chi = max(0.0, 12 * n / (k * (k + 1)) * (float(np.sum(mean**2)) - k * (k + 1) ** 2 / 4))
@@ -92,23 +92,23 @@ class Ranking:
         )
         untied = 1 - tied / (n * k * (k * k - 1))
         corrected = chi / untied if untied > 0 else 0.0
-        rest = n * (k - 1) - chi
-        # Methods that rank alike on every data set leave no variance to compare with.
-        statistic = math.inf if rest <= 1e-9 else (n - 1) * chi / rest
+        residual = n * (k - 1) - chi
+        # If the ranks are equal on all data sets, there is no residual variance.
+        statistic = math.inf if residual <= 1e-9 else (n - 1) * chi / residual
         degrees = (k - 1, (k - 1) * (n - 1))
         p_value = float(stats.f.sf(statistic, *degrees)) if n > 1 else math.nan
         return Friedman(chi, corrected, statistic, p_value)
 
     def holm(self, target: str, alpha: float = 0.05) -> list[Comparison]:
-        """Every other method against the target, by ascending p-value.
+        """Compare every other method with the target; the result is sorted by p-value.
 
-        The i-th smallest p-value is compared with alpha / (k - i); from the first that is not below it, all are
-        retained.
+        The i-th smallest p-value is compared with alpha / (k - i). From the first one that is not below it, all
+        hypotheses are retained.
 
         Raises
         ------
         ValueError
-            An unknown target; alpha outside (0, 1).
+            The target is unknown, or alpha is outside (0, 1).
         """
         if target not in self.methods:
             raise ValueError(f"target: expected one of {', '.join(self.methods)}, found {target!r}")
@@ -119,38 +119,38 @@ class Ranking:
         scale = math.sqrt(k * (k + 1) / (6 * n))
         others = [(name, (mean[name] - mean[target]) / scale) for name in self.methods if name != target]
         tested = sorted((2 * float(stats.norm.sf(abs(z))), name, z) for name, z in others)
-        found, rejecting = [], True
+        comparisons, rejecting = [], True
         for i, (p_value, name, z) in enumerate(tested, 1):
             level = alpha / (k - i)
             rejecting = rejecting and p_value < level
-            found.append(Comparison(name, z, min(p_value, 1.0), level, rejecting))
-        return found
+            comparisons.append(Comparison(name, z, min(p_value, 1.0), level, rejecting))
+        return comparisons
 
     def marks(self, target: str, alpha: float = 0.05) -> dict[str, str]:
-        """'*' where the target is significantly better than a method, '⊛' where worse, '' where neither.
+        """Mark methods: '*' if the target is significantly better, '⊛' if it is worse, '' if neither.
 
-        Holm's procedure is only consulted if Friedman's test rejects at alpha.
+        Holm's procedure is only used if Friedman's test rejects at alpha.
         """
         if not self.friedman().p_value < alpha:
             return dict.fromkeys(self.methods, "")
-        found = {c.method: ("*" if c.z > 0 else "⊛") if c.different else "" for c in self.holm(target, alpha)}
-        return {name: found.get(name, "") for name in self.methods}
+        marks = {c.method: ("*" if c.z > 0 else "⊛") if c.different else "" for c in self.holm(target, alpha)}
+        return {name: marks.get(name, "") for name in self.methods}
 
 
 def rank_methods(methods: Sequence[str], values: npt.ArrayLike, *, higher_is_better: bool) -> Ranking:
-    """Rank methods on each data set: 1 is best, tied methods have the mean of their ranks.
+    """Rank methods on each data set: 1 is best; tied methods get the mean of their ranks.
 
     Parameters
     ----------
-    methods : of length k >= 2
-    values : array-like, shape (n, k), n >= 1, without NaN; infinite values rank as what they are
-        The measure, data set by data set; rounded to 10 decimals.
+    methods : names of k >= 2 methods
+    values : array-like, shape (n, k), n >= 1, without NaN; may be infinite
+        The measure on each data set; rounded to 10 decimals.
     higher_is_better : whether the largest value gets rank 1
 
     Raises
     ------
     ValueError
-        For other shapes, and for NaN.
+        The shape is wrong, or a value is NaN.
 
     Notes
     -----
@@ -184,7 +184,7 @@ def rank_methods(methods: Sequence[str], values: npt.ArrayLike, *, higher_is_bet
 
 
 class Welch(NamedTuple):
-    """Welch's t-test of two means: t, its degrees of freedom, and the two-sided p-value in [0, 1]."""
+    """Result of Welch's t-test of two means: t, degrees of freedom, and the two-sided p-value in [0, 1]."""
 
     t: float
     degrees_of_freedom: float
@@ -192,7 +192,7 @@ class Welch(NamedTuple):
 
 
 def welch_t_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
-    """Welch's t-test for the means of two samples of unequal variances.
+    """Run Welch's t-test for the means of two samples with unequal variances.
 
     Parameters
     ----------
@@ -201,13 +201,12 @@ def welch_t_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
     Returns
     -------
     Welch
-        t is negative where the first mean is the smaller. If neither sample varies, p is 1 for equal means and 0
-        otherwise.
+        t is negative if the first mean is smaller. If neither sample varies, p is 1 for equal means and 0 otherwise.
 
     Raises
     ------
     ValueError
-        For samples of fewer than two numbers, and for numbers that are not finite.
+        A sample has fewer than two numbers, or numbers that are not finite.
 
     References
     ----------
@@ -231,7 +230,7 @@ def welch_t_test(first: npt.ArrayLike, second: npt.ArrayLike) -> Welch:
 
 
 class Interval(NamedTuple):
-    """A mean with its confidence interval."""
+    """Mean with its confidence interval."""
 
     mean: float
     low: float
@@ -241,23 +240,23 @@ class Interval(NamedTuple):
 def relative_gain(
     values: npt.ArrayLike, baseline: npt.ArrayLike, confidence: float = 0.95
 ) -> tuple[Interval, int]:
-    """The mean over data sets of (value - baseline) / baseline, with its Student interval.
+    """Return the mean over data sets of (value - baseline) / baseline, with its Student interval.
 
     Parameters
     ----------
-    values, baseline : array-like, shape (n,), n >= 2, finite, a measure >= 0 of two methods, data set by data set
+    values, baseline : array-like, shape (n,), n >= 2, finite: a measure >= 0 of two methods on each data set
     confidence : float in (0, 1), default 0.95
 
     Returns
     -------
     interval : Interval
     left_out : int
-        Data sets whose baseline is 0, where a relative gain does not exist; they are left out.
+        Number of data sets that are left out, since their baseline is 0.
 
     Raises
     ------
     ValueError
-        For other shapes, numbers that are not finite, and fewer than two data sets with a baseline above 0.
+        The shapes differ, a number is not finite, or fewer than two data sets have a baseline above 0.
 
     References
     ----------
@@ -273,10 +272,10 @@ def relative_gain(
         raise ValueError(f"baseline: expected at least two numbers > 0, found {int(usable.sum())}")
     gains = (a[usable] - b[usable]) / b[usable]
     mean = float(gains.mean())
-    reach = float(
+    half_width = float(
         stats.t.ppf((1 + confidence) / 2, gains.size - 1) * gains.std(ddof=1) / math.sqrt(gains.size)
     )
-    return Interval(mean, mean - reach, mean + reach), int(np.sum(~usable))
+    return Interval(mean, mean - half_width, mean + half_width), int(np.sum(~usable))
 
 
 def _sample(name: str, values: npt.ArrayLike) -> Array:

@@ -1,4 +1,4 @@
-"""The report of a reproduction: the papers' tables beside ours as Markdown; the results as Parquet."""
+"""The report of a reproduction: tables of the papers' results and ours as Markdown; the results as Parquet."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def write_report(
 
     Parameters
     ----------
-    results : `benchmarks.reproduction.experiments.SCHEMA`, of all experiments
-    settings : of the experiments
-    missing : data sets that were not there
-    folder : which exists
+    results : results of all experiments, `benchmarks.reproduction.experiments.SCHEMA`
+    settings : settings of the experiments
+    missing : missing data sets
+    folder : existing folder for the report
     times : measured run times
 
     Returns
@@ -81,7 +81,7 @@ def _contents(results: pa.Table, times: list[dict[str, Any]]) -> tuple[list[Tabl
     tables += generated_tables(frame)
     ranked = rank_tables(frame)
     beyond = loss_table(frame)
-    tables += [_with_figure(one, figures) for one in ranked]
+    tables += [_with_figure(table, figures) for table in ranked]
     extra = [
         *gain_tables(frame),
         time_table(times),
@@ -120,18 +120,18 @@ def _introduction(settings: Settings, missing: Sequence[str]) -> list[str]:
 
 
 def text_of(cell: Cell | str, digits: int) -> str:
-    """A cell for people."""
+    """Format a cell."""
     if isinstance(cell, str):
         return cell
-    ours = "–" if _nothing(cell.ours) else f"{cell.ours:.{digits}f}{cell.mark}"
-    if not _nothing(cell.error) and not _nothing(cell.ours):
+    ours = "–" if _is_missing(cell.ours) else f"{cell.ours:.{digits}f}{cell.mark}"
+    if not _is_missing(cell.error) and not _is_missing(cell.ours):
         ours += f" ± {cell.error:.{digits}f}"
     if cell.published is not None:
         return f"{_published(cell.published)}{cell.published_mark} / {ours}"
     return f"({cell.published_mark}) / {ours}" if cell.published_mark else ours
 
 
-def _nothing(number: float | None) -> bool:
+def _is_missing(number: float | None) -> bool:
     return number is None or math.isnan(number)
 
 
@@ -140,7 +140,7 @@ def _published(number: float) -> str:
 
 
 def markdown(intro: Sequence[str], tables: Sequence[Table]) -> str:
-    """The report as Markdown."""
+    """Format the report as Markdown."""
     lines = ["# The papers' tables beside ours", "", *(f"{line}  " for line in intro)]
     for table in tables:
         lines += ["", f"## {table.name}", "", table.title, ""]
@@ -154,7 +154,7 @@ def markdown(intro: Sequence[str], tables: Sequence[Table]) -> str:
 
 
 def cells_of(tables: Sequence[Table]) -> pa.Table:
-    """All numbers of the tables, a row a cell: table, row, column, published, ours, standard error, marks."""
+    """Return all numbers of the tables, a row per cell: table, row, column, published, ours, standard error, marks."""
     rows = [
         {
             "table": table.name,

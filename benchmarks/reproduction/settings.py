@@ -1,9 +1,9 @@
-"""Settings that the papers do not print, and what they do to the numbers: why the reproduction differs where it does.
+"""Effect of settings that the papers omit, to explain differences of the reproduction.
 
     python -m benchmarks.reproduction.settings DATA [CHECK ...]
 
-DATA is the folder of the data sets that the reproduction takes. Each check prints a table; docs/reproduction.md
-quotes them. Numbers behind ± are standard errors over the runs.
+DATA is the folder of the reproduction's data sets. Each check prints a table; docs/reproduction.md quotes them. Numbers
+after ± are standard errors over the runs.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from calibrators.methods.isotonic import Isotonic
 
 FREQUENCY = ("auc", "accuracy", "rmse", "ece", "mce")
 BY_LABEL = ("auc", "accuracy", "rmse", "mce_label", "ece_root")
-"""As SBB and ABB's numbers are: ties cut by label, the square root of a tenth of the ECE."""
+"""Measures as in the papers of SBB and ABB: ties cut by label, the square root of a tenth of the ECE."""
 WIDE = ("ad", "colon_cancer", "duke", "leu", "w1a", "scene", "protein_homology")
-"""Left out of `ranks`: an unpenalised logistic regression takes long where there are more columns than rows."""
+"""Sets left out of `ranks`: unpenalised logistic regression is slow with more columns than rows."""
 
 Array = np.ndarray
 Rows = dict[str, list[tuple[float, ...]]]
@@ -48,9 +48,9 @@ def show(title: str, columns: Iterable[str], rows: Rows) -> None:
 
 
 def measured(probability: Array, label: Array, names: Iterable[str]) -> tuple[float, ...]:
-    found = measures_of(probability, label)
-    found["ece_root"] = (found["ece_label"] / 10) ** 0.5
-    return tuple(found[name] for name in names)
+    measures = measures_of(probability, label)
+    measures["ece_root"] = (measures["ece_label"] / 10) ** 0.5
+    return tuple(measures[name] for name in names)
 
 
 def categories(data: sets.Data) -> Array:
@@ -64,7 +64,7 @@ def parts(data: sets.Data, run: int, *sizes: int) -> Iterator[sets.Data]:
 
 
 def ranks(folder: Path) -> None:
-    """ENIR's and BBQ's ranks where logistic regression is penalised, and where it is not."""
+    """Print ENIR's and BBQ's ranks with penalised and with unpenalised logistic regression."""
     methods = ("base", "histogram", "platt", "isotonic", "bbq", "enir", "bbq_authors", "enir_authors")
     rows = []
     names = [name for name in sets.ENIR_SETS if name not in WIDE]
@@ -81,8 +81,8 @@ def ranks(folder: Path) -> None:
                 job = Calibration(*(Scores(expit(m), m) for m in margins[:1]), train.label,
                                   Scores(expit(margins[1]), margins[1]))  # fmt: skip
                 for method in methods:
-                    found = measures_of(calibrate(method, job)[0], test.label)
-                    rows.append({"set": name, "C": strength, "method": method, **found})
+                    measures = measures_of(calibrate(method, job)[0], test.label)
+                    rows.append({"set": name, "C": strength, "method": method, **measures})
     frame = pd.DataFrame(rows)
     print(
         f"\n### Average ranks, logistic regression, {len(names)} sets cut to 1,000 rows, five of ten folds\n"
@@ -106,14 +106,14 @@ def gains(frame: pd.DataFrame) -> None:
     print("\n|  | C | relative gain of ENIR over the classifier, 95 % interval |\n|---|---|---|")
     for measure in ("auc", "accuracy", "rmse", "ece_label", "mce_label"):
         for strength in sorted(frame.C.unique()):
-            found = frame[strength == frame.C]
-            values = found.pivot_table(index="set", columns="method", values=measure)
+            chosen = frame[strength == frame.C]
+            values = chosen.pivot_table(index="set", columns="method", values=measure)
             gain, _ = relative_gain(values.enir_authors, values.base)
             print(f"| {measure} | {strength:g} | [{gain.low:.3f}, {gain.high:.3f}] |")
 
 
 def simulated(folder: Path) -> None:
-    """The quadratic SVM of BBQ's Table 1 (b) by its penalty and the scale of the features."""
+    """Print the quadratic SVM of BBQ's Table 1 (b) by its penalty and the scale of the features."""
     data = sets.load("simulated_bbq", folder, 0, 0)
     train, test = data.take(~data.test), data.take(data.test)
     centre, spread = train.numeric.mean(axis=0), train.numeric.std(axis=0)
@@ -133,7 +133,7 @@ def simulated(folder: Path) -> None:
 
 
 def row_order_error(probability: Array, label: Array) -> float:
-    """ECE over ten groups that cut ties in the order of the rows."""
+    """Return the ECE over ten groups that cut ties in the order of the rows."""
     order = np.argsort(probability, kind="stable")
     return float(
         sum(
@@ -144,7 +144,7 @@ def row_order_error(probability: Array, label: Array) -> float:
 
 
 def order(folder: Path) -> None:
-    """ECE with ties cut in the order of the labels, in the order of shuffled rows, and shared."""
+    """Print the ECE with ties cut in the order of the labels, cut in the order of shuffled rows, and not cut."""
     data = sets.load("simulated_bbq", folder, 0, 0)
     train, test = data.take(~data.test), data.take(data.test)
     model = Classifier("svm_linear").fit(train, categories(data))
@@ -164,7 +164,7 @@ def order(folder: Path) -> None:
 
 
 def by_label(folder: Path) -> None:
-    """MCE and ECE on the simulated sets in three ways; for XOR by the spread, and where it is cut diagonally."""
+    """Print MCE and ECE of the simulated sets in three ways; for XOR by the spread, and for diagonal classifiers."""
     ways = ("equal width", "ties by label", "ties shared")
     columns = (
         *(f"{kind}, {way}" for kind in ("MCE", "ECE") for way in ways),
@@ -186,16 +186,16 @@ def by_label(folder: Path) -> None:
             angle = np.degrees(np.arctan2(*np.abs(model.model.coef_[0])))
             job = Calibration(model.scores(calibration), calibration.label, model.scores(test))
             for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb"):
-                found = measured(calibrate(method, job)[0], test.label, names)
-                rows.setdefault(method, []).append(found)
+                values = measured(calibrate(method, job)[0], test.label, names)
+                rows.setdefault(method, []).append(values)
                 if name == "xor" and abs(angle - 45) < 15:
-                    rows.setdefault(f"{method}, near the diagonal", []).append(found)
+                    rows.setdefault(f"{method}, near the diagonal", []).append(values)
         show(f"{name}, standard deviation {spread}" if name == "xor" else name, columns, rows)
     sets.XOR_SPREAD = printed
 
 
 def acp(folder: Path) -> None:
-    """ACP by the width of the intervals, and the spread over the direction that the regression takes by chance."""
+    """Print ACP by the width of the intervals, and for runs in which the regression is near the diagonal."""
     for name in ("xor", "circular"):
         rows: Rows = {}
         widths, directions = [], []
@@ -210,10 +210,10 @@ def acp(folder: Path) -> None:
             middle, low, high = tested.probability, tested.lower, tested.upper
             widths.append((float(np.mean(high - low)), float(np.ptp(fitted.probability))))
             for share in (1.0, 0.5, 0.25, 0.1, 0.05):
-                found = method.predict(
+                adjusted = method.predict(
                     middle, middle + share * (low - middle), middle + share * (high - middle)
                 )
-                rows.setdefault(f"intervals x {share:g}", []).append(measured(found, test.label, BY_LABEL))
+                rows.setdefault(f"intervals x {share:g}", []).append(measured(adjusted, test.label, BY_LABEL))
             abb = calibrate("abb", Calibration(fitted, calibration.label, tested))[0]
             rows.setdefault("ABB", []).append(measured(abb, test.label, BY_LABEL))
             angle = np.degrees(np.arctan2(*np.abs(model.model.coef_[0][::-1])))
@@ -233,26 +233,26 @@ def acp(folder: Path) -> None:
 
 
 def adult(folder: Path) -> None:
-    """Logistic regression and linear SVM on parts of the features, categories as whole numbers, margins scaled."""
+    """Print logistic regression and linear SVM on subsets of the features, with coded categories and scaled margins."""
     rows: Rows = {}
     for run in range(21):
         data = sets.load("adult_complete", folder, 0, run)
         train, calibration, test = parts(data, run, 2000, 600, 600)
-        for name, (fitted, held, tested) in adult_features(train, calibration, test, data).items():
+        for name, (fitted, held_out, tested) in adult_features(data, train, calibration, test).items():
             model = LogisticRegression(max_iter=1000).fit(fitted, train.label)
-            margins = model.decision_function(held), model.decision_function(tested)
-            found = {f"LR, {name}": [expit(margin) for margin in margins]}
+            margins = model.decision_function(held_out), model.decision_function(tested)
+            scored = {f"LR, {name}": [expit(margin) for margin in margins]}
             if name.startswith("all"):
                 model = LinearSVC(C=1.0, dual=False).fit(fitted, train.label)
-                margins = model.decision_function(held), model.decision_function(tested)
+                margins = model.decision_function(held_out), model.decision_function(tested)
                 low, high = margins[0].min(), margins[0].max()
                 scaled = [np.clip((margin - low) / (high - low), 0, 1) for margin in margins]
-                found[f"SVM, {name}"] = [expit(margin) for margin in margins]
-                found[f"SVM, {name}, margins scaled to [0, 1]"] = scaled
-                found[f"SVM, {name}, sigmoid of margins scaled to [0, 1]"] = [expit(m) for m in scaled]
-                found[f"SVM, {name}, sigmoid of margins lifted above 0"] = [expit(m - low) for m in margins]
-                found[f"SVM, {name}, sign turned"] = [expit(-m) for m in margins]
-            for key, (scores, probability) in found.items():
+                scored[f"SVM, {name}"] = [expit(margin) for margin in margins]
+                scored[f"SVM, {name}, margins scaled to [0, 1]"] = scaled
+                scored[f"SVM, {name}, sigmoid of margins scaled to [0, 1]"] = [expit(m) for m in scaled]
+                scored[f"SVM, {name}, sigmoid of margins lifted above 0"] = [expit(m - low) for m in margins]
+                scored[f"SVM, {name}, sign turned"] = [expit(-m) for m in margins]
+            for key, (scores, probability) in scored.items():
                 job = Calibration(Scores(scores, scores), calibration.label, Scores(probability, probability))
                 for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb"):
                     calibrated = measured(calibrate(method, job)[0], test.label, BY_LABEL)
@@ -260,13 +260,12 @@ def adult(folder: Path) -> None:
     show("Adult", BY_LABEL, rows)
 
 
-def adult_features(*given: sets.Data) -> dict[str, list[Array]]:
-    *asked, whole = given
-    preparation = Preparation(asked[0], categories(whole))
-    design = [preparation.design(part) for part in asked]
-    numbers = whole.numeric.shape[1]
-    mean, spread = asked[0].codes.mean(axis=0), asked[0].codes.std(axis=0)
-    coded = [(part.codes - mean) / spread for part in asked]
+def adult_features(data: sets.Data, *splits: sets.Data) -> dict[str, list[Array]]:
+    preparation = Preparation(splits[0], categories(data))
+    design = [preparation.design(part) for part in splits]
+    numbers = data.numeric.shape[1]
+    mean, spread = splits[0].codes.mean(axis=0), splits[0].codes.std(axis=0)
+    coded = [(part.codes - mean) / spread for part in splits]
     return {
         "all": design,
         "numbers": [part[:, :numbers] for part in design],
@@ -281,7 +280,7 @@ def adult_features(*given: sets.Data) -> dict[str, list[Array]]:
 
 
 def spect(folder: Path) -> None:
-    """Logistic regression and the quadratic SVM on SPECT by their penalties."""
+    """Print logistic regression and the quadratic SVM on SPECT by their penalties."""
     data = sets.load("spect", folder, 0, 0)
     train, test = data.take(~data.test), data.take(data.test)
     preparation = Preparation(train, categories(data))
@@ -301,15 +300,15 @@ def spect(folder: Path) -> None:
         fitted, tested = (Scores(expit(margin), margin) for margin in margins)
         right = float(np.mean((margins[0] >= 0) == train.label))
         for method in ("base", "sbb", "abb"):
-            found = calibrate(method, Calibration(fitted, train.label, tested))[0]
-            rows[f"C = {strength:g}, {method}"] = [(right, *measured(found, test.label, BY_LABEL))]
+            probability = calibrate(method, Calibration(fitted, train.label, tested))[0]
+            rows[f"C = {strength:g}, {method}"] = [(right, *measured(probability, test.label, BY_LABEL))]
         turned = measured(expit(-margins[1]), test.label, BY_LABEL)
         rows[f"C = {strength:g}, sign turned"] = [(right, *turned)]
     show("SPECT, SVM with a quadratic kernel", ("accuracy on the training rows", *BY_LABEL), rows)
 
 
 def generated(folder: Path) -> None:
-    """The naive Bayes of DG's tables, and an isotonic regression that keeps one row of a tie."""
+    """Print both kinds of naive Bayes for DG's tables, and isotonic regression on one row per tie."""
     for name in sets.DG_SETS:
         rows: Rows = {}
         data = sets.load(name, folder, 0, 0)
@@ -317,19 +316,19 @@ def generated(folder: Path) -> None:
             test, train = parts(
                 data, run, round(0.3 * data.label.size), data.label.size - round(0.3 * data.label.size)
             )
-            found = {}
+            probabilities = {}
             for kind in ("nb_plain", "nb"):
                 model = Classifier(kind).fit(train, categories(data))
-                found[f"Raw, {kind}"] = model.scores(test).probability
+                probabilities[f"Raw, {kind}"] = model.scores(test).probability
             scores, label = generate(run, train, categories(data))
             model = Classifier("nb_plain").fit(train, categories(data))
             tested = model.scores(test).probability
-            found["DG"] = Isotonic(ends=0).fit(scores, label).predict(tested)
+            probabilities["DG"] = Isotonic(ends=0).fit(scores, label).predict(tested)
             first = np.unique(scores, return_index=True)[1]
-            found["DG, the first row of each tie"] = (
+            probabilities["DG, the first row of each tie"] = (
                 Isotonic(ends=0).fit(scores[first], label[first]).predict(tested)
             )
-            for key, probability in found.items():
+            for key, probability in probabilities.items():
                 measures = measures_of(probability, test.label)
                 value = (2 * measures["log_loss"], 2 * measures["rmse"] ** 2, scores.size, first.size)
                 rows.setdefault(key, []).append(value)
@@ -345,12 +344,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("check", nargs="*", help=f"{', '.join(CHECKS)}; all, unless some are named")
-    asked = parser.parse_args()
-    if unknown := set(asked.check) - set(CHECKS):
+    options = parser.parse_args()
+    if unknown := set(options.check) - set(CHECKS):
         parser.error(f"no such check: {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")
-    for name in asked.check or CHECKS:
-        CHECKS[name](asked.data)
+    for name in options.check or CHECKS:
+        CHECKS[name](options.data)
 
 
 if __name__ == "__main__":

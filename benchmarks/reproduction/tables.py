@@ -1,4 +1,4 @@
-"""The papers' tables beside ours, from the experiments' results."""
+"""Tables that compare the papers' results with ours."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ MEASURES = {
 }
 HIGHER = frozenset({"auc", "accuracy"})
 RESAMPLED = frozenset({"simulated_bbq", "spect"})
-"""Sets with a test part of their own: run 0 is the test part, the others are resamples of it."""
+"""Sets with a given test part: run 0 uses the test part, the other runs resamples of it."""
 
 AUTHORS = {"bbq": "bbq_authors", "enir": "enir_authors"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a paper beside ours.
+    """Cell with a paper's number and ours.
 
     Attributes
     ----------
     published, ours, error : float or None; error is the standard error of ours
-    published_mark, mark : significance
+    published_mark, mark : marks of significance
     """
 
     published: float | None = None
@@ -59,13 +59,13 @@ class Table:
 
     Attributes
     ----------
-    name : of the paper's table, or of ours
-    title : what it shows
-    columns : headings, the first of the rows' names
-    rows : each a name and cells (Cell, or text)
-    notes : below the table
-    digits : of the numbers
-    figures : file names of figures that belong to it
+    name : name of the paper's table, or of ours
+    title : title
+    columns : headings; the first one is that of the rows' names
+    rows : name and cells (Cell, or text) of each row
+    notes : notes below the table
+    digits : decimals of the numbers
+    figures : file names of the table's figures
     """
 
     name: str
@@ -78,14 +78,14 @@ class Table:
 
 
 def mean_and_error(values: Any) -> tuple[float, float]:
-    """Mean, and its standard error (NaN for fewer than two values)."""
+    """Return the mean and its standard error (NaN for fewer than two values)."""
     array = np.asarray(values, dtype=np.float64)
     error = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.nan
     return float(array.mean()), error
 
 
 def value_tables(results: pd.DataFrame) -> list[Table]:
-    """Tables of measures on one data set."""
+    """Make the tables of measures on one data set."""
     wanted = []
     for published in paper_tables()["values"]:
         wanted.append(published)
@@ -96,20 +96,20 @@ def value_tables(results: pd.DataFrame) -> list[Table]:
 
 
 def _values(published: dict[str, Any], results: pd.DataFrame) -> Table | None:
-    found = results[
+    chosen = results[
         (results.experiment == published["experiment"])
         & (results.set == published["set"])
         & (results.classifier == published["classifier"])
     ]
-    if found.empty:
+    if chosen.empty:
         return None
     extra = [AUTHORS[name] for name in published["methods"] if name in AUTHORS]
     methods = [*published["methods"], *extra]
-    found = found.assign(ece_root=np.sqrt(found.ece_label / 10))
+    chosen = chosen.assign(ece_root=np.sqrt(chosen.ece_label / 10))
     rows = []
     for measure, numbers in _with_variants(published["rows"]):
         cells = [
-            Cell(number, *_over_runs(found, published["set"], method, measure))
+            Cell(number, *_over_runs(chosen, published["set"], method, measure))
             for method, number in zip(methods, [*numbers, *[None] * len(extra)], strict=True)
         ]
         rows.append((_label(measure, published["rows"]), tuple(cells)))
@@ -118,29 +118,29 @@ def _values(published: dict[str, Any], results: pd.DataFrame) -> Table | None:
         title=published["title"],
         columns=("", *(METHODS[method] for method in methods)),
         rows=tuple(rows),
-        notes=(_how(published["set"], found),),
+        notes=(_run_note(published["set"], chosen),),
     )
 
 
 def _with_variants(rows: dict[str, list[float]]) -> list[tuple[str, Sequence[float | None]]]:
-    """The paper's measures, and its calibration errors as one may compute them otherwise.
+    """Return the paper's measures, and other definitions of its calibration errors.
 
-    Where the text has equal width, the paper's numbers are those of groups of equal frequency that cut ties by label,
-    and its ECE is the square root of a tenth of that.
+    Papers whose text describes equal-width bins print numbers of equal-frequency groups that cut ties by label; their
+    ECE is the square root of a tenth of it.
     """
-    nothing: list[float | None] = [None] * len(next(iter(rows.values())))
-    found: list[tuple[str, Sequence[float | None]]] = [*rows.items()]
+    unpublished: list[float | None] = [None] * len(next(iter(rows.values())))
+    variants: list[tuple[str, Sequence[float | None]]] = [*rows.items()]
     for measure in ("ece", "mce"):
         if measure in rows:
-            found += [(f"{measure}_label", rows[measure]), (f"{measure}_width", nothing)]
+            variants += [(f"{measure}_label", rows[measure]), (f"{measure}_width", unpublished)]
         elif f"{measure}_width" in rows:
             fitting = "ece_root" if measure == "ece" else "mce_label"
-            found += [(fitting, rows[f"{measure}_width"]), (measure, nothing)]
-    return found
+            variants += [(fitting, rows[f"{measure}_width"]), (measure, unpublished)]
+    return variants
 
 
 def _label(measure: str, rows: Any) -> str:
-    # Papers with equal-width bins are compared on these; the other kind is named.
+    # Equal width is the default in papers that use it, so the label names the other kind.
     if "ece_width" in rows and measure in ("ece", "mce"):
         return f"{MEASURES[measure]}, equal frequency"
     return MEASURES[measure]
@@ -150,8 +150,8 @@ def _name(published: dict[str, Any]) -> str:
     return f"{published['paper']}: {published['table']} ({published['place']})"
 
 
-def _how(name: str, found: pd.DataFrame) -> str:
-    runs = found.run.nunique()
+def _run_note(name: str, results: pd.DataFrame) -> str:
+    runs = results.run.nunique()
     if name in RESAMPLED:
         return (
             "Ours: the test part once; the standard error is the standard deviation over "
@@ -161,9 +161,9 @@ def _how(name: str, found: pd.DataFrame) -> str:
 
 
 def _over_runs(
-    found: pd.DataFrame, name: str, method: str, measure: str
+    results: pd.DataFrame, name: str, method: str, measure: str
 ) -> tuple[float | None, float | None]:
-    rows = found[found.method == method].sort_values("run")
+    rows = results[results.method == method].sort_values("run")
     if rows.empty:
         return None, None
     values = rows[measure].to_numpy()
@@ -173,26 +173,26 @@ def _over_runs(
 
 
 def generated_tables(results: pd.DataFrame) -> list[Table]:
-    """DG and DGG beside Raw and IR."""
-    found = results[results.experiment == "generated"]
+    """Make the tables that compare DG and DGG with Raw and IR."""
+    chosen = results[results.experiment == "generated"]
     return [
-        _generated(published, found[found.set == published["set"]])
+        _generated(published, chosen[chosen.set == published["set"]])
         for published in paper_tables()["generated"]
-        if (found.set == published["set"]).any()
+        if (chosen.set == published["set"]).any()
     ]
 
 
 _SCHEMES = ("raw", "ir", "dg", "dgg_generated")
 
 
-def _generated(published: dict[str, Any], found: pd.DataFrame) -> Table:
+def _generated(published: dict[str, Any], results: pd.DataFrame) -> Table:
     samples = {
         method: {
             "rate": rows.rate.to_numpy(),
             "log_loss": 2 * rows.log_loss.to_numpy(),
             "mse": 2 * rows.rmse.to_numpy() ** 2,
         }
-        for method, rows in found.sort_values("run").groupby("method")
+        for method, rows in results.sort_values("run").groupby("method")
     }
     table_rows = []
     for i, method in enumerate(_SCHEMES):
@@ -208,7 +208,7 @@ def _generated(published: dict[str, Any], found: pd.DataFrame) -> Table:
         columns=("", "classification rate", "log loss", "MSE"),
         rows=tuple(table_rows),
         notes=(
-            f"Ours: mean over {found.run.nunique()} runs and its standard error.",
+            f"Ours: mean over {results.run.nunique()} runs and its standard error.",
             "Log loss and MSE count both classes' columns, as the paper's do: twice those of one probability.",
             "Significantly lower than Raw: * p < 0.05, ** p < 0.01; than IR: † p < 0.05, ‡ p < 0.01 (Welch).",
         ),
@@ -228,7 +228,7 @@ def _lower_marks(samples: dict[str, Any], method: str, column: str) -> str:
 
 @dataclass(frozen=True)
 class RankTable:
-    """A table of ranks, and the rankings that its figure draws."""
+    """Table of ranks, with the rankings for its figure."""
 
     table: Table
     rankings: dict[str, Ranking]
@@ -236,7 +236,7 @@ class RankTable:
 
 
 def rank_tables(results: pd.DataFrame) -> list[RankTable]:
-    """Average ranks over the papers' data sets; and with the authors' variants of the methods."""
+    """Make the tables of average ranks over the papers' data sets, also with the authors' variants of the methods."""
     real = results[results.experiment == "real"]
     tables = []
     for published in paper_tables()["ranks"]:
@@ -248,9 +248,9 @@ def rank_tables(results: pd.DataFrame) -> list[RankTable]:
 
 
 def by_set(real: pd.DataFrame, classifier: str, sets: Sequence[str], measure: str) -> pd.DataFrame:
-    """A measure's mean over runs and folds: a row a set, a column a method."""
-    found = real[(real.classifier == classifier) & real.set.isin(sets)]
-    return found.pivot_table(index="set", columns="method", values=measure, aggfunc="mean", sort=True)
+    """Return a measure's mean over runs and folds: a row per set, a column per method."""
+    chosen = real[(real.classifier == classifier) & real.set.isin(sets)]
+    return chosen.pivot_table(index="set", columns="method", values=measure, aggfunc="mean", sort=True)
 
 
 _RANKED = ("auc", "accuracy", "rmse", "ece", "mce", "ece_label", "mce_label", "ece_width", "mce_width")
@@ -267,8 +267,8 @@ def _ranks(published: dict[str, Any], real: pd.DataFrame, *, variant: bool) -> R
         values = by_set(real, classifier, SETS[published["sets"]], measure)
         if len(values) < 2:
             return None
-        kept = [m for m in methods if not (measure == "auc" and m == "platt")]
-        ranking = rank_methods(kept, values[kept], higher_is_better=measure in HIGHER)
+        ranked = [m for m in methods if not (measure == "auc" and m == "platt")]
+        ranking = rank_methods(ranked, values[ranked], higher_is_better=measure in HIGHER)
         rankings[measure] = ranking
         rows.append(_rank_row(published, measure, methods, ranking, target))
     label = "as their authors' code has them" if variant else "as their papers have them"
@@ -307,7 +307,7 @@ def _rank_row(
 
 
 def gain_tables(results: pd.DataFrame) -> list[Table]:
-    """95 % intervals of the mean relative gain over the base classifier; and with the authors' variant."""
+    """Make tables of 95 % intervals of the mean relative gain over the classifier, also for the authors' variant."""
     tables = [_gains(results, variant=variant) for variant in (False, True)]
     return [table for table in tables if table is not None]
 

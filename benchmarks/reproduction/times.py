@@ -15,28 +15,28 @@ from pipeline.files.folders import temporary_sibling
 METHODS = ("platt", "histogram", "isotonic", "abb", "bbq", "enir", "sbb", "auto")
 REPEATS = 5
 KEYS = frozenset({"fit", "elapsed", "predict"})
-"""Of a measured time. fit, predict: seconds of processor time over all threads, to fit and for each score: other load
-on the machine changes these little; elapsed: seconds by the clock, to fit."""
+"""Keys of a measured time. fit, predict: processor seconds over all threads, to fit and per score, which other load on
+the machine changes little; elapsed: wall seconds to fit."""
 TESTED = 100_000
 
 
 def sizes(largest: int) -> list[int]:
-    """Powers of ten from 1,000 to the largest."""
+    """Return the powers of ten from 1,000 to the largest size."""
     return [10**i for i in range(3, 9) if 10**i <= largest]
 
 
 def run_times(folder: Path, largest: int, seed: int, pool: Executor) -> list[dict[str, Any]]:
-    """Times of all methods and sizes, one file each; what is there is not measured again.
+    """Measure the times of all methods and sizes, with a file each; existing files are used.
 
     Parameters
     ----------
-    folder : of the files
-    largest : number of observations
+    folder : folder of the files
+    largest : largest number of observations
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [(method, n, seed, str(folder)) for n in sizes(largest) for method in METHODS]
-    left = [task for task in tasks if not _measured(_path(folder, task[0], task[1]))]
-    for _ in pool.map(_time, *zip(*left, strict=True)):
+    missing = [task for task in tasks if not _measured(_path(folder, task[0], task[1]))]
+    for _ in pool.map(_time, *zip(*missing, strict=True)):
         pass
     return [json.loads(_path(folder, method, n).read_text()) for method, n, *_ in tasks]
 
@@ -60,7 +60,7 @@ def _time(method: str, n: int, seed: int, folder: str) -> None:
     labels = random.random(n) < 0.15 + 0.6 * scores + 0.2 * np.sin(12 * scores)
     tested = random.random(TESTED)
     fits, predictions = [], []  # each: elapsed and processor seconds
-    # Once more than is measured: the first compiles.
+    # The first repeat compiles and is not counted.
     for _ in range(REPEATS + 1):
         calibrator = CALIBRATORS[method]()
         start = _clocks()
@@ -71,10 +71,10 @@ def _time(method: str, n: int, seed: int, folder: str) -> None:
         predictions.append((_clocks() - start) / TESTED)
     elapsed, processor = np.min(fits[1:], axis=0).tolist()
     predicted = np.min(predictions[1:], axis=0)[1].item()
-    found = {"method": method, "n": n, "fit": processor, "elapsed": elapsed, "predict": predicted}
+    times = {"method": method, "n": n, "fit": processor, "elapsed": elapsed, "predict": predicted}
     target = _path(Path(folder), method, n)
     with temporary_sibling(target) as partial:
-        partial.write_text(json.dumps(found))
+        partial.write_text(json.dumps(times))
         partial.replace(target)
 
 

@@ -1,13 +1,13 @@
 """logcal's calibrators in CalArena (Berta, Holzmüller, Bach & Jordan 2026, https://github.com/probkit/CalArena).
 
-Put this file in the place of CalArena's own `custom_calibrators.py`, download its benchmarks as its README says,
-install logcal in its environment, and run
+Replace CalArena's `custom_calibrators.py` by this file, download its benchmarks as its README says, install logcal in
+its environment, and run
 
     python run_benchmark.py --benchmark tabrepo-binary --calibrator logcal-auto
     python run_benchmark.py --benchmark tabarena-binary --calibrator logcal-auto
 
-It follows the interface that CalArena's README describes (`fit` and `predict_proba`, of probabilities of the positive
-class or of both). It has not been run there: its benchmarks are 1.7 GB of downloads.
+It follows the interface in CalArena's README: `fit` and `predict_proba`, with probabilities of the positive class or of
+both classes. It was not run with CalArena, whose benchmarks are a download of 1.7 GB.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from calibrators.methods.auto import Auto
 from calibrators.methods.smooth import Smooth
 
 
-class OfTheScore:
-    """A calibrator of the positive class's probability, with both classes' probabilities as its answer."""
+class BinaryCalibrator:
+    """Calibrator of the positive class's probability that predicts the probabilities of both classes."""
 
     def __init__(self, calibrator):
         self.calibrator = calibrator
@@ -28,7 +28,7 @@ class OfTheScore:
         return self
 
     def predict_proba(self, p_test):
-        """Probabilities, shape (n, 2)."""
+        """Return probabilities, shape (n, 2)."""
         p = self.calibrator.predict(_positive(p_test))
         return np.stack([1 - p, p], axis=1)
 
@@ -39,6 +39,6 @@ def _positive(p):
 
 
 CUSTOM_CALIBRATORS = {
-    "logcal-auto": lambda: OfTheScore(Auto()),
-    "logcal-smooth": lambda: OfTheScore(Smooth()),
+    "logcal-auto": lambda: BinaryCalibrator(Auto()),
+    "logcal-smooth": lambda: BinaryCalibrator(Smooth()),
 }

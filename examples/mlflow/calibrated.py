@@ -1,4 +1,4 @@
-"""A published table as an MLflow model: its code is logged as text, and nothing is pickled."""
+"""A published table as an MLflow model, logged as code without pickles."""
 
 import mlflow.pyfunc
 
@@ -6,7 +6,7 @@ import logcal
 
 
 class Calibrated(mlflow.pyfunc.PythonModel):
-    """Probabilities of a data frame's column `score`; the other columns are the segments, if the table has them."""
+    """Model from a data frame's column `score` to probabilities; other columns are segment columns of the table."""
 
     def load_context(self, context):
         self.table = logcal.load(context.artifacts["store"], context.model_config["table"])

@@ -16,7 +16,9 @@ def log_table(store: str, table: str, report: str) -> str:
 
     Parameters
     ----------
-    store : local folder with published tables. table : name. report : folder that `logcal evaluate` wrote
+    store : local folder with published tables
+    table : name of the table
+    report : folder written by `logcal evaluate`
     """
     version = logcal.load(store, table).version
     after = json.loads((Path(report) / "run.json").read_text())["evaluation"]["after"]["measures"]
