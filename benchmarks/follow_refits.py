@@ -3,8 +3,7 @@
     python benchmarks/follow_refits.py
     python benchmarks/follow_refits.py --files 1440 --rows 1000
 
-Refits run in this process, which has imported the libraries, as the command has. Wall and processor seconds. Also the
-cost of sorting each file in the batch that scores it, and the time that refits would save.
+Refits run in this process, which has imported the libraries, as the command has. Wall and processor seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from _measure import print_machine
 from jobs import fit
 from jobs.config.jobs import FitConfig
 from pipeline.execution import ThreadExecutor
-from pipeline.sort.score_table import SortPlan
 
 OPEN = "2026-01-31"
 
@@ -62,9 +60,6 @@ def measure(root: Path, files: int, rows: int, repeats: int) -> None:
         if new < files:
             without(names[files - new :], lambda: refit(root, before))  # noqa: B023
         report(f"refit, {new:,} files of the open day are new", time_refits(root, before, repeats))
-        parts = [time_daily_table(before, path) for path in names[files - new :]]
-        report(f"sorting {new:,} of them by themselves, each", parts)
-        report(f"refit, {new:,} files were sorted by themselves", time_refits(root, before, repeats))
 
 
 def time_refits(root: Path, before: Path, repeats: int) -> list[tuple[float, float]]:
@@ -85,15 +80,6 @@ def without(names: list[Path], function: Callable[[], None]) -> None:
     function()
     for path in names:
         path.with_name(f"_{path.name}").rename(path)
-
-
-def time_daily_table(store: Path, path: Path) -> tuple[float, float]:
-    """Time the daily table of one file, without its preparation."""
-    prepared = fit.prepare(config_of(path, store))
-    days, window = prepared.days, prepared.window
-    files = {window.last: frozenset((f.path, f.size, f.stamp) for f in prepared.log.files)}
-    with tempfile.TemporaryDirectory() as scratch, days.in_use():
-        return timed(lambda: days._make(window, files, SortPlan(scratch), ThreadExecutor(1)))
 
 
 def refit(root: Path, store: Path, until: str | None = None) -> None:
