@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> None:
             str(folder / "spill"),
         ]
         join = shlex.join([sys.executable, "-c", DUCKDB, *paths])
-        fit = shlex.join(logcal("fit", f"log.path={joined}", f"store.path={joined_first}", *common))
+        fit = shlex.join(logcal("fit", f"log.path={joined}", f"store.path={joined_first / 'store'}", *common))
         contenders = [
             Contender(
                 "DuckDB's join, then a fit", ["sh", "-c", f"{join} && exec {fit}"], clearing(joined_first)
