@@ -112,7 +112,9 @@ def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[s
         count = labels[f"rows_{name}"]
         text += f", {count:,} {name}" if count else ""
     if labels["outcomes_orphaned"]:
-        text += f"; {labels['outcomes_orphaned']:,} outcomes without a prediction among these rows"
+        text += (
+            f"; {labels['outcomes_orphaned']:,} outcomes of other rows (of days left out, or unknown keys)"
+        )
     return [text]
 
 

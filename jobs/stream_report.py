@@ -164,6 +164,8 @@ class Stream(Counts):
         lines += [f"  {day}" for day in summary["strange_days"]]
         if last:
             lines.append(f"  last refit {_refit_text(last, now)}")
+        if (coverage := last.get("label_coverage")) is not None:
+            lines.append(f"  rows with a label, of the days of the last refit: {100 * coverage:.4g} %")
         if ledger.waiting:
             lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
         lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
@@ -248,8 +250,8 @@ def published_at(store: TableStore, version: str | None) -> float | None:
 
 
 def _refit_text(last: dict[str, Any], now: float) -> str:
-    result = last["version"] if last["outcome"] == PUBLISHED else last["message"]
-    return f"{age_text(_age(last['at'], now))}: {last['outcome']} {result}"
+    result = f" {last['version']}" if last["outcome"] == PUBLISHED else f", {last['message']}"
+    return f"{age_text(_age(last['at'], now))}: {last['outcome']}{result}"
 
 
 def _age(at: float | None, now: float) -> float | None:

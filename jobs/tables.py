@@ -36,6 +36,8 @@ from pipeline.table.store import TableStore
 
 log = logging.getLogger("logcal")
 
+_LAPSED = " (no longer: the day's files changed)"
+"""End of a line about a decision that applies to files of before."""
 _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",
     "fingerprint", "run_id", "previous_version", "seconds",
@@ -331,14 +333,24 @@ def list_days(store: str, table: str) -> Outcome:
     """List the days that users excluded or included, and the days that the newest version's fit set aside."""
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
+    days = published.folder / "days"
+    # Older decisions hold names of daily tables: whether they still apply is not said.
+    holds = {
+        day: entry.holds(digests_of_day(days, day)) or "-" in entry.tables[0]
+        for day, entry in decisions.items()
+    }
     versions = published.versions()
     _check_exists(published, table, versions or decisions)
     window = versions[-1].manifest.get("window") if versions else None
     aside = (window or {}).get("days_set_aside", [])
     strange = strange_days(versions[-1]) if versions else []
-    lines = [f"{day}  {entry.decision}d on {entry.at}: {entry.reason}" for day, entry in decisions.items()]
+    lines = [
+        f"{day}  {entry.decision}d on {entry.at}: {entry.reason}{'' if holds[day] else _LAPSED}"
+        for day, entry in decisions.items()
+    ]
     lines += [f"{day} (version {versions[-1].name})" for day in strange]
-    summary = {"table": table, "decisions": _as_rows(decisions), "set_aside": aside}
+    rows = [row | {"holds": holds[row["day"]]} for row in _as_rows(decisions)]
+    summary = {"table": table, "decisions": rows, "set_aside": aside}
     return Outcome(summary, lines or ["no day was excluded, included or set aside"])
 
 

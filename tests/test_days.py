@@ -179,10 +179,12 @@ def test_decisions_hold_until_the_files_of_the_day_change(tmp_path):
     write(log, 4, rows=1500)
     write(log, 5, rows=1500)  # the tables of a day before are merged
     assert excluded() == [("03", "labels came twice"), ("05", "will be a holiday")]
-    assert "labels came twice" in "\n".join(list_days(store, "ads").lines)
+    assert [row["holds"] for row in list_days(store, "ads").summary["decisions"]] == [True, True]
     decide_on(store, "ads", "2026-01-05", None, "")
     write(log, 3, "c", rows=1500)
     assert excluded() == []
+    (line,) = list_days(store, "ads").lines
+    assert "labels came twice (no longer: the day's files changed)" in line
     # As earlier versions wrote them: names of the day's tables.
     names = {path.name[:27] for path in (tmp_path / "store/ads/days").glob("2026-01-04-*")}
     decision = {"decision": "exclude", "reason": "so", "at": "2026-01-06", "tables": [*names]}

@@ -594,8 +594,8 @@ class PageConfig(Section):
     """Target of a page that is not of one day."""
 
     path: Text | None = None
-    """Folder to write report.html and run.json to. {job} in the path becomes the command's name; {day} does too, since
-    the page is not of one day. null: no page.
+    """Folder to write report.html and run.json to. {job} and {day} in the path become the command's name (the page
+    is not of one day). null: no page.
     """
 
 

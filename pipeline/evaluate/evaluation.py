@@ -280,7 +280,8 @@ def ranking(evaluation: Evaluation) -> str:
         return ""
     verdict = next(change.verdict for change in changes(evaluation) if change.name == "auc")
     if verdict in ("unchanged", "may be chance"):
-        return f"The ranking did not change (AUC {after.auc:.3f})."
+        beyond = "" if verdict == "unchanged" else " beyond chance"
+        return f"The ranking did not change{beyond} (AUC {after.auc:.3f})."
     direction = "rose" if verdict == "better" else "fell"
     digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4
     return f"The quality of the ranking (AUC) {direction} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."

@@ -123,7 +123,7 @@ def comparison_sentence(comparison: Comparison, old: str, new: str) -> str:
     )
     if loss.difference == 0:
         return f"On the same rows {new} and {old} have the same log loss."
-    sure = loss.error == 0 or abs(loss.difference) >= SURE * loss.error
+    sure = loss.error == 0 or abs(loss.difference) > UNSURE * loss.error
     return f"{text}: {'beyond chance' if sure else 'chance may explain it'}."
 
 
