@@ -15,7 +15,7 @@ from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.outcomes import LabelSource, Outcomes
-from pipeline.log.quarantine import RowRules, check_place, keep_parts
+from pipeline.log.quarantine import RowRules, check_output, copy_parts
 from pipeline.log.windows import Window, choose_window, day_of, open_window
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Sorting:
         if config.log.quarantine_path is not None:
             quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
             quarantine.check_apart(log.locations())
-            check_place(quarantine, identity)
+            check_output(quarantine, identity)
         return cls(config, log, identity, check_scratch(config, log, needed, sorts=sorts), quarantine)
 
     def plan(self, scratch: str = NO_SCRATCH, transform: str = "none") -> SortPlan:
@@ -306,7 +306,7 @@ class Sorting:
     def keep_bad(self, scratch: str, count: int) -> None:
         """Move the unusable rows that tasks wrote to scratch into the quarantine folder. count : number of them."""
         if self.quarantine is not None and count:
-            keep_parts(scratch, self.quarantine, self.identity)
+            copy_parts(scratch, self.quarantine, self.identity)
 
 
 def plan_of(

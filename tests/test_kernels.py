@@ -336,7 +336,7 @@ def test_jobs_take_all_cases(monkeypatch, tmp_path):
             JOBS[name].load_module().prepare(config)
             taken.add(config.calibrator.method)
 
-    monkeypatch.setattr(warm, "_job", prepared)
+    monkeypatch.setattr(warm, "_run_job", prepared)
     (tmp_path / "small").mkdir()
     warm._write_log(tmp_path / "small" / "log", 40)
     for number, case in enumerate(warm.cases()):

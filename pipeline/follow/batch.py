@@ -16,7 +16,7 @@ from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
 from pipeline.log.log_files import SUFFIXES, FileState, LogFile, open_parquet, stamp_of
-from pipeline.log.logs import neighbours
+from pipeline.log.logs import batched_by_size
 from pipeline.score.scored_file import Scoring, score_file
 
 
@@ -148,7 +148,7 @@ def _order(stamp: str) -> tuple[float, str]:
 
 def cut(new: Iterable[Source], limits: Limits) -> tuple[Source, ...]:
     """Return the first files, up to a batch's limits; one at least."""
-    return next(neighbours(new, lambda file: file.size, limits.bytes, limits.files), ())
+    return next(batched_by_size(new, lambda file: file.size, limits.bytes, limits.files), ())
 
 
 def old_partitions(names: Iterable[str], key: str, oldest: dt.date) -> set[str]:
@@ -194,7 +194,7 @@ class Outcome(NamedTuple):
 
 def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
     """Divide files into tasks, in order."""
-    return list(neighbours(files, lambda file: file.size, TASK_BYTES, TASK_FILES))
+    return list(batched_by_size(files, lambda file: file.size, TASK_BYTES, TASK_FILES))
 
 
 def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:

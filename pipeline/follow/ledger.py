@@ -298,7 +298,7 @@ class Ledger:
 
     @property
     def due(self) -> bool:
-        """Whether states should be written."""
+        """True if states should be written."""
         return self.last - self._compacted >= COMPACT_EVERY
 
     def compact(self) -> None:

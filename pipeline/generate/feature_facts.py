@@ -19,7 +19,7 @@ from logcal.errors import InputRejectedError, examples, listing
 from pipeline.classifier.features import CATEGORY, Feature, FeatureTable, as_text, read_batches
 from pipeline.execution import Executor
 from pipeline.generate.folds import Keys, RowKeys, text_key
-from pipeline.log.label_counts import LabelCounts, all_counted, sum_labels
+from pipeline.log.label_counts import LabelCounts, complete_counts, sum_labels
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, cut, label_codes, numbers
 
@@ -138,7 +138,7 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     """
     pieces: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
     label_counts = sum_labels([part.labels for part in pieces])
-    label_counts = all_counted(label_counts, table.log.columns.outcomes, matched=True, section="data")
+    label_counts = complete_counts(label_counts, table.log.columns.outcomes, matched=True, section="data")
     facts = PieceFacts.of(pieces, label_counts)
     positions = np.flatnonzero(facts.label != LABEL_NULL)
     label, waiting = facts.label[positions], facts.label.size - positions.size

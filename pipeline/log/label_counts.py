@@ -110,13 +110,13 @@ class LabelCounts:
         for entry in fields(self):
             setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
 
-    def kept(self) -> dict[str, Any]:
-        """Return JSON values, from which `of` restores the counts."""
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, from which `from_json` restores the counts."""
         return {**asdict(self), "delays": sorted(self.delays.items())}
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> LabelCounts:
-        """Restore counts from the result of `kept`."""
+    def from_json(cls, data: dict[str, Any]) -> LabelCounts:
+        """Restore counts from the result of `to_json`."""
         return cls(**{**data, "delays": Counter(dict(data["delays"]))})
 
     def facts(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
     return total
 
 
-def all_counted(
+def complete_counts(
     counts: LabelCounts | None, outcomes: int, *, matched: bool, section: str = "log"
 ) -> LabelCounts | None:
     """Check and complete the counts of all rows; None if no labels were joined.

@@ -360,7 +360,7 @@ def _usable(role: str, kind: pa.DataType) -> bool:
 _T = TypeVar("_T")
 
 
-def neighbours(
+def batched_by_size(
     items: Iterable[_T], size: Callable[[_T], int], most_size: int, most: int = sys.maxsize
 ) -> Iterator[tuple[_T, ...]]:
     """Group consecutive items: each group gets as many as the limits on size and number allow, but at least one."""
@@ -396,7 +396,7 @@ def cut(log: Log, rows: int) -> list[tuple[Piece, ...]]:
         indices, starts, counts = zip(*groups_found, strict=True)
         return files[0].piece(indices, starts[0], sum(counts))
 
-    tasks = neighbours(groups, lambda group: group[1][2], rows)
+    tasks = batched_by_size(groups, lambda group: group[1][2], rows)
     return [tuple(piece(*run) for run in groupby(task, lambda group: group[0].path)) for task in tasks]
 
 

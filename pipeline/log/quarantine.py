@@ -206,7 +206,7 @@ def write_part(tables: list[pa.Table], path: str) -> None:
         pq.write_table(pa.concat_tables(tables), file)
 
 
-def check_place(output: Output, run_id: str) -> None:
+def check_output(output: Output, run_id: str) -> None:
     """Check that a run's bad rows can be written to `output`, without changing anything.
 
     Raises
@@ -218,7 +218,7 @@ def check_place(output: Output, run_id: str) -> None:
         output.check(run_id)
 
 
-def keep_parts(scratch: str, output: Output, run_id: str) -> int:
+def copy_parts(scratch: str, output: Output, run_id: str) -> int:
     """Copy the bad rows that tasks wrote in scratch space to `output`; return the number of files.
 
     Files from an earlier attempt at the same run, which failed later, are kept.

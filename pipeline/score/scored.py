@@ -17,7 +17,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.requests import together
 from pipeline.log.log_files import LogFile, check_unchanged
-from pipeline.log.logs import MOST_NAMED, Log, neighbours
+from pipeline.log.logs import MOST_NAMED, Log, batched_by_size
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.score.scored_file import HELD_BYTES, FileCounts, Scoring, score_file
 
@@ -185,7 +185,9 @@ _REMOTE_FACTOR = 8
 def tasks_of(log: Log) -> list[tuple[LogFile, ...]]:
     """Divide a log's files into tasks, in order; a large file is a task of its own."""
     factor = 1 if log.local else _REMOTE_FACTOR
-    return list(neighbours(log.files, lambda file: file.size, factor * _TASK_BYTES, factor * _TASK_FILES))
+    return list(
+        batched_by_size(log.files, lambda file: file.size, factor * _TASK_BYTES, factor * _TASK_FILES)
+    )
 
 
 def score_files(

@@ -74,7 +74,7 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], run_by
         "files": files,
         **{name: getattr(receipt, name) for name in _NUMBERS},
         "sums": None if receipt.sums is None else [column.tolist() for column in receipt.sums],
-        "labels": None if receipt.labels is None else receipt.labels.kept(),
+        "labels": None if receipt.labels is None else receipt.labels.to_json(),
         "bad": receipt.bad.counts,
         "examples": receipt.bad.examples,
         "runs": [{"name": _name(run.path), "sizes": run.sizes} for run in runs],
@@ -166,7 +166,7 @@ def read_day(folder: str) -> StoredDay | None:
         receipt = RunReceipt(
             **{name: facts[name] for name in _NUMBERS},
             sums=None if (sums := facts.get("sums")) is None else WeightSums(*map(np.array, sums)),
-            labels=None if (labels := facts.get("labels")) is None else LabelCounts.of(labels),
+            labels=None if (labels := facts.get("labels")) is None else LabelCounts.from_json(labels),
             bad=BadRows(
                 facts["bad"],
                 {reason: [Example(*e) for e in rows] for reason, rows in facts["examples"].items()},

@@ -24,7 +24,7 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import reading, receipts_in, writing
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import LogFile, Piece
-from pipeline.log.logs import Log, neighbours
+from pipeline.log.logs import Log, batched_by_size
 from pipeline.log.outcome_index import (
     BYTES,
     INTEGER,
@@ -112,7 +112,7 @@ def add_labels(
         return [reader for _ in pieces]
     parts = min(_MOST_PARTS, -(-_PARTS_IN_MEMORY * outcomes.index_bytes // most_bytes))
     receipts = receipts_in(scratch)
-    shares = neighbours(outcomes.files, lambda file: file.rows, _TASK_ROWS)
+    shares = batched_by_size(outcomes.files, lambda file: file.rows, _TASK_ROWS)
     files = [(outcomes, share, parts, f"{scratch}/outcomes-{j:06d}") for j, share in enumerate(shares)]
     split = graph.layer("outcomes", _split_outcomes, files, receipts=receipts)
     tasks = [

@@ -21,7 +21,7 @@ import pyarrow as pa
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.ordering import Coded, without_codes
 from pipeline.execution import Graph
-from pipeline.log.logs import neighbours
+from pipeline.log.logs import batched_by_size
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buckets
 from pipeline.sort.folding import coded_sections, merge_entries, tagged_sections, unsegmented_sections
@@ -38,7 +38,7 @@ def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
     """
     count = 0
     while True:
-        groups = list(neighbours(runs, lambda run: run.bytes, most_bytes))
+        groups = list(batched_by_size(runs, lambda run: run.bytes, most_bytes))
         if len(groups) == len(runs):
             return list(runs)
         merged = []

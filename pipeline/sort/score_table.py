@@ -23,7 +23,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
-from pipeline.log.label_counts import all_counted, sum_labels
+from pipeline.log.label_counts import complete_counts, sum_labels
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
@@ -272,7 +272,7 @@ def without_segments(total: RunReceipt) -> RunReceipt:
 def _check(receipts: list[RunReceipt], rules: RowRules, outcomes: int) -> RunReceipt:
     total = add_up(receipts)
     quarantine.check(total.bad, total.rows, rules)
-    total.labels = all_counted(total.labels, outcomes, matched=rules.matched)
+    total.labels = complete_counts(total.labels, outcomes, matched=rules.matched)
     if total.used == 0:
         raise (LabelsWaitingError if total.waiting else InputRejectedError)(
             f"expected usable rows, found none among {total.rows:,}{quarantine.waiting(total.waiting)}"

@@ -10,7 +10,7 @@ from logcal.errors import InputRejectedError, LabelsWaitingError, examples
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
-from pipeline.log.label_counts import all_counted, sum_labels
+from pipeline.log.label_counts import complete_counts, sum_labels
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of, window_days
@@ -268,7 +268,7 @@ def _unlabelled_days(days: Days) -> str:
 def _total(days: Days, plan: SortPlan, days_folder: str, outcomes: int) -> RunReceipt:
     """Add up and check the receipts of the used days; link their unusable rows into the scratch folder, if kept.
 
-    days_folder : folder of the tables' folders. outcomes : see `all_counted`
+    days_folder : folder of the tables' folders. outcomes : see `complete_counts`
 
     Raises
     ------
@@ -277,7 +277,7 @@ def _total(days: Days, plan: SortPlan, days_folder: str, outcomes: int) -> RunRe
     """
     total = add_up([table.receipt for table in days.used])
     quarantine.check(total.bad, total.rows, plan.rules)
-    total.labels = all_counted(total.labels, outcomes, matched=plan.rules.matched)
+    total.labels = complete_counts(total.labels, outcomes, matched=plan.rules.matched)
     if total.used == 0:
         raise (LabelsWaitingError if total.waiting else InputRejectedError)(
             f"window: expected usable rows, found none among {total.rows:,}"

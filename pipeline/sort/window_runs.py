@@ -17,7 +17,7 @@ from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
-from pipeline.log.logs import DAY_INVALID, Rows, neighbours, pieces_ahead
+from pipeline.log.logs import DAY_INVALID, Rows, batched_by_size, pieces_ahead
 from pipeline.log.windows import Window, days_of, shown
 from pipeline.sort.day_files import FileId
 from pipeline.sort.label_join import add_labels
@@ -49,7 +49,7 @@ def add_days(
     packed = [
         (days, batch)
         for days, pieces in groups
-        for batch in neighbours(pieces, lambda dated: dated.piece.rows, plan.run_rows)
+        for batch in batched_by_size(pieces, lambda dated: dated.piece.rows, plan.run_rows)
     ]
     log_pieces = [[dated.piece for dated in batch] for _, batch in packed]
     readings = add_labels(graph, log, base_reading, log_pieces, plan.scratch, plan.label_bytes)
