@@ -290,7 +290,7 @@ def history() -> None:
 
 @_on_table(*_OF_TABLE, _VERSION, changes=True)
 def rollback() -> None:
-    """Make VERSION current again, or the one before."""
+    """Make VERSION live again; without it, the version that was live before."""
 
 
 @_on_table(*_OF_TABLE, click.argument("name", metavar="VERSION"), changes=True)

@@ -124,7 +124,9 @@ class Prepared(Startable):
         }
         others = [name for name in METHODS if name not in {*self.calibrators, *_OF_GENERATED_LOGS}]
         lines = [comparison_headline(comparison), "", *comparison_lines(comparison), "", *notes]
-        lines += [f"not compared: {', '.join(others)} (compare.methods names the methods)"] if others else []
+        lines += (
+            [f"not compared: {', '.join(others)} (set compare.methods to compare them)"] if others else []
+        )
         lines += label_lines(self.config.log, summary)
         if self.output is None:
             return Outcome(summary, [*lines, "the same as a page: --set report.path=FOLDER"])

@@ -310,7 +310,7 @@ class Prepared(Startable):
             manifest = self._manifest(content, time.perf_counter() - started) | facts
             if days.set_aside:
                 _logger.warning(
-                    "set aside %s; `logcal days include` uses a day", findings_text(days.set_aside)
+                    "set aside %s; to use a day anyway: `logcal days include`", findings_text(days.set_aside)
                 )
             if days.drift:
                 message = f"suspect days, since two in a row are alike: {findings_text(days.drift)}"

@@ -37,9 +37,7 @@ def _days_line(window: dict[str, Any]) -> str:
 def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
-    sources += (
-        f" (for {alike:,} of them a map of their own would differ from it only by chance)" if alike else ""
-    )
+    sources += f" (own maps of {alike:,} would differ only by chance)" if alike else ""
     return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
 
 
@@ -77,6 +75,8 @@ def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
         left_out = sum(entry["rows"] for entry in window.get("left_out", {}).values())
     if "isotonic_share" in data:
         details.append(_choice_line(data))
+    elif "chosen" in data:
+        details.append(f"auto chose {data['chosen']}")
     if (move := facts.get("largest_score_move")) is not None:
         grid = manifest["config"]["score_table"]["grid"]
         details.append(f"scores were rounded to {grid}: the largest change is {move:.3g}")

@@ -65,7 +65,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
             values["window.min_labelled"] = 1.0
     else:
         values |= {"report.path": str(target / "{job}"), "output.path": str(target / "scored")}
-        notes["log.path"] = "the rows to fit to: evaluate and score other rows"
+        notes["log.path"] = "for fit; evaluate and score other rows"
     values |= overrides
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)
@@ -88,7 +88,9 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     for key, value in shown.items():
         lines.append(f"  {key}: {_as_text(value)}" + (f"  ({notes[key]})" if notes.get(key) else ""))
     if segments := _segments(roles, values):
-        lines.append(f"  to calibrate each segment by itself: add --set 'log.segment=[{','.join(segments)}]'")
+        lines.append(
+            f"  for a map per segment add to this command: --set 'log.segment=[{','.join(segments)}]'"
+        )
     lines += ["", f"Look at {path}, then run{' once a day' if daily else ''}:"]
     lines += [f"  {command}" for command in run]
     files = [str(target / name) for name in names]
@@ -115,6 +117,8 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, A
     if _OUTCOMES not in overrides:
         kind = "a column of booleans, or of numbers from 0 to 1 (or log.key and log.labels.path)"
         expected["log.label"] = (roles.label, kind)
+    else:
+        expected["log.key"] = ((), "the columns by which outcomes belong to rows, such as request_id")
     if daily:
         expected["window.column"] = (roles.date, "a column of dates, or hive folders such as date=2026-01-31")
     problems = [

@@ -118,9 +118,9 @@ def older_data(
     if end >= live_end[1] or not (moved or (config.window.until is not None and kind == "day")):
         return []
     reason = {
-        "day": f"its data end on {end}, and those of the current version {current.name} on {live_end[1]}",
-        "file": f"its log's newest file is older than that of the current version {current.name}",
-        "start": f"it began before the current version {current.name} was fitted",
+        "day": f"The data end on {end}, those of the current version {current.name} on {live_end[1]}",
+        "file": f"The log's newest file is older than that of the current version {current.name}",
+        "start": f"The run began before the current version {current.name} was fitted",
     }[kind]
     meanwhile = ", which was published meanwhile" if moved else ""
     message = f"{reason}{meanwhile}"
@@ -168,5 +168,7 @@ class Finishing(Startable):
         self.store.make_current(self.version)
         prune(self.store, self.keep)
         outcome = self.outcome(self.version.manifest["data"], self.version)
-        first = f"published {self.version.manifest['table']} version {self.version.name}, fitted before to the same log"
-        return Outcome(outcome.summary | {"published_as": "current"}, [first, *outcome.lines[1:]])
+        first = (
+            f"version {self.version.name} of table {self.version.manifest['table']}, fitted before, is live"
+        )
+        return Outcome(outcome.summary | {"published_as": "current"}, [first, outcome.lines[-1]])

@@ -121,6 +121,8 @@ class Stream(Counts):
         }
         batches = counted(self.batches, "batch")
         lines = [f"scored {self.rows:,} rows in {counted(self.files, 'file')}, {batches}", f"  {path}"]
+        if refits := self.refits.outcomes[PUBLISHED]:
+            lines.append(f"  {counted(refits, 'refit')} published: {self.refits.last['version']} is live")
         if refused := self.refused:
             lines.append(f"  {counted(len(refused), 'file')} refused: {examples(sorted(refused), 3)}")
         if self.waiting:
@@ -165,7 +167,7 @@ class Stream(Counts):
         if last:
             lines.append(f"  last refit {_refit_text(last, now)}")
         if (coverage := last.get("label_coverage")) is not None:
-            lines.append(f"  rows with a label, of the days of the last refit: {100 * coverage:.4g} %")
+            lines.append(f"  {100 * coverage:.4g} % of the last refit's rows had a label")
         if ledger.waiting:
             lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
         lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]

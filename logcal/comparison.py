@@ -213,7 +213,7 @@ def comparison_headline(result: CrossValidation) -> str:
     loss = next(m for m in result.methods if m.name == best).estimates["log_loss"].mean
     text = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
     if not near:
-        return f"{text}; every other one compared is more than two standard errors above it."
+        return f"{text}; every other one is above it by more than two standard errors of the difference."
     names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
     return f"{text}; {names} within two standard errors of it."
 

@@ -114,7 +114,7 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     for name in ("no calibration", "isotonic", "platt", "histogram", "enir", "bbq", "abb"):
         assert re.search(rf"^{name} .*±0\.\d{{4}}", shown, flags=re.MULTILINE)
     assert "the same as a page: --set report.path=FOLDER" in shown
-    assert "not compared: near_isotonic, sbb, beta, smooth (compare.methods" in shown
+    assert "not compared: near_isotonic, sbb, beta, smooth (set compare.methods" in shown
     arguments = ("compare", "report.path=out", "compare.methods=[isotonic, platt]")
     found = place.job(*arguments, "--json").expect(0).json
     assert set(found["methods"]) == {"before", "isotonic", "platt"}

@@ -167,9 +167,15 @@ def test_init_without_a_label_says_what_there_is(place):
     place.write_log({"p": [0.1, 0.2], "y": [0, 1]}, files=1, name="undated")
     place.run("init", "undated", "conf5").expect(0)
     assert "# For compare, fit, evaluate, score;" in (place.root / "conf5/logcal.yaml").read_text()
-    place.run("init", "log", "conf4", "--set", "log.labels.path=[null]").expect(2, "expected paths, found")
+    key = ("--set", "log.key=gone")
+    place.run("init", "log", "conf4", "--set", "log.labels.path=[null]", *key).expect(
+        2, "expected paths, found"
+    )
+    place.run("init", "log", "conf4", "--set", "log.labels.path=outcomes").expect(
+        3, "such as with --set log.key=NAME"
+    )
     # Labels may be in other files: then a column that looks like one is not read.
-    joined = ("--set", "log.key=gone", "--set", "log.labels.path=outcomes")
+    joined = (*key, "--set", "log.labels.path=outcomes")
     place.write_log({"p": [0.1, 0.9], "gone": [2, 1], "label": [0, 1]}, files=1)
     place.run("init", "log", "conf3", *joined).expect(0)
     log = yaml.safe_load((place.root / "conf3" / "logcal.yaml").read_text())["log"]

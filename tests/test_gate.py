@@ -228,14 +228,14 @@ def version(name, *, last=None, stamps=(), started="2026-01-01"):
 
 CASES = [
     # what the run says, what is current, what was current at its start, told when to end: refused, and why
-    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "a", False, "its data end on 2026-01-02"),
-    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "b", True, "its data end on 2026-01-02"),
+    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "a", False, "The data end on 2026-01-02"),
+    ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "b", True, "The data end on 2026-01-02"),
     ({"last": "2026-01-02"}, {"last": "2026-01-03"}, "b", False, None),
     ({"last": "2026-01-03"}, {"last": "2026-01-03"}, "a", True, None),
-    ({"stamps": ("1.5", "2.5")}, {"stamps": ("3",)}, "a", False, "its log's newest file is older"),
+    ({"stamps": ("1.5", "2.5")}, {"stamps": ("3",)}, "a", False, "The log's newest file is older"),
     ({"stamps": ("1.5", "3")}, {"stamps": ("3",)}, "a", False, None),
     ({"stamps": ("1",)}, {"stamps": ("3",)}, "b", False, None),
-    ({"stamps": ("tag",)}, {"stamps": ("3",), "started": "2026-01-02"}, "a", False, "it began before"),
+    ({"stamps": ("tag",)}, {"stamps": ("3",), "started": "2026-01-02"}, "a", False, "The run began before"),
     ({"stamps": ("tag",), "started": "2026-01-03"}, {"stamps": ("3",)}, "a", False, None),
 ]
 
@@ -270,7 +270,7 @@ def test_a_slow_run_does_not_move_current_back(place, days):
     slow = planned(place, *days, "window.until=2026-01-02")
     fast = planned(place, *days, "window.until=2026-01-03")
     newest = fast.execute(InlineExecutor()).summary["version"]
-    with pytest.raises(CheckFailedError, match=r"its data end on 2026-01-02.*which was published meanwhile"):
+    with pytest.raises(CheckFailedError, match=r"The data end on 2026-01-02.*which was published meanwhile"):
         slow.execute(InlineExecutor())
     assert place.current == newest
     kept = place.manifest(place.versions[1])

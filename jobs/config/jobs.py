@@ -139,7 +139,7 @@ class MonitorSection(Section):
     """Rule for alarms."""
 
     alpha: float = Field(0.01, gt=0, lt=1)
-    """Largest probability of a false alarm (the odds are right within the tolerance), however long the table is
+    """Largest probability of an alarm although the odds are right within the tolerance, however long the table is
     watched. For segments it limits the share of false alarms.
     """
     tolerance: float = Field(1.05, ge=1)
@@ -261,8 +261,8 @@ class LabelledConfig(Section):
     """Place of rows with labels."""
 
     path: Paths | None = None
-    """A log with labels, such as one that joins outcomes to predictions. null: log.path has them; rows without a
-    label wait.
+    """Another log, in which outcomes are joined to predictions already. null: log.path, with its labels or
+    log.labels; rows without a label wait.
     """
 
 
@@ -278,7 +278,7 @@ class RefitSection(Section):
     alarm starts a refit. null: no tests.
     """
     mature_after: OptionalDays = "0d"
-    """With window.column: days after which a day's labels are taken to be complete; later days are left out.
+    """With window.column: age in days from which on a day's labels are taken to be complete; younger days are left out.
     Positives and negatives become known at different speeds, so the labels known early are biased.
     """
 

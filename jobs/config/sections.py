@@ -70,15 +70,15 @@ class LabelsConfig(Section):
     outcome means 1.
     """
     time: Text | None = None
-    """Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day
-    before the prediction (clocks may differ) to the end of wait, and only days that new outcomes can belong to are
-    sorted again. The prediction's time is log.time or window.column. null: an outcome counts whenever it came.
+    """Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day before the
+    prediction (clocks may differ) to the end of wait. Later fits then sort only days that new outcomes can belong to.
+    The prediction's time is log.time or window.column. null: an outcome counts whenever it came.
     """
     wait: Duration | None = None
-    """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, if only the day is known.
-    Until then the row waits for its label. With missing=negative it waits even if its outcome is there: early outcomes
-    are mostly positive. The clock is the newest outcome's time or, without labels.time, the end of the log's newest
-    day. null: no row waits.
+    """Time after a prediction, such as 3d, in which its outcome may come. It starts at the end of the prediction's
+    day, if only the day is known. Until then the row waits for its label. With missing=negative it waits even if its
+    outcome is known: early outcomes are mostly positive, so using them first would count too many positives. The
+    clock is the newest outcome's time or, without labels.time, the end of the log's newest day. null: no row waits.
     """
     missing: Literal["negative", "drop"] = "negative"
     """Meaning of a row without an outcome: label 0 (negative), or left out (drop)."""
@@ -129,9 +129,9 @@ class LogConfig(Section):
     weight: Text | None = None
     """Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1."""
     weights: Literal["counts", "sampling"] = "counts"
-    """Meaning of a weight. counts: how often the row counts; 2 is the row twice. sampling: how many rows it stands for,
-    where rows were drawn with probabilities that do not depend on the label. All rows then count as Kish's effective
-    sample size, (sum w)^2 / sum w^2; only the weights' ratios matter.
+    """Meaning of a weight. counts: how often the row counts; 2 is the row twice. sampling: how many rows it stands
+    for, where rows were drawn with probabilities that do not depend on the label. All rows then count as Kish's
+    effective sample size, (sum w)^2 / sum w^2; only the weights' ratios matter.
     """
     negative_sampling_rate: float = Field(1.0, gt=0, le=1)
     """Share of the rows with label 0 that were kept in the log, chosen at random, such as 0.01: probabilities are
@@ -300,8 +300,8 @@ class StoreConfig(Section):
     """
     force: bool = False
     """true (option --force): the new version goes live even if its data end earlier than the live version's. false:
-    such a version is refused if window.until is set, or if another version went live during the fit; otherwise it goes
-    live.
+    such a version is refused if window.until is set or another version went live during the fit. If the log itself
+    ends earlier now, it goes live.
     """
 
 
@@ -321,13 +321,13 @@ class CalibratorConfig(Section):
 
     method: Text = "auto"
     """auto: for each range of scores a smooth curve, or isotonic regression with that curve as its prior; tests on
-    halves of the rows decide. If calibrator.params has candidates, such as [platt, isotonic, enir, bbq, abb]: the
-    simplest of them that is not clearly worse by cross-validation. smooth: the curve alone, an average of smooth
-    curves. isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one of them.
-    bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. histogram:
-    equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg:
-    isotonic regression on a log that `logcal generate` made: dg on its rows, dgg on groups of rows. docs/methods.md
-    helps to choose.
+    halves of the rows decide. With calibrator.params={candidates: [platt, isotonic, enir, bbq, abb]} auto is instead
+    the simplest of these that is not clearly worse than the best one by cross-validation. smooth: the curve alone, an
+    average of smooth curves. isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions.
+    near_isotonic: one of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and
+    their average. histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of
+    scores in [0, 1]. dg, dgg: isotonic regression on a log that `logcal generate` made: dg on its rows, dgg on groups
+    of rows. docs/methods.md helps to choose.
     """
     params: dict[str, Any] = Field({})
     """The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg."""
@@ -337,10 +337,11 @@ class CalibratorConfig(Section):
     """
     interval: Literal["none", "auto", "posterior", "band", "venn_abers"] = "none"
     """An interval for each row of the table, in prob_lower and prob_upper. posterior: a 95 % interval for the true
-    probability at each score by itself, with auto and smooth. band: the true probability lies within it, at all scores
-    at once with 95 % confidence, if it never decreases with the score. venn_abers: Venn-Abers multiprobabilities, which
-    are no confidence interval; only with the method isotonic. auto: posterior, or band where there is none. With
-    segments, set segments.shrinkage=none; each map's intervals then describe its own rows.
+    probability at each score by itself, with auto and smooth. band: the true probability lies within it, at all
+    scores at once with 95 % confidence, if the true probability never decreases with the score. venn_abers:
+    Venn-Abers multiprobabilities, which are no confidence interval; only with the method isotonic. auto: posterior,
+    or band where there is none. With segments, set segments.shrinkage=none; each map's intervals then describe its
+    own rows.
     """
 
 
@@ -348,17 +349,17 @@ class SegmentsConfig(Section):
     """Segments with a map of their own, and the treatment of the others."""
 
     shrinkage: Literal["auto", "none"] = "auto"
-    """auto: partial pooling with the methods auto and isotonic (not strict): a segment adjusts its parent's map (the
-    parent is the segment without the last column) by two numbers, as far as its rows show; a segment with enough rows
-    has its own map, pooled with its parent's (docs/segments.md). none, and other methods: a segment has its own map or
-    its parent's, unchanged.
+    """auto: partial pooling, with the methods auto and isotonic (without the parameter strict). A segment adjusts its
+    parent's map by two numbers, as far as its rows show. The parent is the segment without the last column. A segment
+    with enough rows has its own map, pooled with its parent's (docs/segments.md). none (and always with other
+    methods): a segment has its own map or its parent's, unchanged.
     """
     min_rows: int = Field(1000, ge=1)
     """Rows that a segment needs for its own map, without partial pooling."""
     min_positives: int | None = Field(None, ge=1)
     """Rows with label 1 that a segment needs for its own map (with partial pooling, also as many with label 0). null:
-    100 with partial pooling, otherwise 10. Without partial pooling, a segment with fewer uses its parent's map; without
-    that, the map of all rows; without that, the score as it is.
+    100 with partial pooling, otherwise 10. Without partial pooling, a segment with fewer uses its parent's map; if
+    there is none, the map of all rows; if there is none, the score as it is.
     """
 
     def positives(self, pooling: bool) -> int:
@@ -384,9 +385,9 @@ class ScoreTableConfig(Section):
     keep: bool = False
     """true: keep it with the published version, as Parquet."""
     grid: Annotated[Text, BeforeValidator(_as_grid), accepted_by(_check_grid)] = "none"
-    """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit float. A power of
-    ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported. A power of ten bounds
-    what is kept of each day (without weights).
+    """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit float. A power
+    of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported. With a power of ten
+    and without weights, a day's rows take a bounded space in the store.
     """
 
 
@@ -435,8 +436,8 @@ class GateConfig(Section):
         AUTO_HOLDOUT
     )
     """Held-out rows to judge the table on: a share of the rows such as 0.2 or 20%, chosen by their content, or with
-    window.column the last days, such as 1d. auto: the last day, or without a window a tenth of the rows, if there is a
-    live version to compare with; otherwise none. none: no rows.
+    window.column the last days, such as 1d. auto: the last day, or without a window a tenth of the rows, if there is
+    a live version to compare with; otherwise none. none: no rows.
     """
     refit: bool = True
     """With gate.holdout: whether a table that passes is fitted again to all rows before it is published."""
@@ -561,10 +562,10 @@ class RangeSection(Section):
     """Limit of scores outside the table's range."""
 
     max_outside_range: float = Field(0.5, ge=0, le=1)
-    """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted to.
-    Above it nothing is written (exit code 4; follow refuses the file): such scores often come from another model, or
-    are in percent. From 0.01 on there is a warning. These rows get the probability at the end of the range, or of a
-    smooth curve that continues beyond it (docs/methods.md).
+    """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted
+    to. Above it nothing is written (exit code 4; follow refuses the file): such scores often come from another model,
+    or are in percent. From 0.01 on there is a warning. These rows get the probability at the end of the range, or of
+    a smooth curve that continues beyond it (docs/methods.md).
     """
 
 
@@ -594,8 +595,8 @@ class PageConfig(Section):
     """Target of a page that is not of one day."""
 
     path: Text | None = None
-    """Folder to write report.html and run.json to. {job} and {day} in the path become the command's name (the page
-    is not of one day). null: no page.
+    """Folder to write report.html and run.json to. {job} in the path becomes the command's name; here also {day}, as
+    the page covers all days. null: no page.
     """
 
 

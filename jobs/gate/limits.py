@@ -194,13 +194,13 @@ def check_measured(output: Output, days: dict[str, Any] | None, version: Version
         return
     if version.manifest["previous_version"] is None:
         raise NothingToDoError(
-            f"version {version.name}, the first, was fitted to these days: the next day is the first to evaluate it on"
+            f"the first version, {version.name}, was fitted to these days: evaluations begin with the next day"
         )
     earlier = output.manifest() or {}
     if earlier.get("window") == days and earlier.get("table_version") != version.name:
         raise NothingToDoError(
-            f"version {version.name} was fitted to these days, and the report on {earlier.get('table_version')} of "
-            f"these days is in {output.root}: nothing to do"
+            f"nothing to do: these days were evaluated with version {earlier.get('table_version')} (report: "
+            f"{output.root}), before version {version.name} was fitted to them"
         )
 
 

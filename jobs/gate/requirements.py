@@ -214,7 +214,7 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
         difference = against["difference"]
         on = "" if facts["rows_compared"] == facts["rows"] else f"on {facts['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
-            return f"{line} (a fit without them gives the live version again: nothing to compare)"
+            return f"{line} (no comparison: a fit without them equals the live version)"
         gap = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += f", {on}{gap} the previous version's (standard error {against['error']:.2g})"
     return line
