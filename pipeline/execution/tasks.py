@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
@@ -69,8 +70,9 @@ def attempt(function: Callable[..., Any], receipt: tuple[Receipts, str] | None, 
     receipts, name = receipt
     data = receipts.read(name) or b""
     if data.startswith(call):
-        # Only this user can have written it.
-        return pickle.loads(data[len(call) :])  # noqa: S301
+        # Only this user can have written it; another version of the program may have had other classes.
+        with suppress(AttributeError, ImportError):
+            return pickle.loads(data[len(call) :])  # noqa: S301
     result = _attempt(function, arguments)
     receipts.write(name, call + pickle.dumps(result))
     return result
