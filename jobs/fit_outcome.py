@@ -20,14 +20,20 @@ def _choice_line(data: dict[str, Any]) -> str:
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"
     curve, steps = losses["smooth"], losses["isotonic"]
-    return f"{share} (held-out log loss of the curve alone {curve:.4f}, of steps alone {steps:.4f})"
+    return f"{share} (held-out log loss: curve alone {curve:.4f}, steps alone {steps:.4f})"
+
+
+_LEFT_OUT = {"set_aside": "set aside", "unlabelled": "with too few labels"}
+"""Reasons why a day is left out, in words, where they are not the manifest's."""
 
 
 def _days_line(window: dict[str, Any]) -> str:
     """Describe a window's days: used, left out by reason, without rows."""
     days = window.get("days", ())
     counts = {"used": sum(day["rows_used"] > 0 for day in days)}
-    counts |= {reason.replace("_", " "): row["days"] for reason, row in window.get("left_out", {}).items()}
+    counts |= {
+        _LEFT_OUT.get(reason, reason): row["days"] for reason, row in window.get("left_out", {}).items()
+    }
     counts["without usable rows"] = len(days) - sum(counts.values())
     counts["without rows"] = len(window["days_missing"])
     parts = [f"{counted(n, 'day')} {state}" for state, n in counts.items() if n]
@@ -37,7 +43,7 @@ def _days_line(window: dict[str, Any]) -> str:
 def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
-    sources += f" (own maps of {alike:,} would differ only by chance)" if alike else ""
+    sources += f" (enough for {alike:,} that could have their own)" if alike else ""
     return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
 
 

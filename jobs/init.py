@@ -65,7 +65,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
             values["window.min_labelled"] = 1.0
     else:
         values |= {"report.path": str(target / "{job}"), "output.path": str(target / "scored")}
-        notes["log.path"] = "for fit; evaluate and score other rows"
+        notes["log.path"] = "for fit; give other rows to evaluate and score"
     values |= overrides
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)

@@ -365,6 +365,7 @@ def decide_on(store: str, table: str, day: str, decision: str | None, reason: st
     digests = digests_of_day(published.folder / "days", name)
     decisions = decide(published.folder, name, decision, reason, digests)
     text = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
+    text += "" if digests else " (no fit of this table has read rows of this day yet)"
     return Outcome({"table": table, "decisions": _as_rows(decisions)}, [text])
 
 

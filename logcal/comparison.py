@@ -211,7 +211,8 @@ def comparison_headline(result: CrossValidation) -> str:
         return "No method has a finite log loss: each gave probability 0 to a label that occurred."
     near = [method.name for method in result.methods if method.name != best and _is_near(method)]
     loss = next(m for m in result.methods if m.name == best).estimates["log_loss"].mean
-    text = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
+    subject = "Uncalibrated scores have" if best == RAW else f"{best} has"
+    text = f"{subject} the lowest held-out log loss ({loss:.4f})"
     if not near:
         return f"{text}; every other one is above it by more than two standard errors of the difference."
     names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"

@@ -269,7 +269,7 @@ def document(folder):
 
 def test_the_fits_own_rows_are_said_or_refused(fitted, call):
     refused = call("evaluate", "evaluate.allow_in_sample=false")
-    refused.expect(4, "In sample: All rows are in files", "Evaluate before the fit")
+    refused.expect(4, "In sample: All rows are in files", "Or evaluate before the fit")
     assert not fitted.output.exists()
     done = call("evaluate", "--json").expect(0)
     assert (done.json["in_sample"], done.json["in_sample_share"]) == (True, 1.0)

@@ -214,7 +214,7 @@ def check_in_sample(overlap: InSample, version: Version) -> None:
     """
     if overlap:
         raise CheckFailedError(
-            f"evaluate.allow_in_sample=false: {overlap.sentence(version.name)} Evaluate before the fit, or other rows"
+            f"evaluate.allow_in_sample=false: {overlap.sentence(version.name)} Or evaluate before the fit"
         )
 
 

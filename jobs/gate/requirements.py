@@ -214,7 +214,7 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
         difference = against["difference"]
         on = "" if facts["rows_compared"] == facts["rows"] else f"on {facts['rows_compared']:,.10g} of them "
         if not difference and not against["error"]:
-            return f"{line} (no comparison: a fit without them equals the live version)"
+            return f"{line} (no comparison: a fit without these rows equals the live version)"
         gap = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += f", {on}{gap} the previous version's (standard error {against['error']:.2g})"
     return line
@@ -250,8 +250,8 @@ def judge(
     if change is not None:
         facts["change"] = change.as_dict()
         change_text = (
-            f"the probability changes by {change.mean:.3g} on average (means: {change.mean_old:.3g} before, "
-            f"{change.mean_new:.3g} now; relative to the larger: {change.relative:.2f})"
+            f"the probability changes by {change.mean:.3g} on average, {100 * change.relative:.3g} % of the larger "
+            f"mean ({change.mean_old:.3g} before, {change.mean_new:.3g} now)"
         )
         if gate.max_change is not None and change.relative > gate.max_change:
             failed.append(("max_change", f"expected {gate.max_change:g} at most, found that {change_text}"))
