@@ -89,7 +89,7 @@ def compare(figure: Any, colors: dict[str, str], comparison: CrossValidation) ->
         axes.scatter([estimate.excess], [y], color=color, s=45, zorder=3)
     axes.set_yticks(range(len(shown)), [m.name for m in shown])
     axes.invert_yaxis()
-    axes.set_xlabel("Log loss above the best method's, on rows that it has not seen")
+    axes.set_xlabel("Log loss above the best method's, on held-out rows")
 
 
 def main() -> None:
