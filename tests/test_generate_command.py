@@ -134,14 +134,14 @@ BAD = [
     # estimators
     refused(2, "found 'os.system': no other package is imported", "estimator.class=os.system"),
     refused(2, "there is no sklearn.utils.os.system", "estimator.class=sklearn.utils.os.system"),
-    refused(2, "expected a class of classifiers, found", "estimator.class=sklearn.datasets.load_files"),
+    refused(2, "expected a classifier, found", "estimator.class=sklearn.datasets.load_files"),
     refused(2, "expected one of sklearn, xgboost, lightgbm", "estimator.packages=[sklearn, subprocess]"),
     refused(2, "did you mean 'GaussianNB'?", "estimator.class=sklearn.naive_bayes.GausianNB"),
     refused(2, "predict_proba or decision_function", "estimator.class=sklearn.linear_model.LinearRegression"),
     refused(2, "is made of other estimators", "estimator.class=sklearn.ensemble.VotingClassifier"),
     refused(2, "did you mean 'var_smoothing'?", "estimator.params={var_smothing: 1}"),
     refused(2, f"estimator.params: {NAIVE} rejects them", "estimator.params={var_smoothing: -1}"),
-    refused(2, "SVC cannot be trained piece by", "generate.training=partial_fit", f"{CLASS}svm.SVC"),
+    refused(2, "SVC has no partial_fit", "generate.training=partial_fit", f"{CLASS}svm.SVC"),
     # labels
     refused(3, "found 80 rows with other labels, such as 2", change=changed("label", lambda _: ROW % 3)),
     refused(
