@@ -167,8 +167,6 @@ class Finishing(Startable):
         """Make the version current."""
         self.store.make_current(self.version)
         prune(self.store, self.keep)
-        outcome = self.outcome(self.version.manifest["data"], self.version)
-        first = (
-            f"version {self.version.name} of table {self.version.manifest['table']}, fitted before, is live"
-        )
-        return Outcome(outcome.summary | {"published_as": "current"}, [first, outcome.lines[-1]])
+        summary = self.outcome(self.version.manifest["data"], self.version).summary
+        line = f"version {self.version.name} of table {summary['table']}, fitted before, is live"
+        return Outcome(summary | {"published_as": "current"}, [line, f"  {self.version.lookup_path}"])

@@ -334,11 +334,7 @@ def list_days(store: str, table: str) -> Outcome:
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
     days = published.folder / "days"
-    # Older decisions hold names of daily tables: whether they still apply is not said.
-    holds = {
-        day: entry.holds(digests_of_day(days, day)) or "-" in entry.tables[0]
-        for day, entry in decisions.items()
-    }
+    holds = {day: entry.holds(digests_of_day(days, day)) for day, entry in decisions.items()}
     versions = published.versions()
     _check_exists(published, table, versions or decisions)
     window = versions[-1].manifest.get("window") if versions else None
@@ -362,7 +358,7 @@ def decide_on(store: str, table: str, day: str, decision: str | None, reason: st
     published = PublishedTable(store, table)
     _check_exists(published, table, published.folder.names())
     name = parsed.isoformat()
-    digests = digests_of_day(published.folder / "days", name)
+    digests: set[str] = set().union(*digests_of_day(published.folder / "days", name).values())
     decisions = decide(published.folder, name, decision, reason, digests)
     text = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
     text += "" if digests else " (no fit of this table has read rows of this day yet)"

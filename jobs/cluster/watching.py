@@ -118,7 +118,11 @@ class ClusterWatch:
     def _check_new_workers(self, workers: Mapping[str, WorkerState]) -> None:
         """Check late workers like the first ones; dismiss unsuitable ones."""
         for address, worker in workers.items():
-            if worker.status not in ("running", "paused") or address in self.checked | self.pending.keys():
+            if (
+                address in self.checked
+                or address in self.pending
+                or worker.status not in ("running", "paused")
+            ):
                 continue
             problem = memory_problem({address: worker}, self.config)
             if problem is None:

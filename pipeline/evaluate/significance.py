@@ -123,8 +123,12 @@ def comparison_sentence(comparison: Comparison, old: str, new: str) -> str:
     )
     if loss.difference == 0:
         return f"On the same rows {new} and {old} have the same log loss."
-    sure = loss.error == 0 or abs(loss.difference) > UNSURE * loss.error
-    return f"{text}: {'beyond chance' if sure else 'chance may explain it'}."
+    return f"{text}: {chance_text(loss.difference, loss.error)}."
+
+
+def chance_text(difference: float, error: float) -> str:
+    """Say whether chance explains a difference. error : its standard error."""
+    return "beyond chance" if abs(difference) > UNSURE * error else "chance may explain it"
 
 
 def required_values(after: Assessment, bars: ErrorBars | None) -> dict[str, float | None]:

@@ -11,7 +11,7 @@ import numpy as np
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.view import EXACT_ROWS, MUTED, View
 from pipeline.evaluate.figures import AFTER, grid, map_figure, render, render_page
-from pipeline.evaluate.significance import UNSURE
+from pipeline.evaluate.significance import UNSURE, chance_text
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.published import Version, segments_of
@@ -99,11 +99,10 @@ def _by_loss(old: Version, new: Version) -> list[str]:
         if loss["difference"] is None or loss["error"] is None:
             continue
         direction = "lower" if loss["difference"] < 0 else "higher"
-        sure = abs(loss["difference"]) > UNSURE * loss["error"]
-        conclusion = "beyond chance" if sure else "chance may explain it"
+        verdict = chance_text(loss["difference"], loss["error"])
         size = f"{abs(loss['difference']):.5f} {direction} than that of {earlier.name}"
         rows = f"On {holdout['rows_compared']:,.10g} rows held out of the fit of {later.name}"
-        return [f"{rows} its log loss was {size} (standard error {loss['error']:.5f}): {conclusion}."]
+        return [f"{rows} its log loss was {size} (standard error {loss['error']:.5f}): {verdict}."]
     return ["Log losses are not compared here: `logcal evaluate` with evaluate.against does so."]
 
 

@@ -349,9 +349,10 @@ class Trials:
             tables = [t for t in self._tables if not self.last or t.day >= self._first_day]
             fresh = [table for table in tables if not self._fitted_to_day(table.day)]
             days = frozenset(table.day for table in fresh)
-            if fresh:
-                source = replace(source, day_tables=None, rule=EVERY_DAY, tables=fresh, only=days)
-            return source if fresh else None, len(fresh) == len(tables)
+            if not fresh:
+                return None, not tables
+            source = replace(source, day_tables=None, rule=EVERY_DAY, tables=fresh, only=days)
+            return source, len(fresh) == len(tables)
         log = source.log
         files = tuple(file for file in log.files if (file.path, file.size, file.rows) not in self._fitted)
         if not any(file.rows for file in files):

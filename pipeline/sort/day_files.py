@@ -92,13 +92,22 @@ def file_digests(files: Iterable[FileId]) -> set[str]:
     return {hashlib.sha256(json.dumps(file).encode()).hexdigest()[:16] for file in files}
 
 
-def digests_of_day(folder: Folder, day: str) -> set[str]:
-    """Return the digests of the files of a day's tables.
+def digests_of_day(folder: Folder, day: str) -> dict[str, set[str]]:
+    """Return the digests of the files of a day's tables, by the table's name. Reads no rows, only the tables' facts.
 
     folder : folder of the day tables. day : ISO date, such as 2026-01-31
     """
-    tables = (read_day(str(folder / name)) for name in folder.names() if name.startswith(f"{day}-"))
-    return set().union(*(file_digests(table.files) for table in tables if table is not None))
+    names = [name for name in folder.names() if name.startswith(f"{day}-")]
+    return {name: file_digests(_files_of(folder / name)) for name in names}
+
+
+def _files_of(table: Folder) -> list[FileId]:
+    """Return the files of a day table; none if it is incomplete, or its facts are damaged."""
+    try:
+        facts = parse_checked(table.read(FACTS) or b"null")
+    except ValueError:
+        return []
+    return [] if facts is None else [(path, size, stamp) for path, size, stamp in facts["files"]]
 
 
 def merge_tables(

@@ -429,10 +429,10 @@ class DayRule:
         decided = {}
         for day in {table.day for table in tables}:
             latest, parts = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
-            if latest is not None and latest.decision == decision:
-                files = set().union(*(file_digests(table.stored.files) for table in parts))
-                if latest.holds(files) or latest.holds({table.content for table in parts}):
-                    decided[day] = latest
+            if latest is None or latest.decision != decision:
+                continue
+            if latest.holds({table.name: file_digests(table.stored.files) for table in parts}):
+                decided[day] = latest
         return decided
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -191,6 +191,10 @@ DECISIONS = "days.json"
 EXCLUDE, INCLUDE = "exclude", "include"
 
 
+_NAME_LENGTH = len("2026-01-31-") + 16
+"""Length of a day table's name without the random suffix of its writer."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """Decision about a day.
@@ -208,9 +212,15 @@ class Decision:
     at: str
     tables: tuple[str, ...] = ()
 
-    def holds(self, digests: Collection[str]) -> bool:
-        """Return whether it applies to all of the day's present files. digests : of these files."""
-        return not self.tables or set(self.tables) >= set(digests)
+    def holds(self, tables: Mapping[str, set[str]]) -> bool:
+        """Return whether it applies to all of the day's present files.
+
+        tables : digests of the files of each of the day's tables, by the table's name
+        """
+        digests: set[str] = set().union(*tables.values())
+        # Older decisions hold names of tables, without the random suffixes of their writers.
+        names = {name[:_NAME_LENGTH] for name in tables}
+        return not self.tables or any(present <= set(self.tables) for present in (digests, names))
 
 
 def read_decisions(folder: Folder) -> dict[str, Decision]:
