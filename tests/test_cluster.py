@@ -312,6 +312,8 @@ def test_a_misfit_is_sent_away_and_a_late_worker_ends_what_a_dead_one_began(plac
     window = ("window.column=date", "window.last=4d")
     running = start(place, "fit", *dask.settings, *window, "cluster.timeout=60")
     running.await_that(lambda: list(place.store.glob("ads/days/*/run-*")), "a sorted run of a day")
+    # The fit must not end before the misfit has come.
+    dask.worker.send_signal(signal.SIGSTOP)
     small = dask.begin_worker(memory="512MiB")
     running.await_line("a worker is not used: cluster.memory: expected workers with at least 1GiB")
     small.wait(timeout=240)
