@@ -1,0 +1,210 @@
+"""Divergence from the truth on 400 logs that break assumptions of calibrators: the worst log, not the mean.
+
+    python benchmarks/adversarial.py                               # the defaults, 400 logs
+    python benchmarks/adversarial.py --methods auto isotonic smooth --logs 100
+
+Half of the logs of tests/adversarial_logs.py have 2 to 2,000 segments, of which some are odd (one label only, inverted,
+separated, at one score, shifted); the others have scores with jumps, dips, waves, plateaus, fallback scores, two models
+mixed, truncated or rounded scores. Fits are the job `fit` with the gate's limits on sizes off. Reference: for each log
+the better of one isotonic map and an isotonic map per segment. The measure is the mean Kullback-Leibler divergence from
+the truth, over the rows of ordinary segments; without segments, its excess over that of the best map that rises.
+
+Printed for each method: how many fits were refused; the share of logs above 1.5 times the reference plus 5e-5 nats, and
+above 3 times plus 1e-3; median, 95th percentile and worst divergence in 1e-3 nats; the largest deviations of expected
+over observed positives from 1, of all rows, and of segments with 2,500 rows of each label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _measure import print_machine
+from sklearn.isotonic import IsotonicRegression
+
+import logcal
+from logcal.errors import LogcalError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from adversarial_logs import Log, scored_log, segmented_log
+
+MOST, RUINED = (1.5, 5e-5), (3.0, 1e-3)
+LARGE = 2500
+COLUMNS = (
+    "method", "logs", "refused", "above 1.5 x", "above 3 x", "median", "95 %", "worst", "all rows", "segments"
+)  # fmt: skip
+
+
+def divergence(log: Log, p: np.ndarray) -> float:
+    """Return the mean divergence from the truth over rows of ordinary segments, nats; see the module."""
+    ordinary = np.isfinite(log.truth)
+    truth, weight = log.truth[ordinary], np.ones(int(ordinary.sum()))
+    if log.weight is not None:
+        weight = log.weight[ordinary]
+    loss = _divergence(truth, p[ordinary], weight)
+    if log.segment is None:
+        rising = IsotonicRegression(y_min=1e-12, y_max=1 - 1e-12).fit(log.score, truth, sample_weight=weight)
+        loss -= _divergence(truth, rising.predict(log.score), weight)
+    return loss
+
+
+def _divergence(truth: np.ndarray, p: np.ndarray, weight: np.ndarray) -> float:
+    p, truth = np.clip(p, 1e-12, 1 - 1e-12), np.clip(truth, 1e-12, 1 - 1e-12)
+    losses = truth * np.log(truth / p) + (1 - truth) * np.log((1 - truth) / (1 - p))
+    return float(np.average(losses, weights=weight))
+
+
+def reference(log: Log) -> float:
+    """Return the divergence of the better of one isotonic map and one per segment."""
+    one = _isotonic(log, np.full(log.score.size, True), np.full(log.score.size, np.nan))
+    if log.segment is None:
+        return divergence(log, one)
+    own = one.copy()
+    for segment in np.unique(log.segment[np.isfinite(log.truth)]):
+        _isotonic(log, log.segment == segment, own)
+    return min(divergence(log, one), divergence(log, own))
+
+
+def _isotonic(log: Log, rows: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Fill in isotonic predictions of some rows, if these have both labels."""
+    if 0 < log.label[rows].sum() < rows.sum():
+        weight = None if log.weight is None else log.weight[rows]
+        p[rows] = logcal.Isotonic().fit(log.score[rows], log.label[rows], weight).predict(log.score[rows])
+    return p
+
+
+def fitted(log: Log, method: str, folder: Path) -> np.ndarray | str:
+    """Fit a log with the job; return each row's probability, or the reason why nothing was published."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "log").mkdir(parents=True)
+    columns = {"score": log.score, "label": log.label.astype(np.int8)}
+    settings: dict[str, Any] = {"path": str(folder / "log")}
+    if log.weight is not None:
+        columns["weight"], settings["weight"] = log.weight, "weight"
+    if log.segment is not None:
+        columns["segment"], settings["segment"] = log.segment, ["segment"]
+    pq.write_table(pa.table(columns), folder / "log" / "part-0.parquet")
+    config = {
+        "log": settings,
+        "store": {"path": str(folder / "store"), "table": "t"},
+        "calibrator": {"method": method},
+        "gate": {"min_rows": 0, "min_positives": 0, "ranking": False},
+        "cluster": {"kind": "threads", "workers": 1},
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logcal.run("fit", config)
+    except LogcalError as error:
+        return str(error).splitlines()[0]
+    table = logcal.load(str(folder / "store"), "t")
+    return table.predict(log.score, None if log.segment is None else {"segment": log.segment})
+
+
+def totals(log: Log, p: np.ndarray) -> tuple[float, float]:
+    """Return expected over observed positives, minus 1: of all rows, and of the worst large segment."""
+    weight = np.ones(p.size) if log.weight is None else log.weight
+    of_all = float((weight * p).sum() / (weight * log.label).sum() - 1)
+    if log.segment is None:
+        return of_all, 0.0
+    rows, positives = np.bincount(log.segment), np.bincount(log.segment, log.label)
+    large = np.minimum(positives, rows - positives) >= LARGE
+    if not large.any():
+        return of_all, 0.0
+    ratio = (
+        np.bincount(log.segment, weight * p)[large] / np.bincount(log.segment, weight * log.label)[large] - 1
+    )
+    return of_all, float(ratio[np.argmax(np.abs(ratio))])
+
+
+def measured(number: int, methods: list[str], most_rows: float) -> dict[str, Any] | None:
+    """Measure one log with each method; None if it has fewer than 20 rows of a label."""
+    logging.disable(logging.CRITICAL)
+    draw = scored_log if number % 2 else segmented_log
+    log = draw(number // 2, most_rows)
+    if min(log.label.sum(), (~log.label).sum()) < 20:
+        return None
+    result = {"number": number, **log.facts, "positives": int(log.label.sum()), "reference": reference(log)}
+    with tempfile.TemporaryDirectory(prefix="logcal-adversarial-") as folder:
+        for method in methods:
+            p = fitted(log, method, Path(folder) / "fit")
+            if isinstance(p, str):
+                result[method] = {"refused": p}
+            else:
+                of_all, of_segments = totals(log, p)
+                result[method] = {"divergence": divergence(log, p), "all": of_all, "segments": of_segments}
+    return result
+
+
+def exceeds(result: dict[str, Any], method: str, limit: tuple[float, float]) -> bool:
+    """Whether a published map is further from the truth than a limit allows."""
+    least = limit[0] * max(result["reference"], 0.0) + limit[1]
+    return result[method].get("divergence", 0.0) > least
+
+
+def summary(results: list[dict[str, Any]], method: str) -> list[str]:
+    """Return a method's row of the table."""
+    published = [r for r in results if "divergence" in r[method]]
+    if not published:
+        return [method, str(len(results)), str(len(results)), *["–"] * 7]
+    loss = 1e3 * np.array([r[method]["divergence"] for r in published])
+    worst = [
+        max((r[method][kind] for r in published if r["positives"] >= least), key=abs, default=0.0)
+        for kind, least in (("all", 0), ("segments", 0))
+    ]
+    shares = [
+        f"{100 * np.mean([exceeds(r, method, limit) for r in published]):.1f} %" for limit in (MOST, RUINED)
+    ]
+    spread = [f"{value:.2f}" for value in (np.median(loss), np.quantile(loss, 0.95), loss.max())]
+    return [
+        method, str(len(results)), str(len(results) - len(published)), *shares, *spread,
+        *(f"{100 * value:+.2f} %" for value in worst),
+    ]  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and print a table; with --lines, also a line of JSON a log."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--logs", type=int, default=400)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--methods", nargs="+", default=["auto"])
+    parser.add_argument("--most-rows", type=float, default=10**5.2)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--lines", type=Path)
+    options = parser.parse_args(arguments)
+    print_machine()
+    numbers = range(options.first, options.first + options.logs)
+    with ProcessPoolExecutor(options.processes) as pool, contextlib.ExitStack() as stack:
+        lines = stack.enter_context((options.lines or Path(os.devnull)).open("w"))
+        results = []
+        for result in pool.map(
+            measured, numbers, *([v] * len(numbers) for v in (options.methods, options.most_rows))
+        ):
+            if result is not None:
+                results.append(result)
+                print(json.dumps(result), file=lines, flush=True)
+    for title, kind in (("with segments", True), ("without segments", False)):
+        print(f"\n{title}\n\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+        for method in options.methods:
+            print(
+                "| " + " | ".join(summary([r for r in results if ("segments" in r) == kind], method)) + " |"
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

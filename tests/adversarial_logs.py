@@ -1,0 +1,178 @@
+"""Ordinary logs that break assumptions of calibrators, with their truth; also for benchmarks/adversarial.py."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit
+from scipy.stats import norm
+
+Array = npt.NDArray[np.float64]
+
+ODD = (
+    "all negative",
+    "all positive",
+    "inverted",
+    "separated",
+    "one score",
+    "noise",
+    "shifted by -5",
+    "three positives",
+)
+SHAPES = (
+    "two models",
+    "wave",
+    "step",
+    "dip",
+    "plateau",
+    "fallback",
+    "several fallbacks",
+    "truncated",
+    "rounded",
+)
+"""Departures from the score as the probability, in the order in which they are applied."""
+SPREAD = 1.2
+
+
+class Log(NamedTuple):
+    """Rows of a log whose truth is known.
+
+    Attributes
+    ----------
+    facts : what was drawn
+    score : float64 array, shape (rows,): probabilities
+    label : bool array, shape (rows,)
+    truth : float64 array, shape (rows,): probability of a positive label; NaN in rows of odd segments
+    weight : float64 array, shape (rows,), or None
+    segment : int32 array, shape (rows,), or None
+    """
+
+    facts: dict[str, Any]
+    score: Array
+    label: npt.NDArray[np.bool_]
+    truth: Array
+    weight: Array | None = None
+    segment: npt.NDArray[np.int32] | None = None
+
+
+def segmented_log(number: int, most_rows: float = 10**5.2) -> Log:
+    """Draw 2 to 2,000 ordinary segments, and up to a fifth as many that are odd in one way, or none."""
+    random = np.random.default_rng([7, number])
+    segments = round(10 ** random.uniform(0.301, 3.3))
+    rows = max(int(10 ** random.uniform(3.5, np.log10(most_rows))), 5 * segments)
+    facts = {
+        "segments": segments,
+        "rows": rows,
+        "sizes": str(random.choice(["equal", "power law"])),
+        "log odds": int(random.choice([0, -2, -4])),
+        "spread": float(random.choice([0, 0.3, 0.7, 1.5, 3.0], p=[0.2, 0.25, 0.25, 0.2, 0.1])),
+        "slopes": float(random.choice([0, 0.2, 0.4], p=[0.5, 0.25, 0.25])),
+        "larger convert better": bool(random.random() < 0.25),
+        "weights": bool(random.random() < 0.15),
+        "odd": str(random.choice([*ODD, "none"])),
+    }
+    share = np.ones(segments) if facts["sizes"] == "equal" else 1 / (np.arange(segments) + 3.0) ** 1.1
+    segment = np.sort(random.choice(segments, rows, p=share / share.sum()))
+    shift = random.normal(0, facts["spread"], segments)
+    if facts["larger convert better"]:
+        shift = np.sort(shift)[::-1]
+    slope = np.maximum(1 + random.normal(0, facts["slopes"], segments), 0.1)
+    centre = facts["log odds"]
+    x = random.normal(centre, SPREAD, rows)
+    truth = expit(centre + slope[segment] * (x - centre) + shift[segment])
+    columns = [(expit(x), random.random(rows) < truth, truth, segment)]
+    facts["odd segments"] = (
+        0 if facts["odd"] == "none" else int(random.choice([1, 1, 1, 2, 5, max(1, segments // 5)]))
+    )
+    for odd in range(facts["odd segments"]):
+        size = int(10 ** random.uniform(0.7, 4))
+        score, label = _odd_rows(facts["odd"], size, centre, random)
+        columns.append((score, label, np.full(size, np.nan), np.full(size, segments + odd)))
+    score, label, truth, segment = (np.concatenate(column) for column in zip(*columns, strict=True))
+    weight = random.choice([1.0, 2.0, 5.0], score.size) if facts["weights"] else None
+    return Log(facts, score, label, truth, weight, segment.astype(np.int32))
+
+
+def _odd_rows(
+    kind: str, size: int, centre: float, random: np.random.Generator
+) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Draw scores and labels of an odd segment."""
+    x, uniform = random.normal(centre, SPREAD, size), random.random(size)
+    if kind == "one score":
+        return np.full(size, expit(centre + random.normal())), uniform < expit(random.normal(0, 2))
+    if kind == "separated":
+        return expit(x), x > centre + random.normal(0, 0.5)
+    if kind == "three positives":
+        return expit(x), np.arange(size) < min(3, size // 10)
+    odds = {
+        "all negative": np.full(size, -np.inf),
+        "all positive": np.full(size, np.inf),
+        "inverted": 2 * centre - x,
+        "noise": np.full(size, float(centre)),
+        "shifted by -5": x - 5,
+    }
+    return expit(x), uniform < expit(odds[kind])
+
+
+def scored_log(number: int, most_rows: float = 10**5.6) -> Log:
+    """Draw a log without segments whose truth departs from the score in one to three ways."""
+    random = np.random.default_rng([13, number])
+    rows = int(10 ** random.uniform(3, np.log10(most_rows)))
+    centre = float(random.choice([0, -2, -4]))
+    shapes = [str(shape) for shape in random.choice(SHAPES, random.integers(1, 4), replace=False)]
+    x = random.normal(centre, 1.3, rows)
+    odds = x.copy()
+    for shape in sorted(shapes, key=SHAPES.index):
+        x, odds = _reshape(shape, x, odds, centre, random)
+    truth = expit(odds)
+    weights = bool(random.random() < 0.15)
+    score, label = expit(x), random.random(rows) < truth
+    weight = random.choice([1.0, 2.0, 5.0], rows) if weights else None
+    facts = {"rows": rows, "log odds": centre, "shapes": shapes, "weights": weights}
+    return Log(facts, score, label, _mean_by_score(score, truth), weight)
+
+
+def _mean_by_score(score: Array, truth: Array) -> Array:
+    """Return the mean truth of the rows with each row's score: what a map can know."""
+    _, group = np.unique(score, return_inverse=True)
+    return (np.bincount(group, truth) / np.bincount(group))[group]
+
+
+def _two_models(x: Array, centre: float, shift: float, random: np.random.Generator) -> tuple[Array, Array]:
+    """Let some scores come from a second model; the truth given a score is a mixture."""
+    share, stretch = random.uniform(0.1, 0.6), random.uniform(0.3, 2)
+    second = random.random(x.size) < share
+    x = np.where(second, centre + shift + stretch * (x - centre), x)
+    back = centre + (x - centre - shift) / stretch
+    first, other = (1 - share) * norm.pdf(x, centre, 1.3), share / stretch * norm.pdf(back, centre, 1.3)
+    return x, logit((first * expit(x) + other * expit(back)) / (first + other))
+
+
+def _reshape(
+    shape: str, x: Array, odds: Array, centre: float, random: np.random.Generator
+) -> tuple[Array, Array]:
+    """Change log-odds of scores, and of the truth, in one way."""
+    at, move = centre + random.normal(0, 1.3), random.normal(0, 3)
+    if shape == "wave":
+        return x, odds + random.uniform(0.3, 1.5) * np.sin(random.uniform(1, 4) * x + random.uniform(0, 6))
+    if shape == "step":
+        return x, odds + random.uniform(0.5, 3) * (x > at)
+    if shape == "dip":
+        inside = (x > at) & (x < at + random.uniform(0.1, 1))
+        return x, np.where(inside, odds - random.uniform(1, 5), odds)
+    if shape == "plateau":
+        return x, np.where((x > at) & (x < at + 1.5), at, odds)
+    if shape == "two models":
+        return _two_models(x, centre, move / 3, random)
+    if shape == "truncated":
+        return np.clip(x, centre - 1, centre + random.uniform(0.5, 1.5)), odds
+    if shape == "rounded":
+        return logit(np.clip(np.round(expit(x), 2), 0.001, 0.999)), odds
+    for _ in range(4 if shape == "several fallbacks" else 1):
+        share = 0.04 if shape == "several fallbacks" else random.choice([0.01, 0.03, 0.1, 0.3])
+        some = random.random(x.size) < share
+        x, odds = np.where(some, at, x), np.where(some, at + move, odds)
+        at, move = centre + random.normal(0, 1.3), random.normal(0, 1.5)
+    return x, odds
