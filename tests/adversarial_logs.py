@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy.special import expit, logit
 from scipy.stats import norm
+from sklearn.isotonic import IsotonicRegression
+
+import logcal
+from logcal.errors import LogcalError
 
 Array = npt.NDArray[np.float64]
 
@@ -34,6 +43,8 @@ SHAPES = (
 )
 """Departures from the score as the probability, in the order in which they are applied."""
 SPREAD = 1.2
+LARGE = 2500
+"""Number of rows of each label from which on a segment's total is compared."""
 
 
 class Log(NamedTuple):
@@ -176,3 +187,88 @@ def _reshape(
         x, odds = np.where(some, at, x), np.where(some, at + move, odds)
         at, move = centre + random.normal(0, 1.3), random.normal(0, 1.5)
     return x, odds
+
+
+def divergence(log: Log, p: np.ndarray) -> float:
+    """Return the mean divergence from the truth over rows of ordinary segments, nats.
+
+    Without segments the excess over the best map that rises.
+    """
+    ordinary = np.isfinite(log.truth)
+    truth, weight = log.truth[ordinary], np.ones(int(ordinary.sum()))
+    if log.weight is not None:
+        weight = log.weight[ordinary]
+    loss = _divergence(truth, p[ordinary], weight)
+    if log.segment is None:
+        rising = IsotonicRegression(y_min=1e-12, y_max=1 - 1e-12).fit(log.score, truth, sample_weight=weight)
+        loss -= _divergence(truth, rising.predict(log.score), weight)
+    return loss
+
+
+def _divergence(truth: np.ndarray, p: np.ndarray, weight: np.ndarray) -> float:
+    p, truth = np.clip(p, 1e-12, 1 - 1e-12), np.clip(truth, 1e-12, 1 - 1e-12)
+    losses = truth * np.log(truth / p) + (1 - truth) * np.log((1 - truth) / (1 - p))
+    return float(np.average(losses, weights=weight))
+
+
+def reference(log: Log) -> float:
+    """Return the divergence of the better of one isotonic map and one per segment."""
+    one = _isotonic(log, np.full(log.score.size, True), np.full(log.score.size, np.nan))
+    if log.segment is None:
+        return divergence(log, one)
+    own = one.copy()
+    for segment in np.unique(log.segment[np.isfinite(log.truth)]):
+        _isotonic(log, log.segment == segment, own)
+    return min(divergence(log, one), divergence(log, own))
+
+
+def _isotonic(log: Log, rows: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Fill in isotonic predictions of some rows, if these have both labels."""
+    if 0 < log.label[rows].sum() < rows.sum():
+        weight = None if log.weight is None else log.weight[rows]
+        p[rows] = logcal.Isotonic().fit(log.score[rows], log.label[rows], weight).predict(log.score[rows])
+    return p
+
+
+def fitted(log: Log, method: str, folder: Path) -> np.ndarray | str:
+    """Fit a log with the job; return each row's probability, or the reason why nothing was published."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "log").mkdir(parents=True)
+    columns = {"score": log.score, "label": log.label.astype(np.int8)}
+    settings: dict[str, Any] = {"path": str(folder / "log")}
+    if log.weight is not None:
+        columns["weight"], settings["weight"] = log.weight, "weight"
+    if log.segment is not None:
+        columns["segment"], settings["segment"] = log.segment, ["segment"]
+    pq.write_table(pa.table(columns), folder / "log" / "part-0.parquet")
+    config = {
+        "log": settings,
+        "store": {"path": str(folder / "store"), "table": "t"},
+        "calibrator": {"method": method},
+        "gate": {"min_rows": 0, "min_positives": 0, "ranking": False},
+        "cluster": {"kind": "threads", "workers": 1},
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logcal.run("fit", config)
+    except LogcalError as error:
+        return str(error).splitlines()[0]
+    table = logcal.load(str(folder / "store"), "t")
+    return table.predict(log.score, None if log.segment is None else {"segment": log.segment})
+
+
+def totals(log: Log, p: np.ndarray) -> tuple[float, float]:
+    """Return expected over observed positives, minus 1: of all rows, and of the worst large segment."""
+    weight = np.ones(p.size) if log.weight is None else log.weight
+    of_all = float((weight * p).sum() / (weight * log.label).sum() - 1)
+    if log.segment is None:
+        return of_all, 0.0
+    rows, positives = np.bincount(log.segment), np.bincount(log.segment, log.label)
+    large = np.minimum(positives, rows - positives) >= LARGE
+    if not large.any():
+        return of_all, 0.0
+    ratio = (
+        np.bincount(log.segment, weight * p)[large] / np.bincount(log.segment, weight * log.label)[large] - 1
+    )
+    return of_all, float(ratio[np.argmax(np.abs(ratio))])
