@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test system wheel chaos matrix recipes slurm boundscheck lint types setup docs figures lowest \
+.PHONY: demo test system lock latest wheel chaos matrix recipes slurm boundscheck lint types setup docs figures lowest \
     reproduce reproduce-quick first-minutes clean
 
 demo: $(VENV)/.run
@@ -92,6 +92,13 @@ docs: $(VENV)/.docs
 figures: $(VENV)/.docs
 	$(BIN)/python docs/figures.py
 
+# The newest versions that pyproject.toml allows, in an environment of their own, and the tests on them.
+latest:
+	$(PYTHON) -m venv --clear .venv-latest
+	.venv-latest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-latest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	.venv-latest/bin/python -m pytest
+
 # The lowest versions that pyproject.toml allows, in an environment of their own, and the tests on them.
 lowest:
 	$(PYTHON) tests/lowest.py .venv-lowest
@@ -101,22 +108,27 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "logcal needs Python >= 3.11; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
-# Editable, so that the command runs this tree.
-$(VENV)/.run: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable .
+# The versions in requirements/, and this project beside them; editable, so that the command runs this tree. Hashes are
+# checked. What builds it is among them: nothing else is downloaded.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+$(VENV)/.%: requirements/%.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) --require-hashes --requirement $<
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
-	touch $@ $(VENV)/.run
+$(VENV)/.system: | $(VENV)/.dev
 
-$(VENV)/.system: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,system]'
-	touch $@
-
-$(VENV)/.docs: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	touch $@ $(VENV)/.run
+# requirements/ from pyproject.toml, for Python 3.11 to 3.14 on Linux, x86-64 and aarch64; `make lock UPGRADE=--upgrade`
+# takes the newest versions that it allows.
+UPGRADE :=
+lock: $(VENV)/bin/python
+	$(PIP) uv
+	for extras in run dev dev,system docs; do \
+	    $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	        --no-emit-index-url --no-emit-find-links $(UPGRADE) \
+	        $$(echo $$extras | tr , '\n' | sed '/run/d;s/^/--extra /') \
+	        --output-file requirements/$${extras##*,}.txt pyproject.toml requirements/build.in || exit 1; \
+	done
 
 clean:
-	rm -rf $(VENV) .venv-lowest site demo-output reproduction-quick build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-latest site demo-output reproduction-quick build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -17,6 +17,7 @@ from jobs import interrupts
 from jobs.cluster.worker_process import PRELOADED
 from jobs.progress import log_to_stderr
 from jobs.registry import JOBS, Job
+from logcal.version import __version__
 
 _processes = sys.modules.get("multiprocessing")
 if _processes is not None and _processes.parent_process() is not None:
@@ -104,7 +105,7 @@ def run() -> NoReturn:
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
-@click.version_option(package_name="logcal")
+@click.version_option(__version__)
 def main() -> None:
     """Set up logging for all commands."""
     log_to_stderr()

@@ -21,6 +21,7 @@ from jobs.outcome import Outcome
 from jobs.progress import quiet
 from logcal.errors import ConfigError, LogcalError, counted
 from logcal.storage import open_filesystem
+from logcal.version import __version__
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import check_writable, size
 
@@ -51,7 +52,7 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
     values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
     config = load_values(DoctorConfig, values)
     checks: dict[str, Callable[[], str]] = {
-        "logcal": lambda: f"{metadata.version('logcal')}, {Path(__file__).parents[1]}",
+        "logcal": lambda: f"{__version__}, {Path(__file__).parents[1]}",
         "Python": lambda: f"{platform.python_version()}, {sys.executable}",
         "packages": lambda: ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES),
         "machine": _machine,

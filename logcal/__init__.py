@@ -12,6 +12,8 @@ first used. `run` runs a job, `compare` compares methods on a data frame.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from logcal.version import __version__
+
 if TYPE_CHECKING:
     import calibrators.measures.predictions as measures
     from calibrators import (
@@ -68,6 +70,7 @@ __all__ = [
     "Smooth",
     "Table",
     "Threshold",
+    "__version__",
     "collapse",
     "compare",
     "graph",

@@ -22,6 +22,7 @@ from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, exa
 from logcal.manifest import full_name, read_manifest
 from logcal.reading import storage_error
 from logcal.storage import open_filesystem
+from logcal.version import __version__
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
 from pipeline.log.logs import Log
@@ -350,7 +351,7 @@ def status_of(version: Version, entries: Sequence[Entry], current: str | None) -
     return Status.UNFINISHED
 
 
-_PACKAGES = ("logcal", "dask", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
+_PACKAGES = ("dask", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 
 def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
@@ -369,7 +370,7 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
     content: dict[str, Any] = {
         "job": job,
         "format_version": schema.FORMAT_VERSION,
-        "logcal": metadata.version("logcal"),
+        "logcal": __version__,
         "settings": settings,
         "files": [(file.path, file.size, file.stamp) for file in log.files],
     }
@@ -385,4 +386,4 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
 def software() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute results."""
     versions = ((package, metadata.version(package)) for package in _PACKAGES)
-    return {"python": platform.python_version(), **dict(versions)}
+    return {"python": platform.python_version(), "logcal": __version__, **dict(versions)}
