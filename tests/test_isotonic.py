@@ -145,20 +145,49 @@ def centred(points):
     """Oron & Flournoy's definition: pool a pair that violates into one point at the mean of both, until none does.
 
     A pair violates if it decreases or is level, unless it is level at 0 or at 1.
+
+    Returns
+    -------
+    centre, level, weight, first and last score of each block, as fractions
     """
     dots = [
-        [Fraction(s), Fraction(k) / Fraction(w), Fraction(w)]
+        [Fraction(s), Fraction(k) / Fraction(w), Fraction(w), Fraction(s), Fraction(s)]
         for s, w, k in zip(*(column.tolist() for column in points), strict=True)
     ]
     while True:
         for i in range(len(dots) - 1):
-            (x0, y0, w0), (x1, y1, w1) = dots[i], dots[i + 1]
+            (x0, y0, w0, first, _), (x1, y1, w1, _, last) = dots[i], dots[i + 1]
             if y0 > y1 or (y0 == y1 and 0 < y0 < 1):
                 w = w0 + w1
-                dots[i : i + 2] = [[(x0 * w0 + x1 * w1) / w, (y0 * w0 + y1 * w1) / w, w]]
+                dots[i : i + 2] = [[(x0 * w0 + x1 * w1) / w, (y0 * w0 + y1 * w1) / w, w, first, last]]
                 break
         else:
-            return np.array([d[0] for d in dots], float), np.array([d[1] for d in dots], float)
+            return dots
+
+
+def centred_knots(points):
+    """Knots: the centres, or both ends of blocks whose lines would change their positives by a standard error."""
+    dots = centred(points)
+    kept = [False] * len(dots)
+    while True:
+        left, right = (
+            [dot[end] if flat else dot[0] for dot, flat in zip(dots, kept, strict=True)] for end in (3, 4)
+        )
+        slope = [
+            0,
+            *((dots[i + 1][1] - dots[i][1]) / (left[i + 1] - right[i]) for i in range(len(dots) - 1)),
+            0,
+        ]
+        before = list(kept)
+        for i, (centre, level, weight, first, last) in enumerate(dots):
+            inside = (points.score >= float(first)) & (points.score <= float(last))
+            own = zip(points.score[inside].tolist(), points.weight[inside].tolist(), strict=True)
+            distance = sum(Fraction(w) * max(centre - Fraction(s), 0) for s, w in own)
+            change = max(slope[i], slope[i + 1]) * distance
+            kept[i] |= change**2 > weight * level * (1 - level) or (level in (0, 1) and first < last)
+        if kept == before:
+            knots = {x: y for i, (_, y, *_) in enumerate(dots) for x in (left[i], right[i])}
+            return np.array(list(knots), float), np.array(list(knots.values()), float)
 
 
 def random_points(seed, n, weighted=False, decimals=3):
@@ -172,10 +201,47 @@ def random_points(seed, n, weighted=False, decimals=3):
 def test_equals_the_definition(n, weighted):
     for seed in range(3):
         points = random_points(seed, n, weighted)
-        x, y = centred(points)
+        x, y = centred_knots(points)
         fitted = Isotonic(strict=True, ends=0).fit_points(points)
         at = np.concatenate([points.score, x, np.linspace(-0.5, 1.5, 301)])
-        assert fitted.predict(at) == pytest.approx(np.interp(at, x, y), rel=1e-9, abs=1e-12)
+        # Blocks that keep their level rise by a ten-thousandth of the way to the next level.
+        assert fitted.predict(at) == pytest.approx(np.interp(at, x, y), abs=2e-4)
+        assert fitted.calibration_map_.monotone
+
+
+def adversarial(name, n, rng):
+    """Scores and labels of a truth with heavy ties, a dip or a jump."""
+    s = rng.random(n)
+    truth = s.copy()
+    if name == "dip":
+        truth = np.where((s > 0.7) & (s < 0.8), 0.02, s)
+    if name == "ties":
+        tied, which = rng.random(n) < 0.3, rng.integers(0, 5, n)
+        s = np.where(tied, (which + 0.5) / 5, s)
+        truth = np.where(tied, np.array([0.3, 0.02, 0.9, 0.5, 0.4])[which], s)
+    if name == "jump":
+        truth = np.where(s < 0.5, 0.1, 0.8)
+    return s, rng.random(n) < truth
+
+
+@pytest.mark.parametrize("name", ["smooth", "dip", "ties", "jump"])
+@pytest.mark.parametrize("n", [300, 20_000])
+def test_strict_keeps_the_positives_of_each_block(name, n):
+    s, z = adversarial(name, n, np.random.default_rng(n))
+    level = Isotonic().fit(s, z).predict(s)
+    p = Isotonic(strict=True).fit(s, z).predict(s)
+    for low in np.unique(level):
+        own = level == low
+        error = np.sqrt(own.sum() * low * (1 - low))
+        assert abs(p[own].sum() - own.sum() * low) < 2 * error, low
+
+
+def test_strict_keeps_heavy_ties_at_the_level_of_their_block():
+    s = np.repeat([0.2, 0.9, 0.95], [1000, 3000, 1000])
+    z = np.concatenate([np.arange(1000) < 500, np.arange(3000) < 900, np.arange(1000) < 900])
+    p = Isotonic(strict=True).fit(s, z).predict([0.2, 0.9, 0.95])
+    assert p == pytest.approx([0.35, 0.35, 0.9], abs=1e-3)
+    assert np.all(np.diff(Isotonic(strict=True).fit(s, z).predict(np.linspace(0.2, 0.95, 50))) >= 0)
 
 
 def test_increases_strictly_between_the_extremes_and_keeps_their_ranking():
@@ -196,7 +262,7 @@ def test_ends_leave_nothing_flat_between_the_knots():
     s, z = np.arange(8.0), np.array([0, 0, 0, 1, 0, 1, 1, 1])
     fitted = Isotonic(strict=True).fit(s, z)
     augmented = Points(np.arange(-1.0, 9.0), np.ones(10), np.array([1.0, *z, 0.0]))
-    levels = np.unique(centred(augmented)[1])
+    levels = np.unique([float(dot[1]) for dot in centred(augmented)])
     # The knots stand at the mean scores of the rows themselves.
     assert fitted.predict([1.0, 3.5, 6.0]) == pytest.approx(levels)
     assert np.all(np.diff(fitted.predict(np.linspace(1.0, 6.0, 50))) > 0)

@@ -18,7 +18,7 @@ from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic import curve, fine_cells, local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, split_cells
-from calibrators.arithmetic.passes import collapse, in_memory, merge_passes
+from calibrators.arithmetic.passes import Points, collapse, in_memory, merge_passes
 from calibrators.arithmetic.pooling import pooling_pass
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints
@@ -459,6 +459,62 @@ def test_as_many_positives_are_expected_as_there_were_the_more_there_are(rows, r
     information = weight @ (expit(f) * expit(-f))
     assert choice.shift == pytest.approx(whole * information / (information + 5), rel=1e-6)
     assert auto.predict(scores).sum() == pytest.approx(weight @ expit(f + choice.shift), rel=1e-3)
+
+
+def with_fallback(rows):
+    """Frequencies equal the scores, without noise, except at 0.5: eleven times the rows, few positive."""
+    scores = np.arange(1, 100) / 100
+    weight = np.full(99, rows / 109)
+    positives = weight * scores
+    weight[49] += 10 * rows / 109
+    positives[49] += 0.02 * 10 * rows / 109
+    return Points(scores, np.round(weight), np.round(positives))
+
+
+@pytest.mark.parametrize("rows", [1e5, 1e6, 1e9])
+def test_one_wrong_score_moves_no_other(rows):
+    points = with_fallback(rows)
+    auto, isotonic = (made.fit_points(points) for made in (Auto(), Isotonic()))
+    assert abs(auto.choice_.shift) < 1e-3
+    difference = np.abs(auto.predict(points.score) - isotonic.predict(points.score))
+    assert points.weight @ difference < 1e-3 * rows
+    # Beside the range that is pooled the curve may differ by about a standard error of one score's rows.
+    assert difference.max() < max(1e-3, 1 / np.sqrt(rows / 109))
+    for made in (auto, Smooth().fit_points(points)):
+        expected = points.weight * made.predict(points.score)
+        assert expected.sum() == pytest.approx(points.positives.sum(), abs=0.1 * np.sqrt(rows))
+        pooled = np.isclose(isotonic.predict(points.score), isotonic.predict(0.5), rtol=1e-9)
+        assert expected[pooled].sum() == pytest.approx(points.positives[pooled].sum(), rel=0.01)
+
+
+def test_pooling_a_curve_keeps_the_expected_positives():
+    z = np.linspace(-4, 4, 400)
+    weight = np.random.default_rng(0).exponential(1000, 400)
+    positives = weight * expit(z + 2.5 * np.sin(2 * z))
+    cells = curve._cells(z, z, weight, positives)
+    made = curve.fit_curve(cells)
+    _, clipped, basis, inner = made._knots
+    free = expit(clipped + basis @ curve._average(made.share, made.thetas))[inner]
+    risen = expit(np.interp(z, *made.knots))
+    assert np.all(np.diff(risen) >= 0)
+    starts = np.flatnonzero(np.diff(risen, prepend=-1) > 0)
+    pooled = np.diff(np.append(starts, 400)) > 1
+    assert pooled.sum() >= 2
+    np.testing.assert_allclose(
+        np.add.reduceat(weight * risen, starts), np.add.reduceat(weight * free, starts), rtol=1e-9
+    )
+    for normal in np.random.default_rng(1).normal(size=(3, 1, made.thetas.shape[1])):
+        assert np.all(np.diff(made.draws(normal)[1][0]) >= 0)
+
+
+@pytest.mark.parametrize("method", [Auto, Smooth])
+@pytest.mark.parametrize("rows", [3000, 300_000])
+def test_the_total_is_right_with_a_dip(method, rows):
+    rng = np.random.default_rng(rows)
+    scores = rng.random(rows)
+    labels = rng.random(rows) < np.where((scores > 0.7) & (scores < 0.8), 0.02, scores)
+    expected = method().fit(scores, labels).predict(scores).sum()
+    assert abs(expected - labels.sum()) < 0.5 * np.sqrt(labels.sum())
 
 
 def test_too_few_rows_for_halves_have_the_curve():

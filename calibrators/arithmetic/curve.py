@@ -368,16 +368,21 @@ class Curve:
         position, clipped, basis, _ = self._knots
         odds = clipped + _dot(basis, _average(self.share, self.thetas))
         distinct = np.append(True, np.diff(position) > 0)
-        return position[distinct], kernel.isotonic_fit(odds, self._weights)[distinct]
+        return position[distinct], self._pooled(odds)[distinct]
 
-    @cached_property
-    def _weights(self) -> Array:
-        """Weights of the knots in isotonic regression: the cells' information."""
-        position, clipped, basis, inner = self._knots
-        p = expit((clipped + _dot(basis, _average(self.share, self.thetas)))[inner])
-        weight = np.full(position.size, _TAIL_WEIGHT)
-        weight[inner] += self.cells.weight * p * (1 - p)
-        return weight
+    def _pooled(self, odds: Array) -> Array:
+        """Pool falling log-odds of the knots to the mean probability of the observations there.
+
+        So the expected number of positives of each pooled range does not change. Knots beyond the cells have no
+        observations and a weight near 0.
+        """
+        inner = self._knots[3]
+        weight, p = np.full(odds.size, _TAIL_WEIGHT), expit(odds)
+        weight[inner] += self.cells.weight
+        pooled = kernel.isotonic_fit(p, weight)
+        # Where nothing was pooled, log-odds of probabilities near 1 would be rounded; and they may fall where
+        # probabilities round to one number.
+        return np.asarray(kernel.isotonic_fit(np.where(pooled == p, odds, log_odds(pooled)), weight))
 
     def at(self, position: Array) -> Array:
         """Return the curve's log-odds at positions."""
@@ -413,7 +418,7 @@ class Curve:
                 step[j] = remainder / factor[j, j]
             terms = self.thetas[g, :size, np.newaxis] + step
             for draw, theta in zip(drawn, terms.T, strict=True):
-                curves[draw] = kernel.isotonic_fit(clipped + _dot(basis[:, :size], theta), self._weights)
+                curves[draw] = self._pooled(clipped + _dot(basis[:, :size], theta))
         distinct = np.append(True, np.diff(position) > 0)
         return position[distinct], curves[:, distinct]
 

@@ -50,6 +50,9 @@ POWER = 0.5
 PRIOR_OF_TOTAL = 5.0
 """Strength, as information, of the expected number of positives in `shift_to_total`."""
 
+MOST_ERRORS = 2.0
+"""Largest shift in `shift_to_total`, in standard errors of the total: a larger one would spread a local error."""
+
 _FEWEST = 2.0
 _MOST_STEPS, _SMALLEST_STEP = 50, 1e-12
 _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
@@ -182,6 +185,7 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
 
     Curves, whose prior is the score, and the ends of isotonic regression expect more positives than a few observed
     ones; and few observations do not determine the number. So with information of `PRIOR_OF_TOTAL` the shift is halved.
+    It is at most `MOST_ERRORS` standard errors.
     """
     total, f = float(cells.positives.sum()), log_odds(np.clip(probability, LEAST, 1 - LEAST))
     information, shift = 0.0, 0.0
@@ -195,7 +199,8 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
         shift += step
         if abs(step) < _SMALLEST_STEP:
             break
-    return shift * information / (information + PRIOR_OF_TOTAL)
+    most = MOST_ERRORS / math.sqrt(information) if information > 0 else 0.0
+    return max(-most, min(most, shift * information / (information + PRIOR_OF_TOTAL)))
 
 
 def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequence[float] = RATES) -> Array:

@@ -61,8 +61,8 @@ class Auto(Calibrator):
     other half, in 1,000 bins along the score. A hidden Markov chain along the bins gives the probability that each is
     right in each bin. The map is the mixture by these probabilities, made non-decreasing. Finally its log-odds are
     shifted: by a share I / (I + 5), I the information, of the shift with which the expected positives equal the
-    observed ones. Beta calibration and Platt scaling of log-odds are curves without bends; with many observations the
-    prior does not matter, and isotonic regression remains.
+    observed ones, and by at most two standard errors. Beta calibration and Platt scaling of log-odds are curves without
+    bends; with many observations the prior does not matter, and isotonic regression remains.
 
     With `candidates` the best of several methods is chosen by cross-validated log loss: each is fitted to the
     observations outside each fold and evaluated on those inside. By the one-standard-error rule, the simplest candidate

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from calibrators._kernels import sums as kernel
 from calibrators.arithmetic.calibration_map import CalibrationMap, gap_slopes
 from calibrators.arithmetic.cumulative import (
+    Counts,
     Layout,
     PartTotals,
     bin_counts,
@@ -18,8 +19,9 @@ from calibrators.arithmetic.cumulative import (
     layout_of,
     part_totals,
     point_moments,
+    summable,
 )
-from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points, check_choice
+from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points, check_choice, merge_passes
 from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_ends, pool_points, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator, MapBlockRanges
@@ -40,7 +42,9 @@ class Isotonic(Calibrator):
     strict : bool, default False
         Centred isotonic regression: each pooled block becomes one knot, at the weighted mean of its scores, and the
         map is linear between knots, so that it increases strictly between the first and the last knot and preserves
-        the ranking there. Outside it is constant; a block at level 0 or 1 stays flat.
+        the ranking there. Outside it is constant. If a line beside a block's knot changes its expected positives by
+        more than one standard error (a heavy tie, a range where the truth falls, a jump), the block keeps its level,
+        but for a slope that preserves the ranking. A block at level 0 or 1 stays flat.
     ends : float >= 0, finite, default 1
         Number of positives added below the lowest score, and of negatives above the highest, so that no probability
         is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and the
@@ -49,7 +53,8 @@ class Isotonic(Calibrator):
 
     Notes
     -----
-    One pass; with `strict` a second one counts the observations between the knots.
+    One pass; with `strict` a second one counts the observations between the knots, and sums their distances from
+    them. Blocks that keep their level differ from Oron & Flournoy.
 
     References
     ----------
@@ -123,9 +128,81 @@ class _State(NamedTuple):
 
 def _centred_passes(ends: float) -> Passes:
     """Passes of centred isotonic regression. ends : see `Isotonic`."""
-    layout, scores, levels = yield Pass(chunk=_pool_part, combine=partial(_join_parts, ends))
-    counts = yield counts_below_pass(layout, scores)
-    return CalibrationMap.from_knots(scores, levels, *bin_counts(layout, counts))
+    layout, blocks, level, centre = yield Pass(chunk=_pool_part, combine=partial(_join_parts, ends))
+    edges = np.unique(np.concatenate([blocks.first, centre, blocks.last]))
+    spread = Pass(
+        chunk=partial(_spread_in_part, blocks.first, centre), combine=partial(_join_spread, centre.size)
+    )
+    counts, distance = yield merge_passes([counts_below_pass(layout, edges), spread])
+    scores, levels = _centred_knots(blocks, level, centre, distance)
+    at = np.searchsorted(edges, scores)
+    return CalibrationMap.from_knots(scores, levels, *bin_counts(layout, Counts(*(c[at] for c in counts))))
+
+
+_TILT = 1e-4
+"""Largest rise from the centre to an end of a block that keeps its level, as a share of the rise to the next level."""
+
+
+def _centred_knots(blocks: Blocks, level: Array, centre: Array, distance: Array) -> tuple[Array, Array]:
+    """Return the scores and levels of the knots.
+
+    A block's knot is its centre; a block that keeps its level has knots at its first and last score, on a line of
+    little slope through its centre, so that its expected positives do not change.
+
+    distance : float64 array: sum of w max(centre - s, 0) of each block
+    """
+    kept = _kept_levels(blocks, level, centre, distance)
+    left, right = np.where(kept, blocks.first, centre), np.where(kept, blocks.last, centre)
+    # Halves, because differences may overflow.
+    below, above = centre / 2 - left / 2, right / 2 - centre / 2
+    rise = np.diff(level, prepend=level[0], append=level[-1])
+    sloping = (below > 0) & (above > 0) & (level > 0.0) & (level < 1.0)
+    tilt = np.zeros(level.size)
+    tilt[sloping] = _TILT * np.minimum(
+        rise[:-1][sloping] / below[sloping], rise[1:][sloping] / above[sloping]
+    )
+    scores = np.column_stack([left, right]).ravel()
+    levels = np.maximum.accumulate(np.column_stack([level - tilt * below, level + tilt * above]).ravel())
+    distinct = np.append(True, np.diff(scores) > 0)
+    return scores[distinct], levels[distinct]
+
+
+def _kept_levels(blocks: Blocks, level: Array, centre: Array, distance: Array) -> npt.NDArray[np.bool_]:
+    """Tell which blocks keep their level.
+
+    With slopes l and r of the lines on its two sides, a block with its knot at the centre expects (r - l) D positives
+    more than it has, D = `distance`. It keeps its level if a side changes them by more than one standard error; and
+    at level 0 or 1. Lines beside a block that keeps its level are steeper, so this is repeated until nothing changes.
+    """
+    kept: npt.NDArray[np.bool_] = (level == 0.0) | (level == 1.0)
+    error = np.sqrt(blocks.weight * level * (1.0 - level))
+    slope = np.zeros(level.size + 1)
+    while True:
+        left, right = np.where(kept, blocks.first, centre), np.where(kept, blocks.last, centre)
+        # Halves, because differences may overflow.
+        slope[1:-1] = np.diff(level) / 2 / (left[1:] / 2 - right[:-1] / 2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            changed = ~kept & (np.maximum(slope[1:], slope[:-1]) * distance > error)
+        if not changed.any():
+            return kept
+        kept |= changed
+
+
+def _spread_in_part(
+    first: Array, centre: Array, points: Points
+) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
+    """Return blocks, and exact sums in each of the distances of points below the centre."""
+    block = np.searchsorted(first, points.score, side="right") - 1
+    starts = np.flatnonzero(np.diff(block, prepend=-1))
+    with np.errstate(over="ignore"):
+        distance = summable(points.weight * np.maximum(centre[block] - points.score, 0.0))
+    return block[starts], *kernel.expansions_between(distance, starts)
+
+
+def _join_spread(size: int, parts: list[tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]]) -> Array:
+    blocks, lengths = (np.concatenate([part[k] for part in parts]) for k in (0, 2))
+    starts = (np.cumsum(lengths) - lengths)[np.searchsorted(blocks, np.arange(size))]
+    return np.asarray(kernel.sums_between(np.concatenate([part[1] for part in parts]), starts))
 
 
 def _pool_part(points: Points) -> _State:
@@ -136,8 +213,8 @@ def _pool_part(points: Points) -> _State:
     return _State(blocks, components, lengths, part_totals(points))
 
 
-def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Array, Array]:
-    """Compute the layout and the knots: the centre of each block, or both ends of a block at level 0 or 1."""
+def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Blocks, Array, Array]:
+    """Compute the layout, and each block, its level and its centre."""
     blocks, level = pool_ends(pool_blocks([part.blocks for part in parts]), ends)
     firsts = np.concatenate([part.blocks.first for part in parts])
     lengths = np.concatenate([part.lengths for part in parts])
@@ -145,13 +222,12 @@ def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Array, Array]
     centre = kernel.sums_between(np.concatenate([part.components for part in parts]), starts) / blocks.weight
     # If a sum of products overflows, use the middle of the block.
     centre = np.where(np.isfinite(centre), centre, blocks.first / 2 + blocks.last / 2)
-    centre = np.clip(centre, blocks.first, blocks.last)
-    flat = (level == 0.0) | (level == 1.0)
-    left, right = np.where(flat, blocks.first, centre), np.where(flat, blocks.last, centre)
-    scores = np.column_stack([left, right]).ravel()
-    distinct = np.append(True, np.diff(scores) > 0)
-    layout = layout_of([part.totals for part in parts])
-    return layout, scores[distinct], np.repeat(level, 2)[distinct]
+    return (
+        layout_of([part.totals for part in parts]),
+        blocks,
+        level,
+        np.clip(centre, blocks.first, blocks.last),
+    )
 
 
 def largest_fall(calibration_map: CalibrationMap) -> float:

@@ -22,7 +22,8 @@ class Smooth(Calibrator):
     distribution. q = log sigma(z) + log sigma(-z); m, k: means. u: the mean of the score's ranks among the positives
     and among the negatives. Without the cosines this is beta calibration. a, b, c and h_j have normal priors with mean
     0 and 65 settings of the variances, from 'the score is right' to 'nothing is known'; the curve is the average over
-    all settings by their evidence. Pooling adjacent violators makes it rise.
+    all settings by their evidence. Pooling adjacent violators makes it rise; the expected positives of each pooled
+    range do not change.
 
     Best if the truth is smooth, with any number of observations; if it jumps, `auto` is better.
 
