@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrators.arithmetic.processors import processors
-from jobs.config.base import Section, Text
+from jobs.config.base import PathText, Section
 from jobs.config.cluster import ClusterConfig
 from jobs.config.loading import load_values, read_values
 from jobs.outcome import Outcome
@@ -33,7 +33,7 @@ _BUSY = 1.5
 class DoctorConfig(Section):
     """Sections of a job's configuration that `doctor` checks, besides the paths of store and log."""
 
-    scratch: Text | None = None
+    scratch: PathText | None = None
     """Folder for temporary files."""
     cluster: ClusterConfig
 

@@ -65,7 +65,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     )
     settings = settings_of(config, window)
     if against is not None:
-        settings["against"] = [against.name, against.predictor.path]
+        settings["against"] = against.name
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
     output = Output(

@@ -184,12 +184,7 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
     days = DayTables(store, settings)
     new = {file for files in days.unsorted(window).values() for file in files}
-    rows_new = sum(
-        group.rows
-        for file, groups in window.files
-        if (file.path, file.size, file.stamp) in new
-        for group in groups
-    )
+    rows_new = sum(group.rows for file, groups in window.files if file.identity in new for group in groups)
     needed = most_bytes(rows_new, config.log.weight is not None, bool(config.log.segment))
     if days.folder.local:
         check_free(check_writable(Path(days.folder.root), "store.path"), needed, "store.path")
@@ -294,6 +289,9 @@ class Prepared(Startable):
     def execute(self, executor: Executor) -> Outcome:
         """Fit and publish."""
         started, source = time.perf_counter(), self.fitting.source
+        if not self.store.names():
+            # A moved folder, or a mistyped name, would otherwise look like any other run.
+            _logger.info("new table %s in %s: no earlier versions here", self.store.table, self.store.url)
         plan = self.sorting.plan(transform=self.config.log.score_transform)
         scratch_key = f"{self.sorting.identity} {plan.run_rows} {software()}"
         with ExitStack() as stack:

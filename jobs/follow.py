@@ -31,7 +31,7 @@ from logcal.errors import (
 )
 from logcal.storage import open_filesystem
 from pipeline.execution import Executor
-from pipeline.files.folders import check_writable
+from pipeline.files.folders import check_writable, relative_location
 from pipeline.files.output import Output
 from pipeline.files.storage import without_secrets
 from pipeline.follow.batch import Limits, Places, compare, list_sources
@@ -133,7 +133,12 @@ class Prepared:
         if config.follow.rebuild and self.ledger.stream() is None:
             count = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{count:,}")
-        self.ledger.begin(_identity(config, self.places))
+        former = {
+            "log": self.places.root,
+            "store": config.store.path.rstrip("/"),
+            "classifier": config.classifier.path,
+        }
+        self.ledger.begin(_identity(config), former)
         self._register()
         follower = Follower(
             self.places, self.ledger, _rules(config), self._scoring, self._current, executor, lease_owner
@@ -265,15 +270,17 @@ def _rules(config: FollowConfig) -> Rules:
     )
 
 
-def _identity(config: FollowConfig, places: Places) -> dict[str, Any]:
-    """Return the settings that identify a stream; the ledger keeps them."""
+def _identity(config: FollowConfig) -> dict[str, Any]:
+    """Return the settings that identify a stream; the ledger keeps them.
+
+    Paths are relative to the output, so that a stream may be moved with its log, output and store.
+    """
+    paths = {"log": config.log.path[0], "store": config.store.path, "classifier": config.classifier.path}
     return {
-        "log": places.root,
+        **{name: path and relative_location(path, config.output.path) for name, path in paths.items()},
         "score": config.log.score,
-        "store": config.store.path.rstrip("/"),
         "table": config.store.table,
         "columns": [config.output.column, config.output.version_column],
-        "classifier": config.classifier.path,
     }
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from jobs.config.loading import Values, known_keys, read_values
+from jobs.config.loading import Values, known_keys, path_keys, read_values
+from jobs.config.paths import relative_to
 from jobs.outcome import Outcome
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, counted, listing
@@ -28,7 +29,7 @@ DAY_SCRIPT = Path(__file__).parent / "data" / SCRIPT
 
 
 def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = False) -> Outcome:
-    """Write a configuration for a log.
+    """Write a configuration for a log. Its relative paths are relative to its folder.
 
     Parameters
     ----------
@@ -52,9 +53,9 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     overrides = _flat(read_values((), settings).values)
     _check_keys(overrides)
     _check_roles(log, facts, roles, overrides, daily=daily)
-    values, notes = _infer(log, target, facts, roles)
+    values, notes = _infer(_from_folder("log.path", log, target), facts, roles)
     if daily:
-        values |= _daily(target)
+        values |= _daily()
         notes["evaluate.require"] = (
             "none; {calibration_in_the_large: 0.05} makes evaluate exit with 4 if the mean probability differs by more "
             "than 0.05 from the share of positives"
@@ -64,15 +65,11 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
             # Fits use complete days only, so that `evaluate` and `monitor` get days that no fit has used in part.
             values["window.min_labelled"] = 1.0
     else:
-        values |= {"report.path": str(target / "{job}"), "output.path": str(target / "scored")}
+        values |= {"report.path": "{job}", "output.path": "scored"}
         notes["log.path"] = "for fit; give other rows to evaluate and score"
-    values |= overrides
-    if outcomes := values.get(_OUTCOMES):
+    values |= {key: _from_folder(key, value, target) for key, value in overrides.items()}
+    if values.get(_OUTCOMES):
         values.pop("log.label", None)
-        paths = outcomes if isinstance(outcomes, list) else [outcomes]
-        if not all(isinstance(path, str) for path in paths):
-            raise ConfigError(f"--set {_OUTCOMES}: expected paths, found {outcomes!r}")
-        values[_OUTCOMES] = [_absolute(path) for path in paths]
     notes |= dict.fromkeys(overrides, "as given")
     target.mkdir(parents=True, exist_ok=True)
     path = shlex.quote(str(Path(folder) / names[0]))
@@ -134,10 +131,9 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, A
         )
 
 
-def _infer(log: str, folder: Path, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
+def _infer(log: str, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
     """Return values of keys by the log's columns, and notes that explain them."""
-    values: dict[str, Any] = {"log.path": _absolute(log)}
-    values |= {"store.path": str(folder / "tables"), "store.table": _table_name(log)}
+    values: dict[str, Any] = {"log.path": log, "store.path": "tables", "store.table": _table_name(log)}
     notes: dict[str, str] = {}
     named = {"log.score": roles.score, "log.label": roles.label, "log.weight": roles.weight}
     for key, columns in (named | {"window.column": roles.date}).items():
@@ -161,21 +157,28 @@ def _infer(log: str, folder: Path, facts: LogFacts, roles: Roles) -> tuple[dict[
     return values, notes
 
 
-def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).expanduser().absolute())
+def _from_folder(key: str, value: Any, folder: Path) -> Any:
+    """Return a value of the command line, with paths relative to the configuration's folder if it holds paths."""
+    if key not in path_keys():
+        return value
+    paths = value if isinstance(value, list) else [value]
+    if not all(isinstance(path, str) for path in paths):
+        raise ConfigError(f"--set {key}: expected paths, found {value!r}")
+    found = [relative_to(path, folder) for path in paths]
+    return found if isinstance(value, list) else found[0]
 
 
-def _daily(folder: Path) -> dict[str, Any]:
+def _daily() -> dict[str, Any]:
     return {
         "window.last": "28d",
         "evaluate.last": "1d",
         "evaluate.against": "previous",
         "evaluate.allow_in_sample": False,
-        "report.path": str(folder / "reports" / "{day}"),
+        "report.path": "reports/{day}",
         "report.mode": "replace",
         "score.last": "1d",
         "score.max_outside_range": 0.05,
-        "output.path": str(folder / "scored" / "{day}"),
+        "output.path": "scored/{day}",
         "output.mode": "replace",
     }
 

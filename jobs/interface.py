@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import FitConfig
-from jobs.config.loading import Values, load_values, read_values
+from jobs.config.loading import Values, load_values, read_values, resolve_paths
 from jobs.fit import open_fitting
 from jobs.outcome import Outcome
 from jobs.records import Attempt
@@ -50,9 +50,11 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
 
 
 def _values(config: Mapping[str, Any] | str | Path) -> Values:
-    return (
-        read_values([config], []) if isinstance(config, (str, Path)) else Values(copy.deepcopy(dict(config)))
-    )
+    if isinstance(config, (str, Path)):
+        return read_values([config], [])
+    values = Values(copy.deepcopy(dict(config)))
+    resolve_paths(values)
+    return values
 
 
 def _fit(config: FitConfig) -> Delayed:

@@ -99,7 +99,7 @@ class Refits:
         for paths, setting in ((config.log.path, "log.path"), (config.log.labels.path, "log.labels.path")):
             try:
                 files = find_files(paths, setting).files if paths else ()
-                descriptions += [f"{file.path} {file.size} {file.stamp}" for file in files]
+                descriptions += [f"{file.identity}" for file in files]
             except InputRejectedError as error:
                 descriptions.append(str(error))
         content = json.dumps([config.model_dump(mode="json"), self._table.readable_current(), descriptions])

@@ -172,6 +172,7 @@ _NO_RESULT: dict[str, Any] = {
         ("store", "retention", "scratch", "cluster", "record", "report", "output", "window"), True
     ),
     "log": {"path": True, "labels": {"path"}},
+    "data": {"path": True, "labels": {"path"}},
     "evaluate": {"last"},
 }
 """Keys that do not change a job's result, and keys that choose files and days, which enter the run's id themselves."""
@@ -180,6 +181,9 @@ _NO_RESULT: dict[str, Any] = {
 def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, Any]:
     """Return the settings that a job's result depends on, for its run's id."""
     settings = config.model_dump(mode="json", exclude=_NO_RESULT)
+    if getattr(getattr(config, "log", None), "quarantine_path", None) is not None:
+        # Where the rows are kept is no part of a result, whether they are kept is.
+        settings["log"]["quarantine_path"] = True
     if window is not None:
         settings["window"] = [window.column, window.first, window.last]
     return settings

@@ -2,18 +2,21 @@
 
 import json
 import re
+from pathlib import Path
 
+import fsspec
 import pytest
 import yaml
 
 from calibrators import METHODS
 from jobs.config.cluster import ClusterConfig, parse_bytes
 from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, MonitorConfig, ScoreConfig
-from jobs.config.loading import known_keys, load
+from jobs.config.loading import Values, known_keys, load, resolve_paths
 from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError
+from pipeline.log.log_files import find_files
 
 FIT = ("log.path=log", "store.path=store", "store.table=ads")
 SCORE = (*FIT, "output.path=scored")
@@ -424,3 +427,82 @@ def test_a_setting_that_the_command_ignores_is_said_and_a_shared_files_is_not(tm
     # Settings beside a file that serves several commands, as day.sh passes them on, serve them too.
     load(ScoreConfig, [file], given)
     assert not caplog.records
+
+
+# Paths
+
+
+def test_relative_paths_belong_to_the_file_that_sets_them(write, tmp_path, monkeypatch):
+    """Overlays too; --set and mappings are relative to the working folder, absolute paths and URLs stay."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "over").mkdir()
+    write(
+        "log: {path: [log, /abs, 's3://b/log']}\nstore: {path: ../store, table: t}\nscratch: tmp\n",
+        "conf/a.yaml",
+    )
+    write(
+        "log: {quarantine_path: bad, on_bad_rows: quarantine}\nrecord: {path: none, prometheus: m.prom}\n",
+        "over/b.yaml",
+    )
+    config = load(FitConfig, ["conf/a.yaml", "over/b.yaml"], ["scratch=here"])
+    assert config.log.path == ("conf/log", "/abs", "s3://b/log")
+    assert (config.store.path, config.scratch) == ("conf/../store", "here")
+    assert (config.log.quarantine_path, config.record.path) == ("over/bad", "none")
+    assert config.record.prometheus == "over/m.prom"
+    monkeypatch.chdir("conf")
+    assert load(FitConfig, ["a.yaml"]).log.path[0] == "log"
+    assert load(FitConfig, [tmp_path / "conf/a.yaml"]).log.path[0] == f"{tmp_path}/conf/log"
+    mapping = {"log": {"path": "log"}, "store": {"path": "~/s", "table": "t"}}
+    values = Values(mapping)
+    resolve_paths(values)
+    assert (values.get(("log", "path")), values.get(("store", "path"))) == ("log", str(Path.home() / "s"))
+
+
+def test_a_configuration_at_a_url_has_paths_below_its_folder():
+    fsspec.filesystem("memory").pipe(
+        "/conf/day.yaml", b"log: {path: ../log}\nstore: {path: 's3://b/s', table: t}\nscratch: /tmp\n"
+    )
+    config = load(FitConfig, ["memory://conf/day.yaml"])
+    assert (config.log.path, config.store.path, config.scratch) == (("memory://log",), "s3://b/s", "/tmp")
+    with pytest.raises(
+        ConfigError, match=r"memory://conf/none\.yaml: expected a YAML file, found no such file"
+    ):
+        load(FitConfig, ["memory://conf/none.yaml"])
+
+
+def test_the_folders_own_name_is_no_pattern(write, tmp_path):
+    (tmp_path / "[a]").mkdir()
+    for name in ("part-1.parquet", "part-2.parquet"):
+        (tmp_path / "[a]" / name).touch()
+    write("log: {path: '*.parquet'}\nstore: {path: s, table: t}\n", "[a]/fit.yaml")
+    config = load(FitConfig, ["[a]/fit.yaml"])
+    assert [file.relative.rpartition("/")[2] for file in find_files(config.log.path).files] == [
+        "part-1.parquet",
+        "part-2.parquet",
+    ]
+    assert config.store.path == "[a]/s"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("${LOGCAL_DATA}/log", "/data/log"),
+        ("x${LOGCAL_DATA}", "x/data"),
+        ("~/log", f"{Path.home()}/log"),
+        ("cost$1", "cost$1"),
+        ("$LOGCAL_DATA/log", "expected environment variables as ${NAME}, found $LOGCAL_DATA"),
+        ("${LOGCAL_DATA", "expected environment variables as ${NAME}, found ${LOGCAL_DATA"),
+        ("${LOGCAL_NONE}/log", "expected the environment variable LOGCAL_NONE to be set, found none"),
+    ],
+)
+def test_variables_in_paths(write, monkeypatch, path, expected):
+    monkeypatch.setenv("LOGCAL_DATA", "/data")
+    file = write(f"output: {{path: '{path}'}}\nlog: {{path: [log, '{path}']}}\n")
+    if expected.startswith("expected"):
+        with pytest.raises(ConfigError) as raised:
+            load(ScoreConfig, [file], FIT[1:])
+        assert f"- log.path ({file}, line 2): {expected}" in str(raised.value)
+        assert f"- output.path ({file}, line 1): {expected}" in str(raised.value)
+        return
+    config = load(ScoreConfig, ["fit.yaml"], FIT[1:])
+    assert (config.output.path, config.log.path) == (expected, ("log", expected))

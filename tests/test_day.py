@@ -15,7 +15,7 @@ import pytest
 from jobs.init import init
 from jobs.registry import JOBS
 from jobs.run import run_job
-from jobs.tables import list_versions
+from jobs.tables import decide_on, list_days, list_versions
 from pipeline.files.output import Output
 from pipeline.table.published import PublishedTable, days_fitted
 
@@ -95,6 +95,43 @@ def test_a_day_and_the_next_and_a_correction(place, day):
     assert before["table_version"][0] != after["table_version"][0]
     metrics = (place.root / "logcal.prom").read_text()
     assert 'logcal_last_exit_code{job="score",table="ads"} 0' in metrics
+
+
+def test_a_moved_folder_is_the_same_table(place, monkeypatch, capsys, caplog):
+    """Configuration, log and store together: the same decisions and history, nothing sorted or published again."""
+    caplog.set_level("INFO", "logcal")
+    first, second = place.root / "here", place.root / "elsewhere" / "there"
+    place.root = first
+    for number in range(1, 9):
+        write_day(place, number)
+    (first / "day.yaml").write_text(textwrap.dedent(DAY))
+    jobs = ("evaluate", "monitor", "fit", "score")
+    monkeypatch.chdir(place.root.parent)
+    run = partial(run_with, "here/day.yaml")
+    assert [run(job) for job in jobs] == [99, 99, 0, 0]
+    assert f"new table ads in {first}/store/ads: no earlier versions here" in caplog.text
+    caplog.clear()
+    write_day(place, 9)
+    assert [run(job) for job in jobs] == [0, 0, 0, 0]
+    decide_on(str(first / "store"), "ads", "2026-01-03", "exclude", "a bad day")
+    assert run("fit") == 0
+    listed = list_versions(str(first / "store"), "ads").summary
+    decided = list_days(str(first / "store"), "ads").lines
+    tables = sorted(path.name for path in (first / "store/ads/days").iterdir())
+    assert run("score") == 0
+    second.parent.mkdir()
+    first.rename(second)
+    monkeypatch.chdir(second)
+    for file in ("day.yaml", str(second / "day.yaml")):
+        assert [run_with(file, job) for job in jobs] == [99, 99, 99, 99]
+    assert "new table" not in caplog.text
+    assert list_versions("store", "ads").summary == listed
+    assert list_days("store", "ads").lines == decided
+    assert "no longer" not in "".join(decided)
+    assert sorted(path.name for path in (second / "store/ads/days").iterdir()) == tables
+    # The version was fitted to these rows, wherever they are.
+    assert run_with("day.yaml", "evaluate", "report.path=elsewhere") == 4
+    assert "rows are in files that version" in capsys.readouterr().err
 
 
 def test_an_older_day_run_again_has_nothing_to_do(place, day, capsys):

@@ -747,6 +747,21 @@ def test_what_cannot_be_followed_is_refused(place, stream):
     follow("--once").expect(99)
 
 
+def test_a_stream_that_is_moved_with_its_log_and_store_goes_on(place, stream):
+    follow, arriving = stream
+    _lands(arriving, "a.parquet")
+    follow("--once").expect(0)
+    moved = place.root / "moved"
+    moved.mkdir()
+    for path in (arriving, place.store, place.output, place.root / "output.logcal"):
+        path.rename(moved / path.name)
+    paths = [f"log.path={moved / arriving.name}", f"store.path={moved / 'store'}"]
+    follow("--once", *paths, f"output.path={moved / 'output'}").expect(99)
+    _lands(moved / arriving.name, "b.parquet")
+    done = follow("--once", *paths, f"output.path={moved / 'output'}", "--json").expect(0).json
+    assert (done["files"], place.output.exists()) == (1, False)
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["inline", "threads"])
 def test_files_are_scored_as_they_come_until_it_is_stopped(place, stream, start, kind):

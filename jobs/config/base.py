@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 
@@ -88,10 +89,28 @@ def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+class _IsPath:
+    """Mark of keys that hold paths."""
+
+
+_PATH = _IsPath()
+
 Text = Annotated[str, Field(min_length=1)]
+PathText = Annotated[Text, _PATH]
+"""A path or URL. A relative path is relative to the folder of the file that sets it; see `jobs.config.paths`."""
 Name = Annotated[str, accepted_by(_check_name)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 Packages = Annotated[
     tuple[Literal["sklearn", "xgboost", "lightgbm", "catboost"], ...], BeforeValidator(as_tuple)
 ]
-Paths = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+Paths = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1), _PATH]
+
+
+def holds_paths(info: FieldInfo) -> bool:
+    """Tell whether a key holds a path, or several."""
+    return _is_marked(info.annotation) or any(isinstance(mark, _IsPath) for mark in info.metadata)
+
+
+def _is_marked(annotation: Any) -> bool:
+    metadata = getattr(annotation, "__metadata__", ())
+    return any(isinstance(mark, _IsPath) for mark in metadata) or any(map(_is_marked, get_args(annotation)))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from jobs.config.base import Section, Text
+from jobs.config.base import PathText, Section, Text
 
 AUTO, INLINE, THREADS, LOCAL = "auto", "inline", "threads", "local"
 
@@ -62,11 +62,11 @@ def _check_kind(kind: str) -> str:
 class SecurityConfig(Section):
     """Certificates for a scheduler at a tls address."""
 
-    ca_file: Text | None = None
+    ca_file: PathText | None = None
     """Certificate of the authority that signed the scheduler's. null: as in Dask's own configuration."""
-    cert_file: Text | None = None
+    cert_file: PathText | None = None
     """Certificate of this command."""
-    key_file: Text | None = None
+    key_file: PathText | None = None
     """The key of cert_file."""
 
     @property
@@ -103,7 +103,7 @@ class ClusterConfig(Section):
     """
     address: Text | None = None
     """With kind address: the scheduler's, such as tcp://10.0.0.5:8786."""
-    scheduler_file: Text | None = None
+    scheduler_file: PathText | None = None
     """With kind scheduler_file: the file that the scheduler wrote (dask scheduler --scheduler-file)."""
     arguments: dict[str, Any] = Field({})
     """With a class: its keyword arguments."""

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from calibrators import COMPARED
 from jobs.config import sections
-from jobs.config.base import Names, Packages, Paths, Section, Text, accepted_by, as_tuple
+from jobs.config.base import Names, Packages, Paths, PathText, Section, Text, accepted_by, as_tuple
 from jobs.config.cluster import ClusterConfig, parse_bytes
 
 
@@ -27,16 +27,16 @@ class StorageConfig(Section):
 class RecordConfig(Section):
     """Records of every attempt, also one that fails."""
 
-    path: Text | None = None
+    path: PathText | None = None
     """Folder of the run records, one JSON file per attempt: job, time, exit code, message, inputs, outputs, rows,
     measures, software, host. null: <store.path>/<store.table>/runs, if there is a store; otherwise
     <output.path>.logcal. none: no records. A record that cannot be written gives a warning.
     """
-    prometheus: Text | None = None
+    prometheus: PathText | None = None
     """File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, duration,
     rows and measures, by job and table. Several jobs share one file.
     """
-    openlineage: Text | None = None
+    openlineage: PathText | None = None
     """URL of an OpenLineage server, or a file: a START event, and COMPLETE, FAIL or ABORT. Needs `pip install
     'logcal[lineage]'`.
     """
@@ -50,7 +50,7 @@ class JobConfig(Section):
 
     record: RecordConfig
     storage: StorageConfig = Field(exclude=True)
-    scratch: Text | None = None
+    scratch: PathText | None = None
     """Folder for temporary files, which all workers must see, or a URL of an object store. null: the system's temporary
     folder.
     """
@@ -459,7 +459,7 @@ class GenerateSection(Section):
 class GeneratedConfig(Section):
     """Target of the log and the classifier."""
 
-    path: Text
+    path: PathText
     """Folder to write to: log/, a prediction log for the other jobs; classifier/, the classifier trained on all
     rows, which `logcal score` takes.
     """

@@ -18,9 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from yaml.constructor import ConstructorError
 
-from jobs.config.base import Section, section_of
+from jobs.config.base import Section, holds_paths, section_of
 from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
+from jobs.config.paths import folder_of, resolve
 from jobs.config.sections import CalibratorConfig
+from logcal import storage
 from logcal.errors import ConfigError, counted, listing
 from pipeline.files.storage import HIDDEN
 
@@ -39,6 +41,8 @@ class Provenance:
     """A file and line, or the --set option."""
     written: str | None = None
     """Spelling of an unquoted scalar; None: quoted, or not a scalar."""
+    folder: str = ""
+    """Folder or URL of the file; '': the working folder."""
 
 
 @dataclass
@@ -69,6 +73,10 @@ class Values:
         _merge(self.values, other.values)
         self.provenances.update(other.provenances)
 
+    def replace(self, path: KeyPath, value: Any) -> None:
+        """Replace an existing value; its provenance stays."""
+        self.get(path[:-1])[path[-1]] = value
+
     def put(self, path: KeyPath, value: Any, provenances: Mapping[KeyPath, Provenance]) -> None:
         """Replace the value at a path, or add it."""
         inner = self.values
@@ -85,6 +93,8 @@ class Values:
 def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
     """Read files, of which later ones override earlier ones, and --set arguments, which override files.
 
+    Files may be URLs. Paths are resolved.
+
     Raises
     ------
     ConfigError
@@ -99,7 +109,42 @@ def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
     for setting in settings:
         problems += _put_setting(merged, setting)
     raise_all(problems)
+    resolve_paths(merged)
     return merged
+
+
+def resolve_paths(values: Values) -> None:
+    """Expand all paths, and make those of files relative to the files' folders: see `jobs.config.paths`.
+
+    Raises
+    ------
+    ConfigError
+        An environment variable is not set, or is not written as ${NAME}; the error lists all of them.
+    """
+    problems = []
+    for path in _paths_of_all_jobs():
+        value = values.get(path)
+        texts = value if isinstance(value, (list, tuple)) else [value]
+        origin = values.provenance(path)
+        try:
+            resolved = [
+                resolve(text, origin.folder if origin else "") if isinstance(text, str) else text
+                for text in texts
+            ]
+        except ValueError as error:
+            problems.append(_at(path, values, str(error)))
+            continue
+        if resolved != list(texts):
+            values.replace(path, resolved if isinstance(value, (list, tuple)) else resolved[0])
+    raise_all(problems)
+
+
+@cache
+def _paths_of_all_jobs() -> tuple[KeyPath, ...]:
+    """Return all keys of all jobs that hold paths, and their former names."""
+    former = [(old, new) for model in JOB_CONFIGS.values() for new, old in model.aliases.items()]
+    keys = {path for path, key in _keys_of_all_jobs().items() if holds_paths(key.info)}
+    return (*sorted(keys), *(old for old, new in former if new in keys and old not in keys))
 
 
 def raise_all(problems: Sequence[str]) -> None:
@@ -125,9 +170,10 @@ _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 class _Reader:
     """Converts YAML nodes, which have lines and spelling, to values; collects provenances and problems."""
 
-    def __init__(self, source: str, lines: bool) -> None:
+    def __init__(self, source: str, lines: bool, folder: str = "") -> None:
         self.source = source
         self.lines = lines
+        self.folder = folder
         self.problems: list[str] = []
         self.provenances: dict[KeyPath, Provenance] = {}
 
@@ -147,7 +193,8 @@ class _Reader:
         self, node: yaml.Node, path: KeyPath, above: frozenset[int], key: yaml.Node | None = None
     ) -> Any:
         unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
-        self.provenances[path] = Provenance(self._location(key or node), node.value if unquoted else None)
+        written = node.value if unquoted else None
+        self.provenances[path] = Provenance(self._location(key or node), written, self.folder)
         if isinstance(node, yaml.MappingNode):
             if id(node) in above:
                 raise ConstructorError(None, None, "a map that contains itself", node.start_mark)
@@ -180,16 +227,18 @@ class _Reader:
 
 
 def _read_file(file: str) -> tuple[Values, list[str]]:
-    reader = _Reader(file, lines=True)
+    reader = _Reader(file, lines=True, folder=folder_of(file))
     try:
-        values = reader.parse(Path(file).read_text(encoding="utf-8"))
+        values = reader.parse(storage.read(file).decode())
     except FileNotFoundError:
         problem = "expected a YAML file, found no such file"
         return Values(), [f"{file}: {problem}; `logcal config NAME` prints one"]
     except UnicodeDecodeError:
         return Values(), [f"{file}: expected YAML in UTF-8, found other bytes"]
+    except ConfigError as error:
+        return Values(), [str(error)]
     except OSError as error:
-        return Values(), [f"{file}: cannot be read: {error.strerror}"]
+        return Values(), [f"{file}: cannot be read: {error.strerror or error}"]
     except (yaml.YAMLError, RecursionError) as error:
         return Values(), [f"{file}: not valid YAML: {_yaml_problem(error)}"]
     if values is not None and not isinstance(values, dict):
@@ -384,6 +433,11 @@ def remove_foreign_keys(model: type[Section], values: Values) -> tuple[list[str]
 
     walk(values.values, ())
     return ignored, problems
+
+
+def path_keys() -> set[str]:
+    """Return the dotted names of all jobs' keys that hold paths."""
+    return {_dotted(path) for path in _paths_of_all_jobs()}
 
 
 def known_keys(model: type[Section]) -> dict[str, tuple[str, ...]]:

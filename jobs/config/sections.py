@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, overload
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from jobs.config.base import Name, Names, Packages, Paths, Section, Text, accepted_by
+from jobs.config.base import Name, Names, Packages, Paths, PathText, Section, Text, accepted_by
 from logcal.errors import counted
 
 _PATH = (
@@ -152,7 +152,7 @@ class LogConfig(Section):
     """
     max_bad_fraction: float = Field(0.01, ge=0, le=1)
     """With quarantine: the largest fraction of bad rows, in [0, 1], that is still accepted."""
-    quarantine_path: Text | None = None
+    quarantine_path: PathText | None = None
     """With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted."""
 
     @property
@@ -291,7 +291,7 @@ class WindowConfig(Section):
 class StoreConfig(Section):
     """Store to publish the lookup table in."""
 
-    path: Text
+    path: PathText
     """Folder of the published tables; created if it does not exist."""
     table: Name
     """Name of the table: letters, digits, '-', '_' and '.'."""
@@ -308,7 +308,7 @@ class StoreConfig(Section):
 class PublishedConfig(Section):
     """A published table."""
 
-    path: Text
+    path: PathText
     """Folder of the published tables."""
     table: Name
     """Name of the table."""
@@ -525,7 +525,7 @@ REQUIRABLE = (
 class ScoredConfig(Section):
     """Target of the scored log."""
 
-    path: Text
+    path: PathText
     """Folder to write the scored log to, in the layout of the log; outside the log. {day} in the path becomes the
     window's last day.
     """
@@ -548,7 +548,7 @@ class ScoredConfig(Section):
 class ClassifierConfig(Section):
     """A classifier that `logcal generate` trained."""
 
-    path: Text | None = None
+    path: PathText | None = None
     """Folder of the classifier, or of the generated log. The log then has features: their score is added as
     log.score, with the probability and the decision. null: the log has scores.
     """
@@ -583,7 +583,7 @@ class ScoreSection(RangeSection):
 class ReportConfig(Section):
     """Target of the report."""
 
-    path: Text
+    path: PathText
     """Folder to write report.html, run.json and the reliability table to. {day} in the path becomes the window's last
     day, {job} the command's name.
     """
@@ -594,7 +594,7 @@ class ReportConfig(Section):
 class PageConfig(Section):
     """Target of a page that is not of one day."""
 
-    path: Text | None = None
+    path: PathText | None = None
     """Folder to write report.html and run.json to. {job} in the path becomes the command's name; here also {day}, as
     the page covers all days. null: no page.
     """
@@ -603,5 +603,5 @@ class PageConfig(Section):
 class DemoOutputConfig(Section):
     """Target of the demo."""
 
-    path: Text = "demo-output"
+    path: PathText = "demo-output"
     """Folder to write the log, the tables and the report to."""

@@ -19,7 +19,7 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
-from pipeline.log.log_files import LogFile, open_parquet, row_groups_of
+from pipeline.log.log_files import FittedFiles, LogFile, open_parquet, row_groups_of
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
@@ -211,12 +211,12 @@ class InSample:
 
 
 def in_sample(log: Log, manifest: Mapping[str, Any], window: Window | None = None) -> InSample:
-    """Count the rows of a log that a version was fitted to, by path, size and number of rows of their files.
+    """Count the rows of a log that a version was fitted to, by their files: see `FittedFiles`.
 
     window : window of the log. If the version has a window of the same column, only the days that it was fitted to
         count: days that its fit left out, such as days that waited for labels, do not.
     """
-    fitted = {(file["path"], file["bytes"], file["rows"]) for file in manifest["log"]["files"]}
+    fitted = FittedFiles(manifest["log"]["files"])
     parts = [(file, file.rows, True) for file in log.files]
     if window is not None and window.column == (manifest.get("window") or {}).get("column"):
         fitted_days = set(days_fitted(manifest))
@@ -226,7 +226,7 @@ def in_sample(log: Log, manifest: Mapping[str, Any], window: Window | None = Non
             for file, groups in window.files
             for group in groups
         ]
-    rows = sum(rows for file, rows, used in parts if used and (file.path, file.size, file.rows) in fitted)
+    rows = sum(rows for file, rows, used in parts if used and file in fitted)
     return InSample(rows, rows / max(1, sum(rows for _, rows, _ in parts)))
 
 

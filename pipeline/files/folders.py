@@ -272,6 +272,13 @@ def is_url(path: str | Path) -> bool:
     return "://" in str(path) and not str(path).startswith("file://")
 
 
+def relative_location(path: str, folder: str) -> str:
+    """Return a local path relative to a local folder, which stays the same if both are moved; a URL as it is."""
+    if is_url(path) or is_url(folder):
+        return path.rstrip("/")
+    return os.path.relpath(path.removeprefix("file://"), folder.removeprefix("file://"))
+
+
 def temporary_name(name: str) -> str:
     """Return a new name for a temporary file that will be renamed to `name`."""
     # A long name is cut: with the suffix it could exceed the file system's limit.

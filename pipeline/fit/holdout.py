@@ -16,6 +16,7 @@ from pipeline.execution import Executor
 from pipeline.files.folders import Folder
 from pipeline.files.records import jsonable
 from pipeline.fit.fitting import Content, Fitting
+from pipeline.log.log_files import FittedFiles
 from pipeline.log.logs import Log
 from pipeline.log.windows import day_of
 from pipeline.sort.day_tables import DayTable
@@ -353,21 +354,22 @@ class Trials:
                 return None, not tables
             source = replace(source, day_tables=None, rule=EVERY_DAY, tables=fresh, only=days)
             return source, len(fresh) == len(tables)
-        log = source.log
-        files = tuple(file for file in log.files if (file.path, file.size, file.rows) not in self._fitted)
+        log, fitted = source.log, self._fitted
+        files = tuple(file for file in log.files if file not in fitted)
         if not any(file.rows for file in files):
             return None, False
         return Source(replace(log, files=files)), len(files) == len(log.files)
 
     @property
-    def _fitted(self) -> set[tuple[Any, ...]]:
+    def _fitted(self) -> FittedFiles:
         """The files that the current version was fitted to."""
         sources = [] if self.current is None else self.current.manifest["log"]["files"]
-        return {(file["path"], file["bytes"], file["rows"]) for file in sources}
+        return FittedFiles(sources)
 
     def _fitted_to_day(self, day: int) -> bool:
         """Return whether the live version may have been fitted to rows of a day."""
         manifest = {} if self.current is None else self.current.manifest
         if window := manifest.get("window"):
             return bool(window["first"] <= day_of(day).isoformat() <= fitted_until(manifest))
-        return any((file.path, file.size, file.rows) in self._fitted for file in self._log.files)
+        fitted = self._fitted
+        return any(file in fitted for file in self._log.files)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +65,10 @@ class FileState(NamedTuple):
         return f"{self.size:,} bytes, stamp {self.stamp}"
 
 
+FileId = tuple[str, int, str]
+"""Name, size and stamp of a log's file; a changed file has another identity, a moved log's files have the same."""
+
+
 class Piece(NamedTuple):
     """Row groups of a file, read by one task."""
 
@@ -86,6 +90,7 @@ class LogFile:
     size, stamp : see `FileState`
     row_groups : number of rows of each row group
     fields : see `Snapshot`
+    name : path relative to `log.path`, or to the folder above all its paths; '': `relative`
     """
 
     path: str
@@ -94,6 +99,12 @@ class LogFile:
     stamp: str
     row_groups: tuple[int, ...] = ()
     fields: tuple[tuple[str, int], ...] = ()
+    name: str = ""
+
+    @property
+    def identity(self) -> FileId:
+        """Name, size and stamp: what is remembered of a file. It does not change if the whole log is moved."""
+        return self.name or self.relative, self.size, self.stamp
 
     @property
     def rows(self) -> int:
@@ -107,7 +118,8 @@ class LogFile:
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the manifest."""
-        return {"path": self.path, "bytes": self.size, "rows": self.rows, "stamp": self.stamp}
+        name, size, stamp = self.identity
+        return {"path": self.path, "name": name, "bytes": size, "rows": self.rows, "stamp": stamp}
 
     def piece(self, row_groups: tuple[int, ...], first_row: int, rows: int) -> Piece:
         """Return the piece of the given row groups. first_row : its first row. rows : number of rows."""
@@ -162,7 +174,41 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> FileLis
     if problems:
         raise InputRejectedError(f"{setting} names no log that can be used.\n{listing(problems)}")
     all_files.files = tuple(file for _, file in sorted(files.items()))
+    if len(patterns) > 1:
+        all_files.files = _named_from_above(all_files.files)
     return all_files
+
+
+def _named_from_above(files: Sequence[LogFile]) -> tuple[LogFile, ...]:
+    """Name the files of several paths relative to the folder above these, since two may have one relative path."""
+    above = os.path.commonpath({file.path.removesuffix(file.relative).rstrip("/") or "/" for file in files})
+    return tuple(replace(file, name=_relative(file.path, above)) for file in files)
+
+
+class FittedFiles:
+    """Files that a version was fitted to.
+
+    A file is one of them if its path, size and number of rows are the same; or, in a log that has been moved, its
+    name, size, number of rows and stamp.
+
+    Parameters
+    ----------
+    files : facts of the files, as in a manifest
+    """
+
+    def __init__(self, files: Iterable[Mapping[str, Any]]) -> None:
+        facts = list(files)
+        self._there = {(file["path"], file["bytes"], file["rows"]) for file in facts}
+        self._moved = {
+            (file["name"], file["bytes"], file["rows"], file["stamp"]) for file in facts if "name" in file
+        }
+
+    def __contains__(self, file: LogFile) -> bool:
+        """Tell whether the version was fitted to a file."""
+        name, size, stamp = file.identity
+        return (file.path, size, file.rows) in self._there or (
+            bool(stamp) and (name, size, file.rows, stamp) in self._moved
+        )
 
 
 def folders_of(filesystem: Any, root: str, files: Sequence[LogFile]) -> list[str]:

@@ -270,7 +270,7 @@ class Outcomes:
         until = outcomes.until if self.source.wait is not None else None
         if day is not None and until is not None:
             until = min(until, self._time_range(day, day)[1])
-        return {"outcomes": sorted((f.path, f.size, f.stamp) for f in outcomes.files), "until": until}
+        return {"outcomes": sorted(file.identity for file in outcomes.files), "until": until}
 
     def facts(self) -> dict[str, Any]:
         """Return the provenance of the labels for the manifest."""

@@ -31,6 +31,7 @@ from logcal.storage import parse_checked, with_checksum
 from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.label_counts import LabelCounts
+from pipeline.log.log_files import FileId
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
 from pipeline.sort.run_files import Run, RunSegments, restore_run
 from pipeline.sort.run_merging import merge_small
@@ -40,9 +41,6 @@ from pipeline.sort.score_table import add_up
 FACTS, SAMPLES, SEGMENTS = "day.json", "samples.npy", "segments.parquet"
 _NUMBERS = ("rows", "used", "used_positive", "lowest", "highest", "largest_move")
 """Fields of a receipt that day.json has unchanged."""
-
-FileId = tuple[str, int, str]
-"""Path, size and stamp of a log's file; a changed file has another identity."""
 
 
 class StoredDay(NamedTuple):
@@ -107,7 +105,7 @@ def _files_of(table: Folder) -> list[FileId]:
         facts = parse_checked(table.read(FACTS) or b"null")
     except ValueError:
         return []
-    return [] if facts is None else [(path, size, stamp) for path, size, stamp in facts["files"]]
+    return [] if facts is None else [(name, size, stamp) for name, size, stamp in facts["files"]]
 
 
 def merge_tables(
@@ -189,7 +187,7 @@ def read_day(folder: str) -> StoredDay | None:
             if run.file_bytes != file_sizes.get(entry["name"]):
                 return None
             receipt.runs.append(run)
-        files = frozenset((path, size, stamp) for path, size, stamp in facts["files"])
+        files = frozenset((name, size, stamp) for name, size, stamp in facts["files"])
     except (ValueError, KeyError, EOFError, TypeError):
         return None
     except OSError:

@@ -3,7 +3,7 @@
     <store>/<table>/days/<day>-<digest>-<made>/     see `pipeline.sort.day_files`
 
 A day has one or several tables. Each holds the day's rows from some of the files that may have rows of the day; no
-file is in two tables of a day. The digest identifies these files (paths, sizes, modification) and the settings by which
+file is in two tables of a day. The digest identifies these files (names, sizes, modification) and the settings by which
 rows are read. So a new file is sorted alone, and a changed or removed file invalidates only its own table. Sums in runs
 are exact: with any grouping, a window's score table equals, to the last bit, that of its rows. The tables of a day are
 merged into one when the day is closed (no later files are expected), or when there are many.
@@ -28,10 +28,10 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import each, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS, locking
+from pipeline.log.log_files import FileId
 from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort.day_files import (
     FACTS,
-    FileId,
     StoredDay,
     drop_unused_files,
     finish_day,
@@ -46,7 +46,7 @@ from pipeline.table.published import PublishedTable
 
 Settings = dict[str, Any]
 
-FORMAT = 8
+FORMAT = 9
 _GRID_BYTES = 48 << 20
 """Bytes of a merged run on a score grid, where rows are ties; a day then has few runs, however many its rows."""
 
@@ -233,7 +233,7 @@ def files_of_days(window: Window) -> dict[int, set[FileId]]:
     for file, groups in window.files:
         for day in {day for group in groups for day in range(group.first, group.last + 1)}:
             if window.first <= day <= window.last:
-                wanted.setdefault(day, set()).add((file.path, file.size, file.stamp))
+                wanted.setdefault(day, set()).add(file.identity)
     return dict(sorted(wanted.items()))
 
 

@@ -16,10 +16,9 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
-from pipeline.log.log_files import Piece
+from pipeline.log.log_files import FileId, Piece
 from pipeline.log.logs import DAY_INVALID, Rows, batched_by_size, pieces_ahead
 from pipeline.log.windows import Window, days_of, shown
-from pipeline.sort.day_files import FileId
 from pipeline.sort.label_join import add_labels
 from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
@@ -86,13 +85,13 @@ def _group_by_days(
 
     If some days of a file have a table with the file, only rows of its other days are read.
     """
-    wanted = {path for ids in files.values() for path, _, _ in ids}
+    wanted = frozenset[FileId]().union(*files.values())
     unmixed: dict[frozenset[int], list[DatedPiece]] = {frozenset([day]): [] for day in files}
     mixed: dict[frozenset[int], list[DatedPiece]] = {}
     for file, groups in window.files:
-        if file.path not in wanted:
+        if file.identity not in wanted:
             continue
-        wanted_days = {day for day, ids in files.items() if (file.path, file.size, file.stamp) in ids}
+        wanted_days = {day for day, ids in files.items() if file.identity in ids}
         for group in groups:
             days = wanted_days.intersection(range(group.first, group.last + 1))
             if days:

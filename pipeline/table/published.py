@@ -355,7 +355,7 @@ _PACKAGES = ("dask", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 
 def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
-    """Compute a digest of all that a job's result depends on: its files (path, size, modification) and its settings.
+    """Compute a digest of all that a job's result depends on: its files (name, size, modification) and its settings.
 
     Parameters
     ----------
@@ -372,7 +372,7 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
         "format_version": schema.FORMAT_VERSION,
         "logcal": __version__,
         "settings": settings,
-        "files": [(file.path, file.size, file.stamp) for file in log.files],
+        "files": [file.identity for file in log.files],
     }
     if log.columns.labels is not None:
         content["labels"] = log.columns.labels.identity()
