@@ -33,7 +33,7 @@ from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import window_days
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
-from pipeline.table.published import Version, check_segment_types, run_id, segments_of
+from pipeline.table.published import Version, run_id, segments_of, with_segments_of
 
 
 def prepare(config: EvaluateConfig) -> Prepared:
@@ -44,8 +44,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     other_columns = () if against is None else against.predictor.columns
     score_table = kept_table(config.log.path)
     if score_table is None:
-        log = _open(config, columns, other_columns)
-        check_segment_types(version, log)
+        log = with_segments_of(version, _open(config, columns, other_columns))
     else:
         _check_kept(score_table, lookup.facts.score_transform, columns, other_columns, config.window.column)
         log = score_table.files()

@@ -21,7 +21,7 @@ from pipeline.log.windows import Window, window_days
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.published import LOOKUP, PublishedTable, Version, check_segment_types, run_id, segments_of
+from pipeline.table.published import LOOKUP, PublishedTable, Version, run_id, segments_of, with_segments_of
 
 if TYPE_CHECKING:
     from jobs.config.jobs import FollowConfig
@@ -37,7 +37,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     classifying = scoring.classifying
     if classifying is None:
         log = open_log(config.log.path, Columns(config.log.score, segments=scoring.segments))
-        check_segment_types(version, log)
+        log = with_segments_of(version, log)
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", trained_features=features).log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,30 +76,3 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         dtype = np.dtype(kind.to_pandas_dtype())
     numbers = np.array([0 if value is None else value for value in values], dtype)
     return pa.Array.from_buffers(kind, numbers.size, [bitmap, pa.py_buffer(numbers)])
-
-
-# Kinds of segment values
-
-
-def segment_problems(fitted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
-    """Compare the kinds of segment columns with those that a table was fitted to; return a message per difference.
-
-    fitted, actual : Arrow types of the columns, as text
-    """
-    problems = []
-    for name, type_ in fitted.items():
-        kinds = [kind_of(type_), kind_of(actual[name])] if name in actual else []
-        if len(set(kinds)) == 2 and "null" not in kinds:
-            problems.append(
-                f"column '{name}': expected {kinds[0]} as the table's segments have ({type_}), found {kinds[1]} "
-                f"({actual[name]}): convert it, or fit to such a log"
-            )
-    return problems
-
-
-def kind_of(type_: str) -> str:
-    """Return the kind of values of an Arrow type; all text types are one kind, and all integer types."""
-    if type_.startswith("dictionary<values="):
-        type_ = type_.removeprefix("dictionary<values=")
-    kinds = {"text": ("string", "large_string"), "whole numbers": ("int", "uint"), "booleans": ("bool",)}
-    return next((kind for kind, starts in kinds.items() if type_.startswith(starts)), type_)

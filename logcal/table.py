@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal import storage
-from logcal.arrow_columns import as_column, column_of, kind_of, segment_problems
+from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import full_name, read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, storage_error
 from logcal.schema import apply_transform
+from logcal.segment_types import kind_of, segment_column, segment_problems
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INT64_MAX = 2**63 - 1
@@ -31,7 +32,7 @@ _PYTHON_TYPES: dict[str, type] = {
     "text": str,
     "whole numbers": int,
     "booleans": bool,
-    "date32[day]": dt.date,
+    "dates": dt.date,
 }
 """Python type of the segment values that need no conversion, by kind."""
 _MAX_FAST_COLUMNS = 8
@@ -397,7 +398,11 @@ class Table:
         types = {name: str(array.type) for name, array in pairs if array.null_count < len(array)}
         if problems := segment_problems(self._fitted, types):
             raise ConfigError(f"segments: {'; '.join(problems)}")
-        return arrays
+        wanted = [column.type for column in self._lookup.owners]  # type: ignore[union-attr]
+        try:
+            return [_converted(*parts) for parts in zip(arrays, self.segments, wanted, strict=True)]
+        except InputRejectedError as error:
+            raise ConfigError(f"segments: {error}") from None
 
 
 def _lowest(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -440,6 +445,16 @@ def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:
             # Data frames store integers with missing values as floats.
             return values.cast(pa.int64())
     return values
+
+
+def _converted(
+    column: pa.Array | pa.ChunkedArray, name: str, wanted: pa.DataType
+) -> pa.Array | pa.ChunkedArray:
+    """Convert an Arrow column of segment values; see `segment_column`."""
+    if isinstance(column, pa.Array):
+        return segment_column(column, name, wanted)
+    chunks = [segment_column(chunk, name, wanted) for chunk in column.chunks]
+    return pa.chunked_array(chunks) if chunks else column
 
 
 def _column_of_values(name: str, values: Sequence[Any]) -> pa.Array:

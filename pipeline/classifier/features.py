@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from logcal.errors import examples
 from pipeline.log import log_files
+from pipeline.log.column_types import type_of
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.log_files import open_parquet
-from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, open_files, type_of
+from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, open_files
 from pipeline.log.outcomes import Outcomes
 
 if TYPE_CHECKING:

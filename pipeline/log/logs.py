@@ -16,8 +16,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, counted, examples, listing
+from logcal.segment_types import segment_column
 from pipeline.files.requests import WHOLE_BYTES, together
-from pipeline.log import folder_tree, segment_values
+from pipeline.log import decimals, folder_tree
+from pipeline.log.column_types import Schemas, check_roles, date_columns, file_types
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
     FileListing,
@@ -30,7 +32,6 @@ from pipeline.log.log_files import (
     read_batches,
     row_groups_of,
 )
-from pipeline.log.outcome_index import kind_of
 from pipeline.log.snapshots import without_reused_names
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Columns:
 
     sampling : whether weights are inverse sampling rates (rows that a row stands for) and not frequencies
     labels : where the labels are, if not in the log; `label` is then the name that joined labels get
+    dates : segment columns that are dates, also where a file has them as text
     """
 
     score: str
@@ -58,6 +60,7 @@ class Columns:
     date: str | None = None
     sampling: bool = False
     labels: Outcomes | None = None
+    dates: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -89,6 +92,7 @@ class Log:
     ----------
     root : the first of its paths
     types : types of the used columns
+    file_types : number of files by type, see `column_types.file_types`
     skipped : relative paths of skipped files and folders; folders end in '/'
     snapshots : format and version of the tables (Delta, Iceberg) that the files belong to
     """
@@ -98,6 +102,7 @@ class Log:
     files: tuple[LogFile, ...]
     columns: Columns
     types: dict[str, str] = field(default_factory=dict)
+    file_types: dict[str, dict[str, int]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     snapshots: tuple[dict[str, Any], ...] = ()
 
@@ -132,6 +137,7 @@ class Log:
             "files_skipped": len(self.skipped),
             "files_skipped_names": list(self.skipped[:MOST_NAMED]),
             **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
+            **({"column_types": self.file_types} if self.file_types else {}),
             **({"labels": self.columns.labels.facts()} if self.columns.labels else {}),
         }
 
@@ -175,7 +181,8 @@ def open_log(
         changed = any(isinstance(error, FileChangedError) for error in opened.unreadable)
         kind = FileChangedError if changed else FileRejectedError
     opened.check("log", paths, column_problems, kind)
-    log = opened.log(columns, types)
+    columns = replace(columns, dates=date_columns(opened.schemas, columns.segments))
+    log = replace(opened.log(columns, types), file_types=file_types(opened.schemas, list(types)))
     if columns.labels is None:
         return log
     return replace(log, columns=replace(columns, labels=columns.labels.opened(log, opened.schemas)))
@@ -213,7 +220,15 @@ class OpenedFiles(NamedTuple):
     def log(self, columns: Columns, types: dict[str, str]) -> Log:
         """Return the files as a log with these columns and their types."""
         tree = self.listing
-        return Log(tree.root, tree.filesystem, self.files, columns, types, tree.skipped, tree.snapshots)
+        return Log(
+            tree.root,
+            tree.filesystem,
+            self.files,
+            columns,
+            types,
+            skipped=tree.skipped,
+            snapshots=tree.snapshots,
+        )
 
 
 def open_files(
@@ -267,13 +282,8 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
     return replace(file, row_groups=groups), schema
 
 
-def check_columns(
-    schemas: Sequence[tuple[str, pa.Schema]], columns: Columns
-) -> tuple[dict[str, str], list[str]]:
-    """Return the type of each used column, and the problems found. Used for logs and for single files.
-
-    schemas : path and schema of each file, with the columns of hive folders (`folder_tree.with_keys`)
-    """
+def check_columns(schemas: Schemas, columns: Columns) -> tuple[dict[str, str], list[str]]:
+    """Return the type of each used column, and the problems found. Used for logs and for single files."""
     roles = [("score", columns.score), ("weight", columns.weight)]
     if columns.labels is None:
         roles.insert(1, ("label", columns.label))
@@ -281,80 +291,6 @@ def check_columns(
         roles += [("key", name) for name in columns.labels.source.key]
     roles += [("segment", name) for name in columns.segments]
     return check_roles(schemas, [(role, name) for role, name in roles if name is not None])
-
-
-def check_roles(
-    schemas: Sequence[tuple[str, pa.Schema]], roles: Sequence[tuple[str, str]], section: str = "log"
-) -> tuple[dict[str, str], list[str]]:
-    """Return the types and problems of columns, given as (role, name); `section.role` is the setting of a column."""
-    types: dict[str, str] = {}
-    problems = []
-    for role, name in roles if schemas else ():
-        setting = f"{section}.{role}"
-        kind, problem = type_of(name, setting, schemas, f": set {setting}")
-        if kind is None:
-            problems.append(problem)
-            continue
-        types[name] = str(kind)
-        if not _usable(role, kind):
-            wanted = {
-                "label": "booleans, or numbers 0 and 1 (a float or integer type)",
-                "segment": "strings, integers, booleans or dates (date32)",
-                "key": "integers, strings, bytes or dates (date32)",
-                "time": "timestamps or dates",
-            }.get(role, "numbers (a float or integer type)")
-            problems.append(
-                f"column '{name}' ({setting}): expected {wanted}, found {kind}: "
-                f"set {setting} to another column or convert this one"
-            )
-    return types, problems
-
-
-def type_of(
-    name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]], advice: str = ""
-) -> tuple[pa.DataType | None, str]:
-    """Return a column's type in all files, or None and the problem with it."""
-    # Each distinct schema object is queried once: a query takes a microsecond or two, and files are many.
-    distinct = {id(schema): schema for _, schema in schemas}
-    occurrences = {key: schema.names.count(name) for key, schema in distinct.items()}
-    if missing := [path for path, schema in schemas if not occurrences[id(schema)]]:
-        columns_found = dict(schemas)[missing[0]].names
-        location = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
-        return None, (
-            f"column '{name}' ({role}) is not in {location} ({examples(missing, 3)}), which have the columns "
-            f"{examples(columns_found, 12)}{advice}"
-        )
-    if repeated := [path for path, schema in schemas if occurrences[id(schema)] > 1]:
-        return None, (
-            f"column '{name}' ({role}): expected one column of this name, found several in "
-            f"{counted(len(repeated), 'file')} ({examples(repeated, 3)}): give the others another name"
-        )
-    kinds = {key: str(schema.field(name).type) for key, schema in distinct.items()}
-    by_type: dict[str, list[str]] = {}
-    for path, schema in schemas:
-        by_type.setdefault(kinds[id(schema)], []).append(path)
-    if len(by_type) > 1:
-        counts = "; ".join(
-            f"{kind} in {counted(len(f), 'file')} ({examples(f, 2)})" for kind, f in by_type.items()
-        )
-        return None, (
-            f"column '{name}' ({role}): expected one type in all files, found {counts}: "
-            "write the files with one schema"
-        )
-    return schemas[0][1].field(name).type, ""
-
-
-def _usable(role: str, kind: pa.DataType) -> bool:
-    if role == "segment":
-        return segment_values.usable(kind)
-    if role == "key":
-        return kind_of(kind) is not None
-    if role == "time":
-        return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind)
-    return numeric or (role == "label" and pa.types.is_boolean(kind))
 
 
 _T = TypeVar("_T")
@@ -469,6 +405,7 @@ def read_rows(
     row = piece.first_row
     coded = [name for name in columns.segments if folder_tree.hive_value(piece.path, name) is None]
     for batch in read_piece(filesystem, piece, columns.names, columns.folders, coded, content):
+        batch = _with_segments(batch, columns, piece.path)
         joined = None if matching is None else matching.join(batch)
         yield _as_arrays(batch, columns, row, joined)
         row += batch.num_rows
@@ -494,6 +431,19 @@ def read_piece(
             yield folder_tree.with_values(batch, piece.path, folders)
 
 
+def _with_segments(batch: pa.RecordBatch, columns: Columns, path: str) -> pa.RecordBatch:
+    """Convert segment columns; see `segment_column`."""
+    for name in columns.segments:
+        column = batch.column(name)
+        try:
+            converted = segment_column(column, name, pa.date32() if name in columns.dates else None)
+        except InputRejectedError as error:
+            raise InputRejectedError(f"{path}: {error}") from None
+        if converted is not column:
+            batch = batch.set_column(batch.schema.get_field_index(name), name, converted)
+    return batch
+
+
 def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int, joined: Joined | None) -> Rows:
     if joined is not None and columns.label is not None:
         batch = batch.append_column(columns.label, joined.column)
@@ -511,7 +461,8 @@ def numbers(column: pa.Array) -> npt.NDArray[np.float64]:
     """Convert a column to float64, nulls to NaN; does not copy float64 without nulls."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    values = as_numpy(column).astype(np.float64, copy=False)
+    decimal = pa.types.is_decimal(column.type)
+    values = decimals.doubles_of(column) if decimal else as_numpy(column).astype(np.float64, copy=False)
     return np.where(null_mask(column), np.nan, values) if column.null_count else values
 
 
@@ -521,6 +472,10 @@ def label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
         column = column.dictionary_decode()
     if column.null_count == 0 and pa.types.is_boolean(column.type):
         return as_numpy(column).view(np.uint8)
+    if pa.types.is_null(column.type):
+        return np.full(len(column), LABEL_NULL, np.uint8)
+    if pa.types.is_decimal(column.type):
+        return _decimal_codes(column)
     dense = column.null_count == 0 and not pa.types.is_boolean(column.type)
     values = as_numpy(column) if dense else numbers(column)
     if values.dtype.itemsize == 1:
@@ -534,3 +489,9 @@ def label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
     if column.null_count:
         codes[null_mask(column)] = LABEL_NULL
     return codes
+
+
+def _decimal_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
+    ones = decimals.are(column, 1)
+    codes = np.where(ones | decimals.are(column, 0), ones.astype(np.uint8), np.uint8(LABEL_OTHER))
+    return np.where(null_mask(column), np.uint8(LABEL_NULL), codes) if column.null_count else codes

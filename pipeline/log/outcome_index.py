@@ -16,6 +16,7 @@ import pyarrow as pa
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples
 from logcal.names import Keys, Numbers, Texts
+from logcal.segment_types import segment_column
 
 INTEGER, UNSIGNED, TEXT, BYTES, DATE = "integers", "unsigned integers", "text", "bytes", "dates"
 """Kinds of keys. Keys of different kinds are never equal, except signed and unsigned integers."""
@@ -38,6 +39,7 @@ def kind_of(arrow_type: pa.DataType) -> str | None:
     tests = (
         (UNSIGNED, pa.types.is_uint64),
         (INTEGER, pa.types.is_integer),
+        (INTEGER, pa.types.is_decimal),
         (TEXT, pa.types.is_string),
         (TEXT, pa.types.is_large_string),
         (TEXT, pa.types.is_string_view),
@@ -76,6 +78,8 @@ def key_column(column: pa.Array, kind: str) -> KeyColumn:
         return KeyColumn(column.cast(pa.large_binary()).view(pa.large_string()), missing)
     if kind == DATE:
         column = column.cast(pa.int32())
+    if pa.types.is_decimal(column.type):
+        column = segment_column(column, "a key")
     values = as_numpy(column)
     if kind == UNSIGNED and values.dtype.kind == "i":
         negative = values < 0

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from logcal.arrow_columns import null_mask
 from logcal.errors import InputRejectedError, examples
+from pipeline.log.column_types import check_roles
 from pipeline.log.label_counts import (
     CONFLICTING,
     EARLY,
@@ -33,7 +35,6 @@ from pipeline.log.logs import (
     LABEL_NULL,
     LABEL_OTHER,
     Log,
-    check_roles,
     label_codes,
     numbers,
     open_files,
@@ -103,12 +104,20 @@ class LabelSource:
         return self.time is not None and self.predicted is not None
 
 
-def _key_kinds(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple[tuple[str, ...], list[str]]:
-    """Return the kinds in which keys are compared, and problems with the types of log and outcomes."""
+def _key_kinds(
+    source: LabelSource, logs: Sequence[pa.Schema], all_outcomes: Sequence[pa.Schema]
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the kinds in which keys are compared, and problems with the types of log and outcomes.
+
+    logs, all_outcomes : schemas of the files, whose types of a key have one meaning
+    """
+    log, outcomes = logs[0], all_outcomes[0]
     kinds, problems = [], []
     for key, outcome_key in zip(source.key, source.outcome_key, strict=True):
         log_type, outcome_type = log.field(key).type, outcomes.field(outcome_key).type
-        kind = common_kind(kind_of(log_type), kind_of(outcome_type))
+        found = {kind_of(schema.field(key).type) for schema in logs}
+        found |= {kind_of(schema.field(outcome_key).type) for schema in all_outcomes}
+        kind = reduce(common_kind, sorted(found, key=str))
         kinds.append(kind or "")
         if kind is None:
             problems.append(
@@ -131,6 +140,11 @@ def _key_kinds(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tupl
                 f"({source.section}.labels.time) with {outcome_type}: convert one of them"
             )
     return tuple(kinds), problems
+
+
+def _distinct(schemas: Sequence[tuple[str, pa.Schema]]) -> list[pa.Schema]:
+    """Return the distinct schema objects, in order; most files share one."""
+    return list({id(schema): schema for _, schema in schemas}.values())
 
 
 @dataclass(frozen=True)
@@ -193,7 +207,7 @@ class Outcomes:
         roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
         types, problems = check_roles(outcomes.schemas, roles, f"{source.section}.labels")
         outcomes.check("outcomes", source.paths, problems)
-        kinds, problems = _key_kinds(source, schemas[0][1], outcomes.schemas[0][1])
+        kinds, problems = _key_kinds(source, _distinct(schemas), _distinct(outcomes.schemas))
         outcomes.check("outcomes", source.paths, problems)
         if source.unread in schemas[0][1].names:
             _logger.warning(

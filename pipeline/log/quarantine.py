@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
-from logcal.arrow_columns import null_mask
+from logcal.arrow_columns import null_mask, nullable_column
 from logcal.errors import InputRejectedError, NothingToDoError
 from pipeline import schema
 from pipeline.files.blobs import writing
 from pipeline.files.folders import Folder
 from pipeline.files.output import Output
-from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows
+from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows, numbers
 
 EXAMPLES = 5
 
@@ -143,6 +143,8 @@ def _quarantine_table(rows: Rows, columns: Columns, file: str, bad: Any, reasons
         column = rows.batch.column(name).take(pa.array(bad))
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
+        if pa.types.is_decimal(column.type):
+            return nullable_column(numbers(column))
         return column.cast(pa.float64(), safe=False)
 
     data = [

@@ -14,6 +14,7 @@ from logcal import names
 from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import Key, keys_of
+from logcal.segment_types import mixed_signs, segment_column, segment_type, unified
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -57,15 +58,6 @@ MOST_BYTES = 1 << 16
 """Most bytes of a segment's text, which tables, pages and the memory of each task contain."""
 
 
-def usable(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type can be a segment column: strings, integers, booleans, dates."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    text = text or pa.types.is_null(kind)  # a column of nulls only
-    return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
-
-
 def order(key: Key) -> tuple[Any, ...]:
     """Sort key of segments: null first, strings by code points, numbers by size, false before true, dates by time."""
     return tuple((value is not None, value) for value in key)
@@ -100,7 +92,7 @@ class Encoder:
 
     @property
     def types(self) -> tuple[pa.DataType, ...]:
-        """Types of the columns without dictionary encoding, known after the first batch."""
+        """Types of the columns' values, see `segment_type`; uint64 if a number is larger than int64."""
         return tuple(coder.type for coder in self._keys.tables)
 
     @property
@@ -151,12 +143,13 @@ class _Coder:
 
     Attributes
     ----------
-    type : type of the column without dictionary encoding, known after the first batch
+    type : type of the values, see `segment_type`; uint64 if a number is larger than int64
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.type: pa.DataType = pa.null()
+        self._type: pa.DataType = pa.null()
+        self._large = self._negative = False
         self._table: names.Texts | names.Numbers | None = None
         # The first null gets the next free code; codes of the table from there on are shifted by 1.
         self._null = -1
@@ -168,12 +161,15 @@ class _Coder:
         """Return the codes of a column's values."""
         if pa.types.is_dictionary(column.type):
             return self._encode_dictionary(column)
-        if pa.types.is_null(column.type):
-            column = column.cast(pa.string())
+        kind = segment_type(column.type)
+        assert kind is not None
+        if pa.types.is_null(self._type):
+            self._type, self._values = kind, pa.nulls(0)
+        if column.null_count == len(column):
+            return np.full(len(column), self._code_of_null() if len(column) else 0, np.int32)
+        column = segment_column(column, self.name)
         if self._table is None:
-            text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-            self._table = names.Texts() if text else names.Numbers()
-            self.type = pa.string() if text else column.type
+            self._table = names.Texts() if pa.types.is_string(kind) else names.Numbers()
         if not column.null_count:
             return self._codes_of(column)
         missing, codes = null_mask(column), np.empty(len(column), np.int32)
@@ -211,8 +207,20 @@ class _Coder:
                 self._check(self._table.values(count, len(self._table)))
         else:
             assert self._table is not None
-            codes = self._table.encode(as_numpy(values.cast(_integer_type(values.type))).astype(np.int64))
+            codes = self._table.encode(self._whole(values))
         return codes if self._null < 0 else codes + (codes >= self._null).astype(np.int32)
+
+    def _whole(self, values: pa.Array) -> Integers:
+        """Return whole numbers that stand for values without nulls; those from 2^63 on become negative."""
+        integers = as_numpy(values.cast(pa.int32()) if pa.types.is_date32(values.type) else values)
+        whole: Integers = integers.astype(np.int64)
+        if values.type == pa.uint64():
+            self._large |= bool((whole < 0).any())
+        elif pa.types.is_signed_integer(values.type):
+            self._negative |= bool((whole < 0).any())
+        if self._large and self._negative:
+            raise mixed_signs()
+        return whole
 
     def _check(self, texts: pa.Array) -> None:
         try:
@@ -237,16 +245,22 @@ class _Coder:
         return (0 if self._table is None else len(self._table)) + (self._null >= 0)
 
     @property
+    def type(self) -> pa.DataType:
+        """See the class."""
+        return pa.uint64() if self._large else self._type
+
+    @property
     def values(self) -> pa.Array:
         """Value of each code."""
         if len(self._values) < len(self):
             if isinstance(self._table, names.Texts):
                 values = self._table.values(0, len(self._table))
+            elif self._table is None:
+                values = pa.nulls(0, self.type)
+            elif pa.types.is_date32(self.type):
+                values = as_column(self._table.numbers.astype(np.int32)).cast(self.type)
             else:
-                assert self._table is not None
-                # Cast to the column's type first, since the table holds large unsigned numbers as negative ones.
-                integer_type = _integer_type(self.type)
-                values = as_column(self._table.numbers.astype(integer_type.to_pandas_dtype())).cast(self.type)
+                values = as_column(self._table.numbers.astype(self.type.to_pandas_dtype()))
             parts = [values]
             if self._null >= 0:
                 parts = [values.slice(0, self._null), pa.nulls(1, self.type), values.slice(self._null)]
@@ -258,12 +272,16 @@ class _Coder:
         # Imported here because it takes some hundredths of a second, and only segments need it.
         import pyarrow.compute as pc
 
+        if self._table is None:
+            return np.arange(len(self))
         # The order of UTF-8 bytes is that of code points.
         return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
 
 
-def _integer_type(arrow_type: pa.DataType) -> pa.DataType:
-    return pa.int32() if pa.types.is_date32(arrow_type) else arrow_type
+def unified_values(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
+    """Convert the segment values of several runs, whose types may differ, to one type for each column."""
+    columns = [unified(column) for column in zip(*parts, strict=True)]
+    return [list(part) for part in zip(*columns, strict=True)]
 
 
 class Numbered(NamedTuple):
@@ -295,6 +313,8 @@ def number(columns: Sequence[pa.Array]) -> Numbered:
     encoder = Encoder(names_by_position)
     codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), names_by_position))
     in_order, ranks, values = encoder.sort(np.arange(len(encoder)))
+    # A column without values has a type in tables.
+    values = [column.cast(pa.string()) if pa.types.is_null(column.type) else column for column in values]
     positions = np.empty(in_order.size, np.int32)
     positions[in_order] = np.arange(in_order.size)
     keys, ancestors = [], []
@@ -305,7 +325,8 @@ def number(columns: Sequence[pa.Array]) -> Numbered:
         pairs = zip(values[:level], ranks[:level], strict=True)
         keys.append(Keys([_take(column, rank[first]) for column, rank in pairs]))
         ancestors.append((np.cumsum(changes) - 1).astype(np.int32))
-    return Numbered(encoder.types, keys, ancestors, positions[codes])
+    types = tuple(pa.string() if pa.types.is_null(kind) else kind for kind in encoder.types)
+    return Numbered(types, keys, ancestors, positions[codes])
 
 
 def _take(column: pa.Array, positions: Integers) -> pa.Array:

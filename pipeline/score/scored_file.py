@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform
+from logcal.segment_types import segment_column, segment_problems
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
 from pipeline.files.requests import in_turn
@@ -334,7 +334,10 @@ class _SegmentedFile(_File):
         names = [self.scoring.score, *(name for name in segments if name in in_file)]
         for batch in self._batches(row_group, list(dict.fromkeys(names))):
             keys = with_values(batch, self.path, segments)
-            columns = [keys.column(name) for name in segments]
+            columns = [
+                segment_column(keys.column(name), name, owner.type)
+                for name, owner in zip(segments, self.lookup.owners, strict=True)
+            ]
             index, fitted = self.lookup.index.find(columns, self.dictionaries)
             scores = self._scores(batch)
             self.range.add(scores)

@@ -33,6 +33,7 @@ from pipeline.files.folders import Folder
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.log_files import FileId
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
+from pipeline.log.segment_values import unified_values
 from pipeline.sort.run_files import Run, RunSegments, restore_run
 from pipeline.sort.run_merging import merge_small
 from pipeline.sort.runs import RunReceipt
@@ -208,7 +209,8 @@ def _pack_segments(runs: Sequence[Run]) -> bytes | None:
         return None
     owner = np.repeat(np.arange(len(segments), dtype=np.int32), [len(part.counts) for part in segments])
     counts = np.concatenate([part.counts for part in segments]).astype(np.int64)
-    values = [pa.concat_arrays(column) for column in zip(*(part.values for part in segments), strict=True)]
+    parts = unified_values([part.values for part in segments])
+    values = [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
     columns = [as_column(owner), as_column(counts[:, 0]), as_column(counts[:, 1]), *values]
     names = ["run", "negatives", "positives", *(str(i) for i in range(len(values)))]
     sink = pa.BufferOutputStream()

@@ -22,7 +22,7 @@ from calibrators.arithmetic import ordering
 from calibrators.arithmetic.ordering import Coded, without_codes
 from pipeline.execution import Graph
 from pipeline.log.logs import batched_by_size
-from pipeline.log.segment_values import Encoder
+from pipeline.log.segment_values import Encoder, unified_values
 from pipeline.sort import buckets
 from pipeline.sort.folding import coded_sections, merge_entries, tagged_sections, unsegmented_sections
 from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
@@ -100,7 +100,8 @@ def _merge_coded(piece: Piece, path: str) -> Run | None:
     """Merge a piece of runs with segments, which get common codes."""
     names = [str(i) for i in range(len(piece.segments[0].values))]
     encoder = Encoder(names)
-    tables = [encoder.encode(pa.RecordBatch.from_arrays(part.values, names)) for part in piece.segments]
+    parts = unified_values([part.values for part in piece.segments])
+    tables = [encoder.encode(pa.RecordBatch.from_arrays(values, names)) for values in parts]
     counts = np.zeros((len(encoder), 2), np.int64)
     if piece.counts:
         for part, table in zip(piece.segments, tables, strict=True):

@@ -119,9 +119,8 @@ def number_segments(runs: Sequence[Run], scratch: str) -> Segments:
         There are more than `segment_values.MAX_SEGMENTS` segments.
     """
     present = [run.segments for run in runs if run.segments is not None]
-    columns = [
-        pa.concat_arrays(column) for column in zip(*(segments.values for segments in present), strict=True)
-    ]
+    parts = segment_values.unified_values([segments.values for segments in present])
+    columns = [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
     numbered = segment_values.number(columns)
     starts = np.cumsum([0, *(len(segments.counts) for segments in present)]).tolist()
     coding = Coding(write_codes(f"{scratch}/codes", numbered.codes), tuple(starts), len(numbered.keys[-1]))

@@ -11,16 +11,16 @@ import json
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import metadata
 from typing import Any
 
 from logcal import schema
-from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, examples, listing
 from logcal.manifest import full_name, read_manifest
 from logcal.reading import storage_error
+from logcal.segment_types import DATES, kind_of, segment_problems
 from logcal.storage import open_filesystem
 from logcal.version import __version__
 from pipeline.files.folders import Folder
@@ -305,8 +305,10 @@ def strange_days(version: Version) -> list[str]:
     ]
 
 
-def check_segment_types(version: Version, log: Log) -> None:
-    """Compare a log's segment columns with those that a version was fitted to.
+def with_segments_of(version: Version, log: Log) -> Log:
+    """Compare a log's segment columns with those that a version was fitted to; return the log to read.
+
+    Columns that are dates in the version are read as dates, also where the log has them as text.
 
     Raises
     ------
@@ -317,6 +319,8 @@ def check_segment_types(version: Version, log: Log) -> None:
     types = {name: fitted[name] for name in segments_of(version) if name in fitted}
     if problems := segment_problems(types, log.types):
         raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
+    dates = tuple(name for name, type_ in types.items() if kind_of(type_) == DATES)
+    return replace(log, columns=replace(log.columns, dates=dates))
 
 
 class Status(Enum):
