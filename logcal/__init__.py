@@ -12,7 +12,7 @@ first used. `run` runs a job, `compare` compares methods on a data frame.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from logcal.version import __version__
+from logcal.version import __version__ as __version__
 
 if TYPE_CHECKING:
     import calibrators.measures.predictions as measures
@@ -70,7 +70,6 @@ __all__ = [
     "Smooth",
     "Table",
     "Threshold",
-    "__version__",
     "collapse",
     "compare",
     "graph",
