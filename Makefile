@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test system lock latest wheel chaos matrix recipes slurm boundscheck lint types setup docs figures lowest \
+.PHONY: demo test system lock latest release everything audit coverage wheel chaos matrix recipes slurm boundscheck lint types setup docs figures lowest \
     reproduce reproduce-quick first-minutes clean
 
 demo: $(VENV)/.run
@@ -79,6 +79,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -129,6 +130,26 @@ lock: $(VENV)/bin/python
 	        $$(echo $$extras | tr , '\n' | sed '/run/d;s/^/--extra /') \
 	        --output-file requirements/$${extras##*,}.txt pyproject.toml requirements/build.in || exit 1; \
 	done
+
+# Checks the tree, builds the source distribution and the wheel into dist/, and tries the wheel where this tree is not.
+release:
+	$(PYTHON) tests/release.py build/release
+
+# Every check once; what is missing here is left out, and said. Some hours.
+everything:
+	$(PYTHON) tests/everything.py
+
+# Known vulnerabilities of the locked packages; needs the network.
+audit: $(VENV)/bin/python
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --disable-pip --require-hashes --requirement requirements/run.txt
+
+# Branch coverage of `make test`, with its commands and workers.
+coverage: $(VENV)/.dev
+	$(PIP) 'coverage>=7.10'
+	rm -rf build/coverage
+	$(BIN)/coverage run -m pytest; status=$$?; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --format=total && exit $$status
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-latest site demo-output reproduction-quick build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,89 @@
+"""The repository around the code: one version, the lock, and workflows that call make."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from everything import CHECKS
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from release import problems
+
+import logcal
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+def run_lines(node):
+    """All `run:` texts below a node of a workflow."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "run":
+                yield value
+            else:
+                yield from run_lines(value)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_only_call_make(path):
+    lines = list(run_lines(yaml.safe_load(path.read_text("utf-8"))))
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"make [\w-]+", line), line
+        assert line.removeprefix("make ") in TARGETS
+
+
+def test_one_version():
+    assert PROJECT["dynamic"] == ["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == logcal.__version__
+    assert f"\n## {logcal.__version__} (" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def requirements(extras):
+    """Direct requirements of the project with some extras, those of its own extras resolved."""
+    optional = PROJECT["optional-dependencies"]
+    for text in [*PROJECT["dependencies"], *(line for extra in extras for line in optional[extra])]:
+        requirement = Requirement(text)
+        if requirement.name == "logcal":
+            yield from requirements(requirement.extras)
+        else:
+            yield requirement
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"), [("run", ()), ("dev", ("dev",)), ("system", ("dev", "system")), ("docs", ("docs",))]
+)
+def test_lock_has_what_the_project_requires(name, extras):
+    text = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8")
+    locked: dict[str, list[str]] = {}
+    for package, version in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s;\\]+)", text, re.MULTILINE):
+        locked.setdefault(canonicalize_name(package), []).append(version)
+    for requirement in requirements(extras):
+        versions = locked.get(canonicalize_name(requirement.name), [])
+        assert versions, f"{requirement} is not locked: run `make lock`"
+        assert all(version in requirement.specifier for version in versions), (requirement, versions)
+    assert "://" not in text
+    packages = [block for block in text.split("\n") if re.match(r"[\w.-]+(\[[\w,]+\])?==", block)]
+    assert all(block.endswith("\\") for block in packages), "expected a hash for each package"
+
+
+def test_release_says_what_is_missing():
+    log = "# Changes\n\n## 0.1.0 (2026-12-01)\n"
+    assert problems("0.1.0", log, "", None, "a" * 40) == []
+    assert problems("0.1.0", log, "", "a" * 40, "a" * 40) == []
+    assert len(problems("0.2.0", log.replace("2026-12-01", "unreleased"), " M x", "b" * 40, "a" * 40)) == 3
+
+
+def test_everything_runs_every_target_that_checks():
+    others = {
+        "demo", "setup", "lint", "types", "lock", "figures", "first-minutes", "reproduce", "release", "everything",
+        "coverage", "clean",
+    }  # fmt: skip
+    assert set(CHECKS) == TARGETS - others
