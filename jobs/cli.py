@@ -382,7 +382,14 @@ def init() -> None:
     """  # noqa: D301
 
 
-@_command(main, "jobs.doctor", _CONFIG, click.option("--set", "settings", **_SET), name="doctor")
+@_command(
+    main,
+    "jobs.doctor",
+    _CONFIG,
+    click.option("--set", "settings", **_SET),
+    click.option("--report", is_flag=True, help="Print what a report of a fault needs, without secrets."),
+    name="doctor",
+)
 def examine() -> None:
     """Check the machine, the cluster and the storage.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import platform
@@ -38,8 +39,10 @@ class DoctorConfig(Section):
     cluster: ClusterConfig
 
 
-def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
+def examine(files: Sequence[str] = (), settings: Sequence[str] = (), *, report: bool = False) -> Outcome:
     """Run all checks and return their results.
+
+    report : return also the configuration, the plan and the last record, and checks that failed as text
 
     Raises
     ------
@@ -47,6 +50,7 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
         A check failed. The error has the class of the first failure and lists all results.
     """
     values = read_values(files, settings)
+    all_values = copy.deepcopy(values) if report else values
     # None: not checked.
     store, log = (values.get((section, "path")) for section in ("store", "log"))
     values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
@@ -75,6 +79,11 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
             results[name], errors[name] = str(fault), fault
     width = max(map(len, results))
     lines = [f"{'!!' if name in errors else 'ok'}  {name:{width}}  {text}" for name, text in results.items()]
+    if report:
+        from jobs.fault_report import fault_report
+
+        lines += fault_report(files, settings, all_values)
+        return Outcome({**results, "report": "\n".join(lines)}, lines)
     if errors:
         raise type(next(iter(errors.values())))(
             "\n".join([f"found {counted(len(errors), 'obstacle')}", *lines])

@@ -214,6 +214,22 @@ def test_doctor_takes_a_job_s_configuration(place):
     place.run("doctor", "--set", "cluster.kinde=local").expect(2, "unknown key; did you mean cluster.kind?")
 
 
+def test_doctor_reports_configuration_plan_and_record_without_secrets(fitted):
+    config = {
+        "log": {"path": str(fitted.log)},
+        "store": {"path": str(fitted.store), "table": fitted.table},
+        "storage": {"options": {"s3": {"key": "someone", "secret": "hush-hush"}}},
+        "record": {"openlineage": "https://me:pass-word@lineage.example/api"},
+    }
+    (fitted.root / "a.yaml").write_text(yaml.safe_dump(config))
+    said = fitted.run("doctor", "--report", "--config", "a.yaml", "--set", "scratch=missing").expect(0).stdout
+    assert "plan of fit" in said
+    assert '"job": "fit"' in said
+    assert "s3" in said
+    for secret in ("hush-hush", "someone", "pass-word"):
+        assert secret not in said
+
+
 # completion
 
 
