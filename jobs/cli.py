@@ -138,7 +138,8 @@ def _add_job(job: Job) -> None:
     ) -> None:
         from jobs.run import run_job
 
-        values = {shortcut.key: options[shortcut.option.lstrip("-")] for shortcut in job.shortcuts}
+        names = {shortcut.key: shortcut.option.lstrip("-").replace("-", "_") for shortcut in job.shortcuts}
+        values = {key: options[name] for key, name in names.items()}
         short = [f"{key}={value}" for key, value in values.items() if value]
         _exit(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
 
@@ -148,7 +149,12 @@ def _add_job(job: Job) -> None:
     for shortcut in job.shortcuts:
         extra = {"metavar": shortcut.metavar} if shortcut.metavar else {"is_flag": True}
         command = click.option(shortcut.option, help=shortcut.help, **extra)(command)
-    main.command(job.name, help=_help(job), short_help=job.help)(command)
+    group: click.Group = main
+    name = job.name
+    if job.command:
+        group, name = _days, job.command.rpartition(" ")[2]
+        main.add_command(group)
+    group.command(name, help=_help(job), short_help=job.help)(command)
 
 
 def _exit(code: int) -> NoReturn:
@@ -158,7 +164,7 @@ def _exit(code: int) -> NoReturn:
 
 
 def _help(job: Job) -> str:
-    start = f"  logcal {job.name} "
+    start = f"  logcal {job.command or job.name} "
     # Two columns narrower than the screen, since click indents by two.
     example = textwrap.fill(
         job.example.replace("--set ", "--set\0"),
@@ -177,17 +183,25 @@ def _help(job: Job) -> str:
     return "\n".join(lines)
 
 
+_days = click.Group("days", help="Do the daily job; list, exclude and include the days of a table's log.")
+
 for _job in JOBS.values():
     _add_job(_job)
 
 
 def _command(
-    group: click.Group, module: str, *options: Any, name: str = "", changes: bool = False
+    group: click.Group,
+    module: str,
+    *options: Any,
+    name: str = "",
+    changes: bool = False,
+    configured: bool = False,
 ) -> Callable[[Any], None]:
     """Return a decorator that adds a command; the function of the same name in a module does the work.
 
     name : command's name; '': the function's name
     changes : whether the command changes a table; such commands leave a run record
+    configured : whether the function takes the configuration files, too
     """
 
     def add(declared: Any) -> None:
@@ -202,7 +216,10 @@ def _command(
 
             def run() -> None:
                 if _TABLE_FILES in options:
+                    files = arguments["files"]
                     _resolve_table(arguments, required=_TABLE in options)
+                    if configured:
+                        arguments["files"] = files
                 if changes:
                     attempt.set_table(arguments["store"], arguments["table"])
                 attempt.outcome = getattr(importlib.import_module(module), declared.__name__)(**arguments)
@@ -223,11 +240,6 @@ def _command(
 @main.group("tables")
 def _tables() -> None:
     """List, promote, roll back and prune published versions."""
-
-
-@main.group("days")
-def _days() -> None:
-    """List, exclude and include the days of a table's log."""
 
 
 def _resolve_table(arguments: dict[str, Any], required: bool) -> None:
@@ -315,9 +327,9 @@ def prune() -> None:
     """Remove old versions. The newest N, the current one and its predecessor stay."""
 
 
-@_on_days(*_OF_TABLE, name="list")
+@_on_days(*_OF_TABLE, name="list", configured=True)
 def list_days() -> None:
-    """List the days that are excluded, included or set aside. Shows who decided, and why."""
+    """List all days with --config: what happened to each, or why not. Without it: the days that were decided on."""
 
 
 @_on_days(*_DAY, _REASON, changes=True)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from jobs import present
 from jobs.config.jobs import EvaluateConfig
+from jobs.config.sections import whole_days
 from jobs.gate import limits
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
-from jobs.rows import JOB, Sorting, columns_of, dated_path, label_lines, settings_of, window_of
+from jobs.rows import (
+    ANY,
+    JOB,
+    Choice,
+    Sorting,
+    columns_of,
+    dated_path,
+    label_lines,
+    open_log_and_window,
+    settings_of,
+    window_of,
+)
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, in_sample_by_totals, kept_table
@@ -29,28 +41,28 @@ from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
 from pipeline.files.storage import without_secrets
 from pipeline.log import segment_values
-from pipeline.log.logs import Columns, Log, open_log
-from pipeline.log.windows import window_days
+from pipeline.log.logs import Columns, Log
+from pipeline.log.windows import Window, window_days
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.table.published import Version, run_id, segments_of, with_segments_of
 
 
-def prepare(config: EvaluateConfig) -> Prepared:
+def prepare(config: EvaluateConfig, choice: Choice = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store, version, lookup, segmented = limits.load_measured_table(config)
     columns = () if segmented is None else segments_of(version)
     against = limits.find_against(config, store, version)
     other_columns = () if against is None else against.predictor.columns
     score_table = kept_table(config.log.path)
+    window = None
     if score_table is None:
-        log = with_segments_of(version, _open(config, columns, other_columns))
+        log, window = _open(config, columns, other_columns, choice)
+        log = with_segments_of(version, log)
+        window = None if window is None else replace(window, log=log)
     else:
         _check_kept(score_table, lookup.facts.score_transform, columns, other_columns, config.window.column)
         log = score_table.files()
-    window = window_of(config.window, log, config.evaluate.last, labelled=True)
-    if window is not None:
-        log = window.log
     measurement = Measurement(
         log,
         version.lookup_path,
@@ -86,24 +98,37 @@ def prepare(config: EvaluateConfig) -> Prepared:
     return Prepared(config, version, measurement, output, sorting, overlap)
 
 
-def _open(config: EvaluateConfig, columns: tuple[str, ...], other_columns: tuple[str, ...]) -> Log:
-    """Open the log; check that it has the columns that a comparison needs.
+def _open(
+    config: EvaluateConfig, columns: tuple[str, ...], other_columns: tuple[str, ...], choice: Choice
+) -> tuple[Log, Window | None]:
+    """Open the files of the days to measure; check that they have the columns that a comparison needs.
 
     columns : the table's segment columns
     other_columns : segment columns of the version that it is compared with
     """
-    log_columns = columns_of(config.log, columns, config.window)
-    log = open_log(config.log.path, log_columns)
+    log_columns = columns_of(config.log, columns, config.window, choice.newest)
+    last, days = config.evaluate.last, whole_days(config.evaluate.last)
+    # The newest day with labels is to be found among all days of the window, unless the caller knows it.
+    labelled = last is not None and log_columns.labels is not None and choice.newest is None
+    length = None if labelled else days
+    source = (config.window, config.log.path)
+    log, window = open_log_and_window(*source, log_columns, choice, config.store, length)
+    if labelled and window is not None:
+        window = window_of(
+            config.window, replace(log, columns=replace(log.columns, date=None)), last, labelled=True
+        )
+        log = log if window is None else window.log
     missing = tuple(name for name in other_columns if name not in columns)
     if missing:
         try:
-            open_log(config.log.path, Columns(config.log.score, segments=columns + missing))
+            segments = Columns(config.log.score, segments=columns + missing)
+            open_log_and_window(*source, segments, choice, config.store, length)
         except InputRejectedError as error:
             raise InputRejectedError(
                 f"evaluate.against: expected a log with the columns {', '.join(missing)}, which say through which maps "
                 f"of {config.evaluate.against} its rows go: {error}"
             ) from None
-    return log
+    return log, window
 
 
 def _check_kept(
@@ -206,7 +231,12 @@ class Prepared(Startable):
             document["segments"] = segments.facts
             contents[SEGMENTS_FILE] = present.as_parquet(segments.table(self._same_segments(measured)))
         contents[RUN] = to_json(document).encode()
-        entry = {"table": self.config.store.table, "table_version": self.version.name, "failed": failed}
+        entry: dict[str, Any] = {
+            "table": self.config.store.table,
+            "table_version": self.version.name,
+            "failed": failed,
+        }
+        entry["measured"] = present.measured_facts(measured)
         self.output.publish(self.sorting.identity, contents, {**entry, "window": self._window.get("window")})
         limits.check_required(failed, self.output.root)
         return self._outcome(measured, overlap)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,8 @@ from jobs.gate import requirements
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.resume import Finishing, older_data, prune, refuse, unfinished_version
 from jobs.rows import (
+    ANY,
+    Choice,
     Sorting,
     columns_of,
     facts_of,
@@ -58,12 +59,9 @@ from pipeline.table.store import TableStore
 _logger = logging.getLogger("logcal")
 
 
-def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Finishing:
-    """Check everything that can be checked before the first task; reads footers only.
-
-    without : names of files of the log to skip, see `open_log`
-    """
-    fitting = open_fitting(config, without)
+def prepare(config: FitConfig, choice: Choice = ANY) -> Prepared | Finishing:
+    """Check everything that can be checked before the first task; reads footers only."""
+    fitting = open_fitting(config, choice)
     log, window = fitting.source.log, fitting.source.window
     store = TableStore(config.store.path, config.store.table)
     Output(config.store.path, "store.path").check_apart(log.locations())
@@ -98,10 +96,10 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     if gate.holds_out:  # held-out rows that the current version was not fitted to are sorted separately
         needed += scratch_bytes(log, write=True)
     sorting = Sorting.of(config, log, identity, needed, sorts=1 + gate.holds_out)
-    return Prepared(config, fitting, sorting, store, gate, None if current is None else current.name, without)
+    return Prepared(config, fitting, sorting, store, gate, None if current is None else current.name, choice)
 
 
-def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
+def open_fitting(config: FitConfig, choice: Choice = ANY) -> Fitting:
     """Check a configuration and return its fit, without day tables and scratch space.
 
     Raises
@@ -118,8 +116,8 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
             "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "
             "segments.min_positives, the positives that a segment needs for its own map, or segments.shrinkage=none"
         )
-    columns = columns_of(config.log, config.log.segment, config.window)
-    log, window = open_log_and_window(config.window, config.log.path, columns, without)
+    columns = columns_of(config.log, config.log.segment, config.window, choice.newest)
+    log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
     weighted = config.log.weight is not None
     by_age = config.log.waits_by_age
     rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age)
@@ -232,7 +230,7 @@ class Prepared(Startable):
     ----------
     gate : the gate's configuration, with `auto` resolved
     live_at_start : name of the version that was live when the run began
-    without : see `prepare`
+    choice : the files and days that another job chose
     """
 
     config: FitConfig
@@ -241,7 +239,7 @@ class Prepared(Startable):
     store: TableStore
     gate: GateConfig
     live_at_start: str | None = None
-    without: Collection[str] = ()
+    choice: Choice = ANY
 
     @property
     def plan(self) -> Plan:
@@ -334,7 +332,7 @@ class Prepared(Startable):
             return *fitting.fit(executor), None
         total, days = fitting.source.sort(replace(fitting.plan, write=None), executor)
         current = self.store.current()
-        comparable = requirements.can_compare(self.config, current, self.without)
+        comparable = requirements.can_compare(self.config, current, self.choice)
         trials = Trials(gate.days, gate.share, gate.refit, fitting, executor, days, current, comparable)
         trial = trials.of(total)
         if trial.content is not None and not gate.refit:

@@ -23,7 +23,7 @@ def _choice_line(data: dict[str, Any]) -> str:
     return f"{share} (held-out log loss: curve alone {curve:.4f}, steps alone {steps:.4f})"
 
 
-_LEFT_OUT = {"set_aside": "set aside", "unlabelled": "with too few labels"}
+_LEFT_OUT = {"set_aside": "set aside", "damaged": "with damaged files", "unlabelled": "with too few labels"}
 """Reasons why a day is left out, in words, where they are not the manifest's."""
 
 

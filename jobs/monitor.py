@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,8 @@ from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import load_measured_table
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
+    ANY,
+    Choice,
     check_scratch,
     columns_of,
     exclusive_page_folder,
@@ -44,15 +46,12 @@ _YOUNG = 0.5
 """Largest share of a day's rows that may wait for their labels because of their age; the other rows are tested."""
 
 
-def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
-    """Check everything that can be checked before the first task; reads footers only.
-
-    without : names of files of the log to skip, see `open_log`
-    """
+def prepare(config: MonitorConfig, choice: Choice = ANY) -> Prepared:
+    """Check everything that can be checked before the first task; reads footers only."""
     store, version, lookup, _ = load_measured_table(config)
     transform = lookup.facts.score_transform
-    columns = columns_of(config.log, segments_of(version), config.window)
-    log, window = open_log_and_window(config.window, config.log.path, columns, without)
+    columns = columns_of(config.log, segments_of(version), config.window, choice.newest)
+    log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
     assert window is not None
     # `choose_window` decides for each day whether dates must be read.
     log = replace(log, columns=replace(log.columns, date=None))

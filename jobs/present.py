@@ -95,6 +95,14 @@ def summary_of(measured: Measured, overlap: InSample) -> dict[str, Any]:
     return summary
 
 
+def measured_facts(measured: Measured) -> dict[str, Any]:
+    """Return an evaluation's rows, labelled rows, positives, and observed over expected with its 95 % interval."""
+    facts, bars = measured.table.facts(), measured.evaluation.bars_after
+    rows = {"rows": facts["rows_read"], "labelled": facts["rows_used"], "positives": facts["rows_positive"]}
+    names = ("observed", "expected", "ratio", "ratio_low", "ratio_high")
+    return {**rows, **jsonable({name: None if bars is None else getattr(bars, name) for name in names})}
+
+
 def comparison_facts(measured: Measured) -> dict[str, Any]:
     """Return the facts of the comparison with another version, or with the scores."""
     facts: dict[str, Any] = measured.evaluation.as_dict()["comparison"]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
 from jobs.config.sections import parse_duration, whole_days
+from jobs.rows import Choice
 from logcal.errors import (
     CheckFailedError,
     FileChangedError,
@@ -117,7 +118,7 @@ class Refits:
 
         config = self._job_config(MonitorConfig, report={})  # no page: the stream has its own
         try:
-            self._run_job(lambda files: monitor.prepare(config, files).execute(executor))
+            self._run_job(lambda files: monitor.prepare(config, Choice(files)).execute(executor))
         except CheckFailedError as error:
             self.alarmed = True
             log.warning("alarm: %s", error)
@@ -201,7 +202,9 @@ class Refits:
             key: self.last[key] for key in ("looked", "label_coverage") if key in self.last
         }
         try:
-            outcome = self._run_job(lambda files: fit.prepare(self._fit_config(), files).execute(executor))
+            outcome = self._run_job(
+                lambda files: fit.prepare(self._fit_config(), Choice(files)).execute(executor)
+            )
             kind, version = PUBLISHED, outcome.summary["version"]
             facts["label_coverage"] = _coverage(outcome.summary)
         except NothingToDoError as error:

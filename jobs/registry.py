@@ -35,6 +35,8 @@ class Job:
     example: str = ""
     """Arguments of the shortest sensible command."""
     shortcuts: tuple[Shortcut, ...] = ()
+    command: str = ""
+    """The command's words, if they are not the job's name."""
     workers_import: str = ""
     """Module with the job's additional imports in workers; such jobs do not run on threads. '': none."""
 
@@ -109,6 +111,21 @@ _JOBS = (
         module="jobs.compare",
         required=("log.path",),
         example="--set log.path=log/ --set report.path=comparison/",
+    ),
+    Job(
+        name="days",
+        command="days run",
+        help="Do the daily job for every day that is complete and not done.",
+        module="jobs.daily",
+        required=("log.path", "store.path", "store.table", "window.column", "report.path", "output.path"),
+        example="--config day.yaml",
+        shortcuts=(
+            Shortcut("--new", "days.new", "Make the table's first version: for the first run."),
+            Shortcut("--begin", "days.begin", "First day that is scored.", "DAY"),
+            Shortcut("--until", "window.until", "Last day to do; it is complete, as all before.", "DAY"),
+            Shortcut("--most-days", "days.most_days", "Days to do at most.", "N"),
+            Shortcut("--fit-each-day", "days.fit_each_day", "Fit after each day, not once."),
+        ),
     ),
     Job(
         name="demo",

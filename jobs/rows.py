@@ -7,22 +7,29 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jobs.config.jobs import DataConfig, JobConfig
-from jobs.config.sections import LogConfig, WindowConfig, parse_duration, whole_days
+from jobs.config.jobs import DAY, DataConfig, JobConfig
+from jobs.config.sections import (
+    LogConfig,
+    PublishedConfig,
+    StoreConfig,
+    WindowConfig,
+    parse_duration,
+    whole_days,
+)
 from jobs.outcome import SCRATCH, Plan
 from logcal.errors import ConfigError, NothingToDoError, counted
+from pipeline.days.closed import close_excluded, close_given, find_damaged
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.outcomes import LabelSource, Outcomes
 from pipeline.log.quarantine import RowRules, check_output, copy_parts
-from pipeline.log.windows import Window, choose_window, day_of, open_window
+from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
+from pipeline.table.published import PublishedTable
 
 if TYPE_CHECKING:
     from pipeline.sort.score_table import SortPlan
 
-DAY = "{day}"
-"""Placeholder for the window's last day in the path of an output."""
 JOB = "{job}"
 """Placeholder for the job's name in the path of a report."""
 
@@ -35,10 +42,16 @@ NO_SCRATCH = "scratch"
 """Placeholder for scratch space in a graph that is only drawn."""
 
 
-def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfig | None = None) -> Columns:
+def columns_of(
+    config: LogConfig,
+    segments: tuple[str, ...],
+    window: WindowConfig | None = None,
+    newest: int | None = None,
+) -> Columns:
     """Return the columns of scores, labels, weights and the given segments.
 
     window : window of the job, if it has one
+    newest : newest complete day of the log, if the caller knows it
 
     Raises
     ------
@@ -46,7 +59,7 @@ def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfi
         Rows wait for their outcomes, but have no time.
     """
     columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
-    labels = outcomes_of(config, "log", None if window is None else window.column)
+    labels = outcomes_of(config, "log", None if window is None else window.column, newest)
     if labels is None:
         return columns
     # Name of the labels in messages; it must differ from the columns that are read.
@@ -55,10 +68,13 @@ def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfi
     return replace(columns, label=f"log.labels.{name}" if name in used_names else name, labels=labels)
 
 
-def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None = None) -> Outcomes | None:
+def outcomes_of(
+    config: LogConfig | DataConfig, section: str, dated: str | None = None, newest: int | None = None
+) -> Outcomes | None:
     """Return the labels of a section if they are in other files, otherwise None.
 
     dated : column that dates the rows if the section names none
+    newest : see `columns_of`
 
     Raises
     ------
@@ -87,6 +103,7 @@ def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None 
         labels.duplicates,
         config.label,
         section,
+        newest,
     )
     return Outcomes(source)
 
@@ -189,16 +206,49 @@ def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, An
     return settings
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Choice of a log's files and days that another job has made for this one.
+
+    Attributes
+    ----------
+    without : relative paths of files to leave out
+    newest : newest complete day of the log; None: that of the files
+    closed : days left out, with the reasons; None: the job finds excluded and damaged days itself
+    """
+
+    without: Collection[str] = ()
+    newest: int | None = None
+    closed: tuple[ClosedDay, ...] | None = None
+
+
+ANY = Choice()
+"""No choice: all files of the log."""
+
+
 def open_log_and_window(
-    config: WindowConfig, paths: Sequence[str], columns: Columns, without: Collection[str] = ()
+    config: WindowConfig,
+    paths: Sequence[str],
+    columns: Columns,
+    choice: Choice,
+    store: StoreConfig | PublishedConfig,
+    days: int | None = None,
 ) -> tuple[Log, Window | None]:
     """Open the files of the days that a configuration chooses; return the log and its window, None without one.
 
-    without : see `open_log`
+    Files of excluded days are not opened; with window.bad_days = set_aside, files of damaged days are left out.
+
+    store : the table whose excluded days count
+    days : number of days that replaces window.last
     """
     if config.column is None:
-        return open_log(paths, columns, without), None
-    window = open_window(paths, columns, config.column, whole_days(config.last), config.last_day, without)
+        return open_log(paths, columns, choice.without), None
+    folder = PublishedTable(store.path, store.table).folder
+    close = close_given(choice.closed) if choice.closed is not None else close_excluded(folder, config.column)
+    length = days or whole_days(config.last)
+    if choice.closed is None and config.bad_days == "set_aside":
+        close = find_damaged(paths, columns, config.column, length, config.last_day, folder, close)
+    window = open_window(paths, columns, config.column, length, config.last_day, choice.without, close)
     return window.log, window
 
 

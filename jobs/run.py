@@ -19,7 +19,7 @@ from jobs import interrupts
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.records import Attempt
 from jobs.registry import Job
-from logcal.errors import CheckFailedError, ConfigError, NothingToDoError, TemporaryError
+from logcal.errors import CheckFailedError, ConfigError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.storage import remember_urls, use, without_secrets
 
@@ -64,7 +64,7 @@ def run_job(
             outcome = carry_out(job, config, attempt)
             show(outcome.summary, outcome.lines, as_json)
 
-    code = guarded(f"logcal {job.name}", run, as_json, attempt)
+    code = guarded(f"logcal {job.command or job.name}", run, as_json, attempt)
     attempt.end(code)
     return code
 
@@ -144,7 +144,11 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
             error.tidy()
             raise
         attempt.plan = prepared.plan
-        outcome = prepared.execute(executor(threads=prepared.threads))
+        try:
+            outcome = prepared.execute(executor(threads=prepared.threads))
+        except LogcalError as error:
+            attempt.outcome = error.outcome
+            raise
         attempt.outcome = outcome
         interrupts.ignore()
     return outcome
@@ -202,15 +206,20 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
         _silence_stdout()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last resort
         code, message = exit_code_and_message(error)
+        outcome = error.outcome if isinstance(error, LogcalError) else None
         if attempt is not None:
             attempt.message = message
             attempt.refused = error.version if isinstance(error, CheckFailedError) else None
         if code == BUG:
             traceback.print_exc()
+        if outcome is not None and not as_json:
+            with contextlib.suppress(TemporaryError):
+                show(outcome.summary, outcome.lines, as_json)
         sys.stderr.write(f"{name}: {message}\n")
         if as_json:
+            summary = {} if outcome is None else outcome.summary
             with contextlib.suppress(TemporaryError):
-                show({"error": message, "exit_code": code}, [], as_json)
+                show({**summary, "error": message, "exit_code": code}, [], as_json)
         return code
     return 0
 

@@ -7,16 +7,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import ScoreConfig
-from jobs.config.sections import ScoreSection
+from jobs.config.sections import ScoreSection, whole_days
 from jobs.gate.limits import check_classifier, check_scored, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
-from jobs.rows import above_days, dated_path, facts_of, source_line, window_of
+from jobs.rows import (
+    ANY,
+    Choice,
+    above_days,
+    dated_path,
+    facts_of,
+    open_log_and_window,
+    source_line,
+    window_of,
+)
 from logcal.errors import ConfigError, counted
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
-from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.logs import Columns, Log
 from pipeline.log.windows import Window, window_days
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     from jobs.config.jobs import FollowConfig
 
 
-def prepare(config: ScoreConfig) -> Prepared:
+def prepare(config: ScoreConfig, choice: Choice = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)
@@ -36,14 +45,16 @@ def prepare(config: ScoreConfig) -> Prepared:
     scoring = scoring_of(config, version)
     classifying = scoring.classifying
     if classifying is None:
-        log = open_log(config.log.path, Columns(config.log.score, segments=scoring.segments))
+        columns = Columns(config.log.score, segments=scoring.segments)
+        days = whole_days(config.score.last)
+        log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store, days)
         log = with_segments_of(version, log)
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", trained_features=features).log
-    window = window_of(config.window, log, config.score.last)
+        window = window_of(config.window, log, config.score.last)
     if window is not None:
-        log = replace(log, files=window.log.files)
+        log = replace(log, files=window.log.files, columns=replace(log.columns, date=None))
     settings = {
         "score": config.log.score,
         "column": config.output.column,

@@ -9,14 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs.config.jobs import DaysConfig
+from jobs.config.loading import load
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
 from logcal.reading import read_table
 from logcal.storage import open_filesystem
+from pipeline.days.records import DayRecords
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
+from pipeline.files.storage import use
 from pipeline.follow.ledger import needed_versions
 from pipeline.log.windows import parse_day
 from pipeline.sort.day_files import digests_of_day
@@ -58,7 +62,6 @@ def resolve_table(
     """
     from jobs.config.jobs import TableConfig
     from jobs.config.loading import load_values, read_values
-    from pipeline.files.storage import use
 
     values = read_values(files, ())
     for key, value in (("path", store), ("table", table)):
@@ -329,8 +332,14 @@ def _write_page(output: str, page: str) -> None:
 # Days of a table's log that the user excludes from fits or includes.
 
 
-def list_days(store: str, table: str) -> Outcome:
-    """List the days that users excluded or included, and the days that the newest version's fit set aside."""
+def list_days(store: str, table: str, files: Sequence[str] = ()) -> Outcome:
+    """List all days of a daily job's log with the state of each.
+
+    Without its configuration: the days that users excluded or included, and those that the newest version's fit set
+    aside.
+
+    files : configuration of the daily job
+    """
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
     days = published.folder / "days"
@@ -347,7 +356,29 @@ def list_days(store: str, table: str) -> Outcome:
     lines += [f"{day} (version {versions[-1].name})" for day in strange]
     rows = [row | {"holds": holds[row["day"]]} for row in _as_rows(decisions)]
     summary = {"table": table, "decisions": rows, "set_aside": aside}
-    return Outcome(summary, lines or ["no day was excluded, included or set aside"])
+    config = _daily_config(files, store, table)
+    if config is None:
+        return Outcome(summary, lines or ["no day was excluded, included or set aside"])
+    from jobs.day_list import listing
+    from jobs.day_survey import survey
+
+    all_days, day_lines = listing(survey(config).states)
+    return Outcome(summary | all_days, day_lines)
+
+
+def _daily_config(files: Sequence[str], store: str, table: str) -> DaysConfig | None:
+    """Return the configuration of the daily job on a table; None if the files are another job's, or there are none."""
+    if not files:
+        return None
+    try:
+        config = load(DaysConfig, files, [f"store.path={store}", f"store.table={table}"])
+    except ConfigError as error:
+        log.info(
+            "only decisions are listed, since this is not the configuration of `logcal days run`: %s", error
+        )
+        return None
+    use(config.storage.options)
+    return config
 
 
 def decide_on(store: str, table: str, day: str, decision: str | None, reason: str = "") -> Outcome:
@@ -359,6 +390,10 @@ def decide_on(store: str, table: str, day: str, decision: str | None, reason: st
     _check_exists(published, table, published.folder.names())
     name = parsed.isoformat()
     digests: set[str] = set().union(*digests_of_day(published.folder / "days", name).values())
+    # Files that no fit has sorted, such as damaged ones, are known from the day's records.
+    digests |= {found[-1].files for found in DayRecords(published.folder).read().get(name, {}).values()} - {
+        ""
+    }
     decisions = decide(published.folder, name, decision, reason, digests)
     text = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
     text += "" if digests else " (no fit of this table has read rows of this day yet)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 MAX_PROBLEMS = 10
 
@@ -11,6 +12,8 @@ class LogcalError(Exception):
     """A clear error for the user: what was expected, what was found, what to do. Never a traceback."""
 
     exit_code = 1
+    outcome: Any = None
+    """Outcome of a job that did a part of its work, or found what there is; None: there is nothing to show."""
 
 
 class ConfigError(LogcalError):

@@ -50,7 +50,7 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
 
     Parameters
     ----------
-    job : 'fit', 'score', 'evaluate', 'compare', 'monitor', 'generate', 'follow' or 'demo'
+    job : 'fit', 'score', 'evaluate', 'compare', 'monitor', 'generate', 'follow', 'days' (`logcal days run`) or 'demo'
     config : configuration: a mapping of sections, or the path of a YAML file. Keys of other jobs are ignored, so one
         configuration serves all jobs.
     client : `distributed.Client`, optional

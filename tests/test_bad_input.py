@@ -88,7 +88,7 @@ LOGS = {
     ),
     "a file without the label": (
         with_file(2, lambda log: log.drop_columns("label")),
-        ["column 'label' (log.label) is not in 1 of 3 files (part-2.parquet)", "set log.label"],
+        ["column 'label' (log.label) is not in 1 of 3 files (part-2.parquet)", "write these files again"],
     ),
     "files of different types": (as_text, ["expected numbers", "found string in 1 file (part-2.parquet)"]),
     "labels 1 and 2": (

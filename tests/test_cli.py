@@ -48,7 +48,7 @@ def test_help_lists_the_jobs_in_their_order_and_the_exit_codes(place):
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.name)
 def test_help_of_a_job_says_what_it_needs(place, job):
-    shown = " ".join(place.run(job.name, "-h").expect(0).stdout.split())
+    shown = " ".join(place.run(*(job.command or job.name).split(), "-h").expect(0).stdout.split())
     for part in (job.help, job.example, ", ".join(job.required), *(s.option for s in job.shortcuts)):
         assert part in shown
     for option in ("--config FILE", "--set KEY.PATH=VALUE", "--dry-run", "--json"):

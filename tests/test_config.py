@@ -325,13 +325,17 @@ def test_texts_that_are_no_sizes(text):
 # conf/ and the registry
 
 
+DATED = ("report.path", "output.path")
+"""Paths that must name the day in a daily job, and may in others."""
+
+
 @pytest.mark.parametrize(
     "job", [job for job in JOBS.values() if f"{job.name}.yaml" in conf_files()], ids=lambda j: j.name
 )
 def test_a_rendered_file_holds_every_key_with_its_default(job, write):
     model = job.config_class()
     text = conf_files()[f"{job.name}.yaml"]
-    required = [f"{key}=given" for key in job.required]
+    required = [f"{key}={'given/{day}' if key in DATED else 'given'}" for key in job.required]
     rendered = load(model, [write(text)], required)
     assert rendered == load(model, [], required)
     values = yaml.safe_load(text)
@@ -351,7 +355,7 @@ def test_help_names_the_keys_that_are_required(job):
         key for key, line in zip(said, str(caught.value).splitlines(), strict=True) if "REQUIRED" in line
     ]
     # What a job cannot do without, though others can, it says when the others are there.
-    later = {"window.column"} if job.name == "monitor" else set()
+    later = {"window.column"} if job.name in ("monitor", "days") else set()
     assert {*missing, *later} == set(job.required)
 
 

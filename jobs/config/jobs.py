@@ -489,6 +489,46 @@ class GenerateConfig(JobConfig):
             yield "data.row_id", f"{message}: leave it out"
 
 
+DAY = "{day}"
+"""Placeholder for a day in the path of an output."""
+
+
+class DaysConfig(JobConfig):
+    """Configuration of days run."""
+
+    log: sections.LogConfig
+    store: sections.StoreConfig
+    window: sections.DailyWindowConfig
+    """Days to fit to; window.column is required. window.until: this day and all earlier ones are complete, and no later
+    day is done (backfills).
+    """
+    days: sections.DaysSection
+    calibrator: sections.CalibratorConfig
+    segments: sections.SegmentsConfig
+    """With log.segment: which segments get a map of their own."""
+    score_table: sections.ScoreTableConfig
+    """The sorted log."""
+    gate: sections.GateConfig
+    evaluate: sections.EvaluateSection
+    """How each day is measured, before any fit has used it. evaluate.last is ignored."""
+    monitor: MonitorSection
+    report: sections.ReportConfig
+    """Report of each day; the path must contain {day}."""
+    score: sections.ScoreSection
+    """How each day is scored. score.last is ignored."""
+    output: sections.ScoredConfig
+    """Scored log of each day; the path must contain {day}."""
+    retention: sections.RetentionConfig
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Check that rows have days, and that each day has its own outputs."""
+        if self.window.column is None:
+            yield "window.column", "expected the column that dates the rows, found null"
+        for key, path in (("report.path", self.report.path), ("output.path", self.output.path)):
+            if DAY not in path:
+                yield key, f"expected a path with {DAY}, such as {path.rstrip('/')}/{DAY}, found {path}"
+
+
 JOB_CONFIGS: Mapping[str, type[JobConfig]] = {
     "generate": GenerateConfig,
     "fit": FitConfig,
@@ -497,6 +537,7 @@ JOB_CONFIGS: Mapping[str, type[JobConfig]] = {
     "evaluate": EvaluateConfig,
     "monitor": MonitorConfig,
     "compare": CompareConfig,
+    "days": DaysConfig,
     "demo": DemoConfig,
 }
 """Configuration classes by job, in the order of --help."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, overload
+from typing import Annotated, Any, ClassVar, Literal, get_args, overload
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from jobs.config.base import Name, Names, Packages, Paths, PathText, Section, Text, accepted_by
+from jobs.config.base import Name, Names, Packages, Paths, PathText, Section, Text, accepted_by, as_tuple
 from logcal.errors import counted
 
 _PATH = (
@@ -225,6 +225,9 @@ def _parse_date(text: str) -> dt.date:
         raise ValueError(f"expected a date such as 2026-01-31, found {text!r}") from None
 
 
+Date = Annotated[str, BeforeValidator(_date_as_text), accepted_by(_parse_date)]
+
+
 def check_days(text: str) -> None:
     """Raise ValueError unless the text is a number of days such as 30d."""
     if not re.fullmatch(r"[1-9]\d{0,4}d", text):
@@ -254,7 +257,7 @@ class WindowConfig(Section):
     """
     last: Days = "30d"
     """With window.column: the number of days, such as 30d."""
-    until: Annotated[str, BeforeValidator(_date_as_text), accepted_by(_parse_date)] | None = None
+    until: Date | None = None
     """With window.column: the last day, such as 2026-01-31. null: the latest day in the log."""
     min_labelled: float = Field(0.0, ge=0, le=1)
     """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
@@ -265,6 +268,10 @@ class WindowConfig(Section):
     share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, with a
     warning; two similar suspect days in a row are drift and are used. refuse: exit 3. use: no day is compared.
     `logcal days` excludes and includes days by hand.
+    """
+    bad_days: Literal["refuse", "set_aside"] = "refuse"
+    """With window.column: treatment of a day with a file that cannot be read, lacks a column, or has one of another
+    type. refuse: exit 3. set_aside: the day is left out, named with the reason, and the other days go on.
     """
     half_life: Days | None = None
     """With window.column: the number of days, such as 14d, after which a row counts half as much as one of the last
@@ -286,6 +293,16 @@ class WindowConfig(Section):
                 "half_life",
                 f"expected at least a 300th of window.last ({self.last}), found {self.half_life}",
             )
+
+
+class DailyWindowConfig(WindowConfig):
+    """Days to fit to, and what dates the rows."""
+
+    bad_days: Literal["refuse", "set_aside"] = "set_aside"
+    """Treatment of a day with a file that cannot be read, lacks a column, or has one of another type. set_aside: the
+    day is left out, named with the reason; the other days go on, and the exit code is 4 until a person decides on the
+    day. refuse: exit 3.
+    """
 
 
 class StoreConfig(Section):
@@ -605,3 +622,39 @@ class DemoOutputConfig(Section):
 
     path: PathText = "demo-output"
     """Folder to write the log, the tables and the report to."""
+
+
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+WEEKDAYS = get_args(Weekday)
+"""Names of the days of the week, from Monday."""
+
+
+class DaysSection(Section):
+    """Rules of the daily job: which days are complete, and in which order they are done."""
+
+    command_options: ClassVar[tuple[str, ...]] = ("new",)
+
+    begin: Date | None = None
+    """First day that is scored, such as 2026-01-31; earlier days are only fitted to. null: the last complete day of the
+    first run.
+    """
+    complete_after: Duration = "3h"
+    """Time after a day's end, by the clock and in UTC, from which on all of its files have arrived."""
+    complete_marker: Text | None = None
+    """Name of a file, such as _SUCCESS, that marks the folder of a day as complete, instead of the clock. The log then
+    has a folder for each day (window.column is their key).
+    """
+    lookback: Days = "3d"
+    """Days back from the newest complete day whose files are compared with those that were scored. A day that changed
+    is sorted and scored again, whole. Older days are compared once a week.
+    """
+    most_days: int = Field(31, ge=1)
+    """Days that a run does at most, the oldest first; the next run does the others."""
+    fit_each_day: bool = False
+    """Order of the steps where several days are to be done. false: all are evaluated and monitored with the version
+    that is live, then there is one fit, then all are scored. true: these steps day by day.
+    """
+    weekdays: Annotated[tuple[Weekday, ...], BeforeValidator(as_tuple)] = ()
+    """Days of the week with rows, such as [mon, tue, wed, thu, fri]: other days are not missing. []: all days."""
+    new: bool = False
+    """Whether the table may be made anew: the first run needs it, and later runs refuse it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,11 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig, whole_days
+from jobs.rows import Choice, open_log_and_window
 from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
-from pipeline.log.logs import Columns, open_log
+from pipeline.log.logs import Columns
 from pipeline.sort.segment_predictions import segments_text
 from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
 from pipeline.table.published import Version, segments_of
@@ -47,7 +47,7 @@ def check_holdout(config: FitConfig) -> None:
         )
 
 
-def can_compare(config: FitConfig, current: Version | None, without: Collection[str] = ()) -> bool:
+def can_compare(config: FitConfig, current: Version | None, choice: Choice) -> bool:
     """True if held-out rows can be compared with the live version; warn if not."""
     live_columns = () if current is None else segments_of(current)
     extra = tuple(name for name in live_columns if name not in config.log.segment)
@@ -55,7 +55,7 @@ def can_compare(config: FitConfig, current: Version | None, without: Collection[
         return True
     columns = Columns(config.log.score, segments=config.log.segment + extra)
     try:
-        open_log(config.log.path, columns, without)
+        open_log_and_window(config.window, config.log.path, columns, choice, config.store)
     except InputRejectedError as error:
         live = f"the current version, which has segments of {', '.join(live_columns)}"
         log.warning("gate: the table cannot be compared with %s: %s", live, error)

@@ -125,7 +125,10 @@ def types_of(
     occurrences = {key: schema.names.count(name) for key, schema in distinct.items()}
     if missing := [path for path, schema in schemas if not occurrences[id(schema)]]:
         columns_found = dict(schemas)[missing[0]].names
-        location = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
+        location = "any file"
+        if len(missing) < len(schemas):
+            # Another column would be missing in the other files.
+            location, advice = f"{len(missing)} of {len(schemas)} files", ": write these files again with it"
         return {}, (
             f"column '{name}' ({setting}) is not in {location} ({examples(missing, 3)}), which have the columns "
             f"{examples(columns_found, 12)}{advice}"

@@ -79,6 +79,7 @@ class LabelSource:
     duplicates : which of several outcomes of a prediction counts, see `OutcomeIndex`
     unread : the column that would be the label if labels were in the log
     section : section of the configuration, for messages
+    newest : newest complete day of the log, if it is known; None: that of the files that are opened
     """
 
     paths: tuple[str, ...]
@@ -92,6 +93,7 @@ class LabelSource:
     duplicates: str = "any"
     unread: str | None = None
     section: str = "log"
+    newest: int | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -247,12 +249,14 @@ class Outcomes:
             return replace(self, spans=spans, until=newest)
         if source.wait is None or source.predicted is None:
             return self
-        return replace(self, until=(newest_day(log, source.predicted) + 1) * DAY)
+        newest = newest_day(log, source.predicted) if source.newest is None else source.newest
+        return replace(self, until=(newest + 1) * DAY)
 
     def of_days(self, first: int, last: int) -> Outcomes:
         """Restrict the files to outcomes of predictions from day `first` to `last` (days since 1970-01-01)."""
         until = self.until
-        if not self.source.timed and not self.chosen and until is not None:
+        known = self.source.timed or self.source.newest is not None
+        if not known and not self.chosen and until is not None:
             until = (last + 1) * DAY
         files, spans = self.files, self.spans
         if self.spans:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -85,6 +85,31 @@ class DatedFile(NamedTuple):
     groups: tuple[GroupDays, ...]
 
 
+EXCLUDED, DAMAGED = "excluded", "damaged"
+"""Reasons why a day's files are not opened: a person excluded it, or they cannot be used."""
+
+
+class ClosedDay(NamedTuple):
+    """Day whose files are not opened.
+
+    kind : EXCLUDED or DAMAGED
+    reason : text for people
+    """
+
+    day: int
+    kind: str
+    reason: str
+
+
+Close = Callable[[Sequence[LogFile]], tuple[Collection[str], Sequence[ClosedDay]]]
+"""Function from a log's listed files to the relative paths of those that are not opened, and their days."""
+
+
+def close_none(files: Sequence[LogFile]) -> tuple[Collection[str], Sequence[ClosedDay]]:
+    """Close no file."""
+    return (), ()
+
+
 @dataclass(frozen=True)
 class Window:
     """Window: a range of days of a log.
@@ -95,6 +120,7 @@ class Window:
     first, last : first and last day (inclusive), as days since 1970-01-01
     log : the log restricted to files that may have rows of these days
     files : these files, with the days of their row groups
+    closed : days whose files were not opened
     """
 
     column: str
@@ -102,6 +128,7 @@ class Window:
     last: int
     log: Log
     files: tuple[DatedFile, ...]
+    closed: tuple[ClosedDay, ...] = ()
 
     @property
     def days(self) -> range:
@@ -128,37 +155,87 @@ def open_window(
     length: int,
     until: dt.date | None,
     skip: Collection[str] = (),
+    close: Close = close_none,
 ) -> Window:
     """Open a log (`open_log`), and choose its last days (`choose_window`).
 
     Files whose hive folders are of other days are not opened, since the window may be a small part of a long log.
 
+    close : tells which files are not opened, although their days belong to the window
+
     Raises
     ------
     InputRejectedError
-        See `open_log` and `choose_window`.
+        See `open_log` and `choose_window`; or all files of the window are closed.
     """
-    newest: list[int] = []
-
-    def in_window(files: Sequence[LogFile]) -> Sequence[LogFile]:
-        days = [_hive_day(file.path, column) for file in files]
-        newest.append(max((day for day in days if day is not None), default=0))
-        last = newest[0] if until is None else day_number(until)
-        inside = range(last - length + 1, last + 1)
-        return [file for file, day in zip(files, days, strict=True) if day is None or day in inside]
-
+    opening = _Opening(column, length, until, close)
     try:
-        window = choose_window(open_log(paths, columns, skip, in_window), column, length, until)
+        window = opening.choose(open_log(paths, columns, skip, opening.in_window))
     except InputRejectedError:
         # Repeated below for all files, since the window may have days that the log lacks.
         window = None
     # The files of the newest days may have no rows.
-    if window is not None and (until is not None or window.last >= newest[0]):
+    if window is not None and (until is not None or window.last >= opening.newest):
         return window
-    return choose_window(open_log(paths, columns, skip), column, length, until)
+    opening.check_open()
+    return opening.choose(open_log(paths, columns, skip, opening.not_closed))
 
 
-def _hive_day(path: str, column: str) -> int | None:
+@dataclass
+class _Opening:
+    """Choice of the files to open for a window, whose length and last day are given.
+
+    Attributes
+    ----------
+    newest : newest day of the hive folders
+    closed : days whose files are not opened
+    left : number of files of the window that are opened
+    """
+
+    column: str
+    length: int
+    until: dt.date | None
+    close: Close
+    newest: int = 0
+    closed: Sequence[ClosedDay] = ()
+    left: int = 0
+
+    def not_closed(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
+        """Select the files that are not closed."""
+        names, self.closed = self.close(files)
+        return [file for file in files if file.relative not in names]
+
+    def in_window(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
+        """Select the files that are not closed and may have rows of the window."""
+        days = [day for file in files if (day := hive_day(file.path, self.column)) is not None]
+        self.newest = max(days, default=0)
+        last = self.newest if self.until is None else day_number(self.until)
+        inside = range(last - self.length + 1, last + 1)
+        dated = [(file, hive_day(file.path, self.column)) for file in self.not_closed(files)]
+        chosen = [file for file, day in dated if day is None or day in inside]
+        self.left = len(chosen)
+        return chosen
+
+    def check_open(self) -> None:
+        """Raise InputRejectedError if all files of the window are closed."""
+        if self.closed and not self.left:
+            named = examples([f"{day_of(entry.day)} ({entry.reason})" for entry in self.closed])
+            raise InputRejectedError(
+                f"window: expected days to use, found that all are set aside or excluded: {named}; decide with "
+                "`logcal days`"
+            )
+
+    def choose(self, log: Log) -> Window:
+        """Choose the window's days; a closed day may be the last one."""
+        closed_last = max((entry.day for entry in self.closed), default=None)
+        until = self.until
+        if until is None and closed_last is not None and closed_last >= self.newest:
+            until = day_of(closed_last)
+        window = choose_window(log, self.column, self.length, until)
+        return replace(window, closed=tuple(entry for entry in self.closed if entry.day in window.days))
+
+
+def hive_day(path: str, column: str) -> int | None:
     """Return the day in a file's hive folders; None without one."""
     day = parse_day(hive_value(path, column) or "")
     return None if day is None else day_number(day)
@@ -215,15 +292,15 @@ def _newest(files: Sequence[DatedFile]) -> int:
 
 def _date_files(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
     filled = [file for file in log.files if file.rows]
-    dated = list(together(lambda file: _date_file(log.filesystem, file, column), filled))
+    dated = list(together(lambda file: date_file(log.filesystem, file, column), filled))
     problems = [file for file in dated if isinstance(file, str)]
     if problems:
         raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")
     return [file for file in dated if not isinstance(file, str)]
 
 
-def _date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
-    """Return a file with its days, or the problem with it."""
+def date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
+    """Return a file, whose footer has been read, with its days, or the problem with it."""
     value = hive_value(file.path, column)
     days: list[Days] | str
     if value is None:

@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, examples
 from logcal.reading import read_facts as read_lookup_facts
+from pipeline.days.records import digest_of
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.requests import together
@@ -165,6 +166,7 @@ def score_log(
             "table_version": facts.version,
             "score": scoring.score,
             "columns": [name for _, name in scoring.new_columns()],
+            "log_files": digest_of(log.files),
             **row_counts,
             "files": [{"path": file.path, **file.counts._asdict()} for file in files],
             "files_skipped": len(log.skipped),

@@ -176,20 +176,38 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
                 **_labels(parts),
             }
         )
+    closed = window.closed
+    for kind in {entry.kind for entry in closed}:
+        unopened = [
+            {"day": _date(entry.day), "reason": entry.reason} for entry in closed if entry.kind == kind
+        ]
+        both = [*listed.get(f"days_{kind}", ()), *unopened]
+        listed[f"days_{kind}"] = sorted(both, key=lambda entry: str(entry["day"]))
+        left_out.setdefault(kind, []).extend(0 for _ in unopened)  # the rows of unopened files are not known
+    day_facts += [{"day": _date(entry.day), **_UNOPENED} for entry in closed]
+    known = {*filled, *(entry.day for entry in closed)}
     listed |= {"days_of_drift": [finding.as_dict() for finding in days.drift], "days_included": days.included}
     facts = {
         **window_days(window),
         "days_sorted": len(new),
         "days_reused": len(filled) - len(new),
-        "days_missing": [day_of(day).isoformat() for day in window.days if day not in filled],
+        "days_missing": [_date(day) for day in window.days if day not in known],
         "rows_sorted": sum(table.rows_sorted for table in days.tables),
         "left_out": {name: {"days": len(n), "rows": sum(n)} for name, n in sorted(left_out.items())},
-        "days": day_facts,
+        "days": sorted(day_facts, key=lambda entry: str(entry["day"])),
         **{name: list(entries) for name, entries in listed.items() if entries},
     }
     if source.half_life is not None:
         facts["half_life"] = source.half_life
     return facts
+
+
+_UNOPENED = {"tables": [], "files": 0, "rows_read": 0, "rows_usable": 0, "rows_used": 0, "sorted_now": False}
+"""Facts of a day whose files were not opened."""
+
+
+def _date(day: int) -> str:
+    return day_of(day).isoformat()
 
 
 def _labels(tables: Sequence[DayTable]) -> dict[str, Any]:

@@ -1,0 +1,313 @@
+"""Steps of the daily job on one day: the jobs evaluate, monitor, fit and score, each with its record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from jobs.config.jobs import (
+    DAY,
+    DaysConfig,
+    EvaluateConfig,
+    FitConfig,
+    JobConfig,
+    MonitorConfig,
+    ScoreConfig,
+)
+from jobs.day_survey import Survey, fitted_with
+from jobs.rows import JOB, above_days
+from logcal.errors import (
+    CheckFailedError,
+    ConfigError,
+    FileChangedError,
+    InputRejectedError,
+    LabelsWaitingError,
+    NothingToDoError,
+)
+from pipeline.days.files import DayFiles
+from pipeline.days.records import (
+    CHECK,
+    DONE,
+    EVALUATE,
+    FAILED,
+    FIT,
+    MONITOR,
+    NOTHING,
+    SCORE,
+    SET_ASIDE,
+    DayRecord,
+    digest_of,
+)
+from pipeline.days.states import DayState
+from pipeline.execution import Executor
+from pipeline.files.output import Output
+from pipeline.log.windows import day_of
+from pipeline.monitor import FOLDER
+from pipeline.score.scored import scored_output
+from pipeline.table.published import Version
+
+log = logging.getLogger("logcal")
+
+J = TypeVar("J", bound=JobConfig)
+
+_DAY_OUTPUTS = ("output.path: ", "report.path: ")
+"""Beginnings of messages about the place of one day's output, which do not concern other days."""
+
+
+def job_config(config: DaysConfig, job: type[J], day: int, **sections: Mapping[str, Any]) -> J:
+    """Return another job's configuration up to a day. sections : keys that replace those of the configuration."""
+    values = config.model_dump(mode="json")
+    chosen = {key: values[key] for key in job.model_fields if key in values}
+    chosen["storage"] = config.storage.model_dump(mode="json")
+    if job is ScoreConfig:
+        chosen["log"] = {key: values["log"][key] for key in ("path", "score")}
+    if job is not FitConfig:
+        chosen["store"] = {key: values["store"][key] for key in ("path", "table")}
+    if job is MonitorConfig:
+        chosen["report"] = {"path": config.report.path}
+    window = {**values["window"], "until": day_of(day).isoformat(), "bad_days": "refuse"}
+    for name, keys in {"window": window, **sections}.items():
+        chosen[name] = {**chosen.get(name, {}), **keys}
+    return job.model_validate(chosen)
+
+
+def evaluate(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:
+    """Measure the live version on a day that no fit has used. Returns None if its labels are not complete after all.
+
+    Raises
+    ------
+    ConfigError, TemporaryError, FileChangedError
+        See `jobs.evaluate.prepare`; the day's other failures are recorded.
+    """
+    from jobs import evaluate as job
+
+    record, live = DayRecord(entry.name, EVALUATE, entry.files.digest), survey.store.current()
+    if (reason := _unmeasured(live, survey, entry)) is not None:
+        return replace(record, outcome=NOTHING, message=reason)
+    assert live is not None
+    record = replace(record, version=live.name)
+    config = job_config(survey.config, EvaluateConfig, entry.day, evaluate={"last": "1d"})
+    try:
+        job.prepare(config, survey.choice()).execute(executor)
+    except LabelsWaitingError:
+        return None
+    except NothingToDoError:
+        pass  # a run that was killed before it wrote the record
+    except (CheckFailedError, InputRejectedError, ConfigError) as error:
+        record = _failure(record, error)
+    return replace(record, facts=_measured(survey.config, entry))
+
+
+def _unmeasured(live: Version | None, survey: Survey, entry: DayState) -> str | None:
+    """Return the reason why a day is not measured; None if it can be."""
+    if live is None:
+        return "no version was live"
+    if entry.name in fitted_with(live, survey.config.window.column):
+        return f"version {live.name} was fitted to it"
+    return None
+
+
+def _measured(config: DaysConfig, entry: DayState) -> dict[str, Any]:
+    """Return the numbers of a day's report; none without one."""
+    path = config.report.path.replace(JOB, EVALUATE).replace(DAY, entry.name)
+    return dict((Output(path, "report.path").manifest() or {}).get("measured") or {})
+
+
+def _failure(record: DayRecord, error: Exception, run_id: str | None = None) -> DayRecord:
+    """Return the record of a step that failed.
+
+    Raises
+    ------
+    ConfigError, FileChangedError
+        The error does not concern this day alone, or the day's files are still being written.
+    """
+    if isinstance(error, FileChangedError) or (
+        isinstance(error, ConfigError) and not str(error).startswith(_DAY_OUTPUTS)
+    ):
+        raise error
+    return replace(record, outcome=FAILED, message=str(error), run_id=run_id)
+
+
+def monitor(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:
+    """Test the live version for drift on a day. Raises: see `evaluate`."""
+    from jobs import monitor as job
+
+    record, live = DayRecord(entry.name, MONITOR, entry.files.digest), survey.store.current()
+    if (reason := _unmeasured(live, survey, entry)) is not None:
+        return replace(record, outcome=NOTHING, message=reason)
+    assert live is not None
+    record, said = replace(record, version=live.name), None
+    config = job_config(survey.config, MonitorConfig, entry.day)
+    try:
+        outcome = job.prepare(config, survey.choice()).execute(executor)
+        said = "; ".join(line.strip() for line in outcome.lines if entry.name in line)
+    except NothingToDoError as error:
+        said = str(error)
+    except (CheckFailedError, InputRejectedError, ConfigError) as error:
+        record = _failure(record, error)
+    tested = _evidence(survey, live, entry)
+    if record.outcome == DONE and tested is None:
+        return replace(record, outcome=NOTHING, message=said or "not tested")
+    return replace(record, facts=tested or {})
+
+
+def _evidence(survey: Survey, live: Version, entry: DayState) -> dict[str, Any] | None:
+    """Return the evidence about a version of drift up to a tested day; None if the day was not tested."""
+    history = (survey.store.folder / FOLDER).read_json(f"{live.name}.json") or {}
+    days = history.get("days") or []
+    found = next((day for day in days if day.get("day") == entry.name), None)
+    return None if found is None else {"log_e": found.get("log_e")}
+
+
+def score(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:
+    """Score a day with the live version. Returns None without a live version.
+
+    Raises
+    ------
+    ConfigError, TemporaryError, FileChangedError
+        See `jobs.score.prepare`; the day's other failures are recorded.
+    """
+    from jobs import score as job
+
+    record, live = DayRecord(entry.name, SCORE, entry.files.digest), survey.store.current()
+    choice = survey.scoring_choice(entry.day)
+    owned = [file for file in entry.files.files if file.relative not in choice.without]
+    if not owned:
+        return replace(record, outcome=DONE, message="its files are scored with the day before")
+    config = job_config(survey.config, ScoreConfig, entry.day, score={"last": "1d"})
+    path = config.output.path.replace(DAY, entry.name)
+    output = scored_output(
+        path, among=above_days(config.output.path), replace=config.output.mode == "replace"
+    )
+    # A run that was killed before it wrote the record, perhaps before the live version changed.
+    manifest = output.manifest() or {}
+    if manifest.get("log_files") != digest_of(owned):
+        if live is None:
+            return None
+        record, previous = replace(record, version=live.name), entry.last.get(SCORE)
+        try:
+            prepared = job.prepare(config, choice)
+            if previous is not None and (previous.outcome, previous.run_id) == (FAILED, prepared.identity):
+                return previous
+            try:
+                prepared.execute(executor)
+            except CheckFailedError as error:
+                return _failure(record, error, prepared.identity)
+        except NothingToDoError:
+            pass
+        except (CheckFailedError, InputRejectedError, ConfigError) as error:
+            return _failure(record, error)
+        manifest = output.manifest() or {}
+    facts = {name: manifest[name] for name in _SCORED if name in manifest}
+    version, run_id = manifest.get("table_version"), manifest.get("run_id")
+    return replace(record, version=version, run_id=run_id, facts=facts)
+
+
+_SCORED = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_above_range")
+"""Counts of a scored log's manifest that the record repeats."""
+
+
+class Fitted:
+    """Result of a fit for the days that it was due for.
+
+    Attributes
+    ----------
+    records : records of the days
+    message : the outcome in a sentence
+    culprit : day with a damaged file, which the fit must leave out; None: there is none
+    """
+
+    def __init__(
+        self, records: Sequence[DayRecord], message: str = "", culprit: tuple[int, str] | None = None
+    ) -> None:
+        self.records = records
+        self.message = message
+        self.culprit = culprit
+
+
+def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) -> Fitted:
+    """Fit a new version to the window that ends with day `last`. due : days that no fit has used.
+
+    Raises
+    ------
+    ConfigError, TemporaryError, FileChangedError
+        See `jobs.fit.prepare`; other failures are recorded.
+    """
+    from jobs import fit as job
+
+    live = survey.store.current()
+    end = ((live.manifest.get("window") or {}) if live is not None else {}).get("last", "")
+    if live is not None and end > day_of(last).isoformat() and not survey.config.store.force:
+        message = f"the live version {live.name} has days up to {end}: a fit to earlier days would replace newer data"
+        return Fitted([_fit_record(entry, outcome=NOTHING, message=message) for entry in due], message)
+    choice, run_id = survey.choice(last), None
+    try:
+        prepared = job.prepare(job_config(survey.config, FitConfig, last), choice)
+        run_id = str(prepared.plan.facts.get("run_id"))
+        outcome = prepared.execute(executor)
+        version = survey.store.version(str(outcome.summary["version"]))
+        message = f"published version {version.name}"
+    except NothingToDoError as error:
+        error.tidy()
+        version, message = survey.store.version(), str(error)
+    except CheckFailedError as error:
+        return Fitted([_fit_record(entry, error, error.version) for entry in due], str(error))
+    except LabelsWaitingError as error:
+        return Fitted([], str(error))
+    except (InputRejectedError, ConfigError) as error:
+        culprit = culprit_of(survey, error)
+        if culprit is not None:
+            return Fitted([], str(error), culprit)
+        return Fitted([_fit_record(entry, error, run_id=run_id) for entry in due], str(error))
+    return Fitted(_fit_records(survey, version), message)
+
+
+def culprit_of(survey: Survey, error: Exception) -> tuple[int, str] | None:
+    """Return the day of the file that an error is about, and the message; None if it is not about one file."""
+    if isinstance(error, FileChangedError):
+        return None
+    for files in survey.log.days.values():
+        if any(str(error).startswith(f"{file.path}: ") for file in files.files):
+            return files.day, str(error)
+    return None
+
+
+def _fit_record(
+    entry: DayState,
+    error: Exception | None = None,
+    version: str | None = None,
+    run_id: str | None = None,
+    **fields: Any,
+) -> DayRecord:
+    record = DayRecord(entry.name, FIT, entry.files.digest, version=version, **fields)
+    return record if error is None else _failure(record, error, run_id)
+
+
+def _fit_records(survey: Survey, version: Version) -> list[DayRecord]:
+    """Return the records of a version's days whose last record says something else, or that have none."""
+    window = version.manifest.get("window") or {}
+    aside = {day["day"]: day["reasons"] for day in window.get("days_set_aside", ())}
+    unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
+    facts = {day["day"]: day for day in window.get("days", ())}
+    records = []
+    for entry in survey.states.days:
+        if entry.name not in facts or entry.name in unlabelled or not survey.may_fit(entry):
+            continue
+        record = DayRecord(entry.name, FIT, entry.files.digest, version=version.name)
+        if entry.name in aside:
+            record = replace(record, outcome=SET_ASIDE, message="; ".join(aside[entry.name]))
+        last = entry.last.get(FIT)
+        if last is None or (last.files, last.outcome) != (record.files, record.outcome):
+            records.append(record)
+    return records
+
+
+def check_record(files: DayFiles, fault: str, *, rows_read: bool) -> DayRecord:
+    """Return the record of a day's fault.
+
+    rows_read : whether it was found while rows were read, not in footers: it then holds while the files are the same
+    """
+    name = day_of(files.day).isoformat()
+    return DayRecord(name, CHECK, files.digest, FAILED, message=fault, facts={"rows_read": rows_read})

@@ -1,0 +1,87 @@
+"""Files that a job does not open: those of excluded days, and those of days with damaged files."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Sequence
+
+from pipeline.days.files import LogDays, list_days, remembered_spans
+from pipeline.days.states import decision_on
+from pipeline.files.folders import Folder
+from pipeline.log.log_files import LogFile
+from pipeline.log.logs import Columns
+from pipeline.log.windows import DAMAGED, EXCLUDED, Close, ClosedDay, close_none, day_number, hive_day
+from pipeline.table.journal import EXCLUDE, read_decisions
+
+
+def close_given(closed: Sequence[ClosedDay]) -> Close:
+    """Return the function that closes no further file, for days whose files are left out already."""
+    return lambda files: ((), closed)
+
+
+def close_excluded(folder: Folder, column: str) -> Close:
+    """Return the function that closes the files of the days that a person excluded.
+
+    folder : folder of the table
+    column : see `open_window`
+    """
+    decisions = read_decisions(folder)
+    if not any(entry.decision == EXCLUDE for entry in decisions.values()):
+        return close_none
+
+    def close(files: Sequence[LogFile]) -> tuple[Collection[str], Sequence[ClosedDay]]:
+        log = _days_of(files, column, folder)
+        closed = []
+        for entry in log.days.values():
+            decision = decision_on(entry, decisions)
+            if decision is not None and decision.decision == EXCLUDE:
+                closed.append(ClosedDay(entry.day, EXCLUDED, decision.reason))
+        return _closing(log, closed)
+
+    return close
+
+
+def _days_of(files: Sequence[LogFile], column: str, folder: Folder) -> LogDays:
+    """Return the days of listed files, as far as they are known without opening them."""
+    hive = {file.relative: hive_day(file.path, column) for file in files}
+    undated = [file for file in files if hive[file.relative] is None]
+    spans = {name: (day, day) for name, day in hive.items() if day is not None}
+    spans |= remembered_spans(folder, undated) if undated else {}
+    return LogDays.of_spans(files, spans)
+
+
+def _closing(log: LogDays, closed: Sequence[ClosedDay]) -> tuple[Collection[str], Sequence[ClosedDay]]:
+    """Return the files of closed days only, and the days of which no file is left."""
+    names = log.names(entry.day for entry in closed)
+    return names, [entry for entry in closed if all(f.relative in names for f in log.of(entry.day).files)]
+
+
+def find_damaged(
+    paths: str | Sequence[str],
+    columns: Columns,
+    column: str,
+    length: int,
+    until: dt.date | None,
+    folder: Folder,
+    close: Close,
+) -> Close:
+    """Return the function that closes files of damaged days of a window, besides those that `close` closes.
+
+    length, until : see `choose_window`
+    folder : folder of the table
+    """
+    log = list_days(paths, column, folder=folder)
+    last = max(log.days, default=0) if until is None else day_number(until)
+    _, closed = close([file for entry in log.days.values() for file in entry.files])
+    open_days = set(range(last - length + 1, last + 1)) - {entry.day for entry in closed}
+    log = log.inspected(open_days, columns)
+    damaged = [
+        ClosedDay(entry.day, DAMAGED, entry.fault) for entry in log.days.values() if entry.fault is not None
+    ]
+
+    def close_all(files: Sequence[LogFile]) -> tuple[Collection[str], Sequence[ClosedDay]]:
+        names, excluded = close(files)
+        bad, days = _closing(log, damaged)
+        return {*names, *bad, *log.unplaced}, [*excluded, *days]
+
+    return close_all

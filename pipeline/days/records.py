@@ -1,0 +1,147 @@
+"""Records of days: which steps of a day are done, with which files and which version.
+
+    <store>/<table>/days.jsonl                                   on a mounted file system: one line per record
+    <store>/<table>/day-records/<day>-<step>-<time>-<token>.json on an object store: one object per record
+
+A record is written after the step's result is visible. A process that is killed between the two leaves a result without
+a record; the step then recognises its own result when it is repeated. Records outlive the versions that they name.
+Readers skip a line that was cut off, and refuse a damaged one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from logcal.errors import InputRejectedError
+from logcal.storage import parse_checked, with_checksum
+from pipeline.files import clock
+from pipeline.files.folders import Folder
+from pipeline.files.requests import together
+from pipeline.log.log_files import LogFile
+
+EVALUATE, MONITOR, FIT, SCORE = "evaluate", "monitor", "fit", "score"
+STEPS = (EVALUATE, MONITOR, FIT, SCORE)
+"""Steps of a day, in their order."""
+CHECK = "check"
+"""Record of the check of a day's footers, where it found a fault."""
+BEGIN = "begin"
+"""Record of the first day that is scored: earlier days are before the beginning."""
+COMPARED = "compared"
+"""Record of the last time when the files of all days were compared."""
+
+DONE, FAILED, NOTHING, SET_ASIDE = "done", "failed", "nothing", "set_aside"
+"""Outcomes of a step. nothing: it does not apply to the day, for the reason in the message. set_aside: the fit left the
+day out, since it differs from the others."""
+
+_FILE, _FOLDER = "days.jsonl", "day-records"
+_FINISHED = re.compile(rb'.*"checksum": \d+\}')
+"""Pattern of a line that was not cut off: its checksum is its last entry."""
+
+
+@dataclass(frozen=True)
+class DayRecord:
+    """Record of a step of a day.
+
+    Attributes
+    ----------
+    day : ISO date
+    step : one of `STEPS`, or CHECK, BEGIN, COMPARED
+    files : digest of the day's files, see `digest_of`
+    outcome : DONE, FAILED, NOTHING or SET_ASIDE
+    at : time, ISO 8601, UTC
+    version : version of the table that was measured, made or applied; None without one
+    message : the reason, if the outcome is not DONE
+    run_id : identity of the run, which a repeated run shares
+    facts : numbers of the result, as JSON values
+    """
+
+    day: str
+    step: str
+    files: str = ""
+    outcome: str = DONE
+    at: str = ""
+    version: str | None = None
+    message: str | None = None
+    run_id: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+Steps = dict[str, list[DayRecord]]
+"""Records of a day by step, oldest first."""
+
+
+def digest_of(files: Iterable[LogFile]) -> str:
+    """Return a digest of a day's files: their paths relative to the log, sizes and modification; '' without files."""
+    content = sorted(file.identity for file in files)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32] if content else ""
+
+
+class DayRecords:
+    """Records of days in the folder of a table."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def add(self, records: Sequence[DayRecord]) -> list[DayRecord]:
+        """Append records and sync them; return them with their time."""
+        if not records:
+            return []
+        at = clock.now().isoformat(timespec="microseconds")
+        timed = [DayRecord(**{**asdict(record), "at": at}) for record in records]
+        lines = [f"{json.dumps(with_checksum(_content(record)))}\n".encode() for record in timed]
+        if self._folder.local:
+            self._folder.make()
+            self._folder.append(_FILE, b"".join(lines))
+        else:
+            stamp = re.sub(r"[-:.]|\+.*", "", at)
+            names = [f"{_FOLDER}/{r.day}-{r.step}-{stamp}-{uuid.uuid4().hex[:8]}.json" for r in timed]
+            list(together(lambda pair: self._folder.write(*pair), list(zip(names, lines, strict=True))))
+        return timed
+
+    def read(self) -> dict[str, Steps]:
+        """Return all records by day and step, oldest first.
+
+        Raises
+        ------
+        InputRejectedError
+            A record is damaged, so that days could be done again, or be taken for done.
+        """
+        by_day: dict[str, Steps] = {}
+        for record in sorted(self._records(), key=lambda record: record.at):
+            by_day.setdefault(record.day, {}).setdefault(record.step, []).append(record)
+        return by_day
+
+    def _records(self) -> list[DayRecord]:
+        if self._folder.local:
+            text = self._folder.read(_FILE) or b""
+            lines = {f"line {number} of {_FILE}": line for number, line in enumerate(text.split(b"\n"), 1)}
+        else:
+            names = [f"{_FOLDER}/{name}" for name in (self._folder / _FOLDER).names()]
+            contents = together(lambda name: self._folder.read(name) or b"", names)
+            lines = {name: line.strip() for name, line in zip(names, contents, strict=True)}
+        # A killed process may have left an unfinished line, whose step is repeated.
+        return [self._record(name, line) for name, line in lines.items() if _FINISHED.fullmatch(line)]
+
+    def _record(self, name: str, line: bytes) -> DayRecord:
+        try:
+            facts: Any = parse_checked(line)
+            known = {key: facts[key] for key in DayRecord.__dataclass_fields__ if key in facts}
+            record = DayRecord(**known)
+            if not all(isinstance(text, str) for text in (record.day, record.step, record.at)):
+                raise ValueError("it names no day, step and time")
+        except (ValueError, AttributeError, TypeError) as error:
+            raise InputRejectedError(
+                f"{self._folder}: expected the records of this table's days, found {name} damaged ({error}): restore "
+                "it from a backup, or remove it: its step of the day is then repeated, if its result is not found"
+            ) from None
+        return record
+
+
+def _content(record: DayRecord) -> dict[str, Any]:
+    return {key: value for key, value in asdict(record).items() if value not in (None, "", {})}

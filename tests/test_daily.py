@@ -1,0 +1,348 @@
+"""The daily job: every row of every complete day is scored once, whatever arrives, fails or is interrupted."""
+
+import datetime as dt
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import logcal
+from jobs.tables import decide_on, list_days
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from pipeline.days.files import LogDays
+from pipeline.days.records import DONE, FAILED, FIT, SCORE, DayRecord, DayRecords, digest_of
+from pipeline.days.states import DayRules, day_states
+from pipeline.files import clock
+from pipeline.files.folders import Folder
+from pipeline.log.log_files import LogFile
+from pipeline.log.windows import day_number
+from pipeline.table.journal import Decision
+
+GATE = {"min_rows": 0, "min_positives": 0, "max_rows_drop": 1, "ranking": False, "holdout": "none"}
+ROWS = 300
+
+
+class Daily:
+    """A log of days, and its daily job at times that the test sets."""
+
+    def __init__(self, root, monkeypatch):
+        self.root, self.monkeypatch = root, monkeypatch
+        self.time, self.states, self.lines, self.message, self.facts = None, {}, [], "", {}
+
+    def part(self, day, number, *, score="score", rows=ROWS, seed=0, **more):
+        """Write a file of a day in March; returns its path."""
+        rng = np.random.default_rng([day, number, seed])
+        x = rng.normal(-1.2, 1.3, rows)
+        columns = {score: 1 / (1 + np.exp(-x)), "label": rng.random(rows) < 1 / (1 + np.exp(0.3 - 0.8 * x))}
+        folder = self.root / f"log/date=2026-03-{day:02}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"part-{number}.parquet"
+        ids = np.arange(rows) + 1_000_000 * day + 10_000 * number
+        pq.write_table(pa.table({**columns, "id": ids, **more}), path)
+        return path
+
+    def day(self, *days):
+        """Write the four files of days."""
+        for day in days:
+            for number in range(4):
+                self.part(day, number)
+
+    def config(self, **sections):
+        values = {
+            "log": {"path": str(self.root / "log")},
+            "store": {"path": str(self.root / "store"), "table": "ads"},
+            "window": {"column": "date", "last": "7d", "suspect_days": "use"},
+            "calibrator": {"method": "isotonic"},
+            "gate": GATE,
+            "report": {"path": str(self.root / "reports/{day}"), "mode": "replace"},
+            "output": {"path": str(self.root / "scored/{day}"), "mode": "replace"},
+            "cluster": {"kind": "inline"},
+        }
+        for name, keys in sections.items():
+            values[name] = {**values.get(name, {}), **keys}
+        return values
+
+    def run(self, day, time="06:30", **sections):
+        """Run the job in the morning of a day in March; returns the exit code."""
+        self.time = dt.datetime.fromisoformat(f"2026-03-{day:02}T{time}:00+00:00")
+        self.monkeypatch.setattr(clock, "now", lambda: self.time)
+        self.message = ""
+        try:
+            self.facts = logcal.run("days", self.config(**sections)).facts
+        except LogcalError as error:
+            self.message = str(error)
+            self.facts = {} if error.outcome is None else error.outcome.summary
+            return error.exit_code
+        return 0
+
+    def begin(self, day):
+        """Run the job for the first time."""
+        return self.run(day, days={"new": True})
+
+    @property
+    def scored(self):
+        """Number of scored rows by day in March; every row once."""
+        rows = pl.read_parquet(self.root / "scored/**/*.parquet", hive_partitioning=False)
+        assert rows["id"].n_unique() == rows.height
+        counts = rows.group_by(pl.col("id") // 1_000_000).len().rows()
+        return dict(sorted(counts))
+
+    def records(self, day):
+        return DayRecords(Folder.at(self.root / "store/ads")).read().get(f"2026-03-{day:02}", {})
+
+    def state(self, day):
+        return {entry["day"]: entry for entry in self.list()["days"]}[f"2026-03-{day:02}"]
+
+    def list(self):
+        file = self.root / "day.yaml"
+        file.write_text(json.dumps(self.config()))
+        return list_days(str(self.root / "store"), "ads", [str(file)]).summary
+
+    @property
+    def versions(self):
+        return sorted(path.name for path in (self.root / "store/ads/versions").iterdir())
+
+
+@pytest.fixture
+def daily(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Daily(tmp_path, monkeypatch)
+
+
+@pytest.mark.system
+def test_days_that_arrive_file_by_file_are_scored_whole_once_they_are_complete(daily):
+    daily.day(*range(1, 6))
+    daily.part(6, 0)
+    assert daily.run(6) == 2
+    assert "give --new" in daily.message
+    assert daily.begin(6) == 0
+    assert daily.scored == {5: 4 * ROWS}
+    assert [daily.run(6), daily.run(6)] == [99, 99]
+    assert daily.begin(6) == 2
+    for number in (1, 2, 3):
+        daily.part(6, number)
+    daily.part(7, 0)
+    assert daily.run(7) == 0
+    assert daily.scored == {5: 4 * ROWS, 6: 4 * ROWS}
+    assert daily.facts["states"]["arriving"] == 1
+    for number in (1, 2, 3):
+        daily.part(7, number)
+    daily.day(8, 9)
+    renamed = daily.part(9, 1, score="score_v2")
+    assert daily.run(10) == 4
+    assert daily.scored == dict.fromkeys((5, 6, 7, 8), 4 * ROWS)
+    # Both days were measured with the version of before, and scored with the one that was fitted to them.
+    live = daily.versions[-1]
+    for day in (7, 8):
+        assert daily.records(day)["evaluate"][-1].version == daily.versions[-2]
+        assert daily.records(day)[SCORE][-1].version == live
+    assert daily.state(9)["state"] == "set_aside"
+    assert "column 'score' (log.score) is not in 1 of 4 files" in daily.state(9)["reason"]
+    assert "set log.score" not in daily.state(9)["reason"]
+    assert daily.run(10) == 4
+    assert daily.versions[-1] == live
+    # An excluded day's files are not opened: they are no Parquet any more, and nothing says so.
+    decide_on(str(daily.root / "store"), "ads", "2026-03-09", "exclude", "renamed by mistake")
+    assert daily.run(10) == 99
+    # A late file: its day is sorted and scored again, whole, and both are recorded.
+    daily.part(8, 7)
+    assert daily.run(10, "07:30") == 0
+    assert daily.scored == {5: 4 * ROWS, 6: 4 * ROWS, 7: 4 * ROWS, 8: 5 * ROWS}
+    assert [record.version for record in daily.records(8)[SCORE]] == [live, daily.versions[-1]]
+    # The mended day comes in.
+    renamed.unlink()
+    daily.part(9, 1)
+    assert daily.run(10, "08:30") == 0
+    assert daily.scored[9] == 4 * ROWS
+
+
+@pytest.mark.system
+def test_a_missing_day_needs_a_person_unless_no_rows_are_expected(daily):
+    daily.day(2, 3, 4, 5)  # 2 March 2026 is a Monday
+    assert daily.begin(6) == 0
+    daily.day(9)
+    workdays = {"weekdays": ["mon", "tue", "wed", "thu", "fri"]}
+    assert daily.run(10, days=workdays) == 4
+    assert [entry["day"] for entry in daily.facts["days"] if entry["state"] == "missing"] == ["2026-03-06"]
+    assert daily.run(10) == 4
+    missing = [entry["day"][-2:] for entry in daily.facts["days"] if entry["state"] == "missing"]
+    assert missing == ["06", "07", "08"]
+    decide_on(str(daily.root / "store"), "ads", "2026-03-06", "exclude", "no traffic")
+    assert daily.run(10, days=workdays) == 99
+    assert daily.scored == {5: 4 * ROWS, 9: 4 * ROWS}
+
+
+@pytest.mark.system
+def test_two_runs_at_once_and_a_backfill(daily):
+    daily.day(1, 2, 3, 4)
+    from jobs.daily import only_run
+
+    with (
+        only_run(Folder.at(daily.root / "store/ads/daily")),
+        pytest.raises(TemporaryError, match="another run"),
+    ):
+        logcal.run("days", daily.config(days={"new": True}))
+    # All days up to the 3rd are complete, and no later one is done.
+    backfill = {"window": {"column": "date", "last": "7d", "until": "2026-03-03", "suspect_days": "use"}}
+    assert daily.run(3, "01:00", days={"new": True, "begin": "2026-03-02"}, **backfill) == 0
+    assert daily.scored == {2: 4 * ROWS, 3: 4 * ROWS}
+    assert daily.run(3, "01:00", **backfill) == 99
+    assert daily.run(5) == 0
+    assert daily.scored == {2: 4 * ROWS, 3: 4 * ROWS, 4: 4 * ROWS}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("fit_each_day", [False, True])
+def test_a_run_killed_after_any_step_goes_on_and_repeats_nothing(daily, fit_each_day):
+    """Each run is killed after one result more than the one before, before it has recorded it."""
+    daily.day(1, 2, 3)
+    assert daily.begin(4) == 0
+    daily.day(4, 5)
+    real, kills = DayRecords.add, 0
+    days = {"days": {"fit_each_day": fit_each_day}}
+
+    def add(self, records, *, at):
+        if any(record.step in ("evaluate", "monitor", FIT, SCORE) for record in records):
+            at.append(records)
+            if len(at) == kills:
+                raise KeyboardInterrupt
+        return real(self, records)
+
+    results = {}
+    for kills in range(1, 20):
+        seen = []
+        daily.monkeypatch.setattr(
+            DayRecords, "add", lambda self, records, seen=seen: add(self, records, at=seen)
+        )
+        try:
+            code = daily.run(6, **days)
+        except KeyboardInterrupt:
+            code = 130
+        results[kills] = code
+        if code != 130:
+            break
+    daily.monkeypatch.setattr(DayRecords, "add", real)
+    assert results[kills] in (0, 99)
+    assert kills > 1
+    assert daily.run(6, **days) == 99
+    assert daily.scored == {3: 4 * ROWS, 4: 4 * ROWS, 5: 4 * ROWS}
+    assert len(daily.versions) == (3 if fit_each_day else 2)
+    for day in (4, 5):
+        counts = {step: len(found) for step, found in daily.records(day).items() if step != "compared"}
+        assert counts == {"evaluate": 1, "monitor": 1, FIT: 1, SCORE: 1}
+
+
+# Records
+
+
+def test_records_outlive_what_was_cut_off_and_refuse_what_is_damaged(tmp_path):
+    records = DayRecords(Folder.at(tmp_path / "ads"))
+    first = DayRecord("2026-03-01", FIT, "abc", version="000001-a", facts={"rows": {"used": 3}})
+    records.add([first])
+    file = tmp_path / "ads/days.jsonl"
+    whole = file.read_bytes()
+    for end in range(len(whole) - 2):
+        file.write_bytes(whole[:end])
+        assert records.read() == {}
+        records.add([first])
+        [found] = records.read()["2026-03-01"][FIT]
+        assert (found.files, found.version, found.facts) == ("abc", "000001-a", {"rows": {"used": 3}})
+    file.write_bytes(whole.replace(b"abc", b"abd"))
+    with pytest.raises(InputRejectedError, match=r"line 1 of days\.jsonl damaged"):
+        records.read()
+
+
+# States
+
+NOW = dt.datetime(2026, 3, 10, 6, 30, tzinfo=dt.UTC)
+TODAY = day_number(NOW.date())
+
+
+def log_of(days, **changed):
+    files = []
+    spans = {}
+    for day in days:
+        name = f"d{day}.parquet"
+        files.append(LogFile(f"/log/{name}", name, 10, changed.get(f"d{day}", "1")))
+        spans[name] = day, day
+    return LogDays.of_spans(files, spans)
+
+
+def words(log, records=None, decisions=None, now=NOW, **rules):
+    found = day_states(log, decisions or {}, records or {}, DayRules(**rules), now)
+    return {entry.day - TODAY: entry.state for entry in found.days}
+
+
+def done(log, *days, steps=("evaluate", "monitor", FIT, SCORE), begin=-9):
+    records = {dt.date(2026, 3, 10) + dt.timedelta(begin): {"begin": [DayRecord("", "begin")]}}
+    found = {}
+    name = str(next(iter(records)))
+    found[name] = {"begin": [DayRecord(name, "begin", at="2026-01-01")]}
+    for day in days:
+        name = str(dt.date(2026, 3, 10) + dt.timedelta(day))
+        digest = digest_of(log.of(TODAY + day).files)
+        entry = {step: [DayRecord(name, step, digest, DONE, at="2026-03-09")] for step in steps}
+        found[name] = {**found.get(name, {}), **entry}
+    return found
+
+
+def test_a_day_is_complete_some_hours_after_its_end():
+    log = log_of([TODAY - 1, TODAY])
+    assert words(log) == {-1: "unscored", 0: "arriving"}
+    assert words(log, now=NOW - dt.timedelta(hours=3, minutes=31)) == {-1: "arriving", 0: "arriving"}
+    assert words(log, now=NOW - dt.timedelta(hours=3, minutes=30)) == {-1: "unscored", 0: "arriving"}
+    assert words(log, until=TODAY) == {-1: "before", 0: "unscored"}
+    assert words(log, marker="_SUCCESS") == {-1: "arriving", 0: "arriving"}
+
+
+def test_days_missing_excluded_and_done():
+    log = log_of([TODAY - 4, TODAY - 1])
+    records = done(log, -4, -1, begin=-5)
+    assert words(log, records) == {-5: "missing", -4: "done", -3: "missing", -2: "missing", -1: "done"}
+    decisions = {"2026-03-07": Decision("exclude", "so", "2026-03-08")}
+    assert words(log, records, decisions)[-3] == "excluded"
+    weekdays = frozenset({0})  # 2026-03-09 is a Monday
+    assert words(log, records, weekdays=weekdays) == {-4: "done", -1: "done"}
+
+
+def test_a_changed_day_is_left_again_within_the_lookback_and_once_a_week():
+    log = log_of([TODAY - 6, TODAY - 1])
+    records = done(log, -6, -1)
+    changed = log_of([TODAY - 6, TODAY - 1], **{f"d{TODAY - 6}": "2", f"d{TODAY - 1}": "2"})
+    compared = {
+        "2026-03-08": {"compared": [DayRecord("2026-03-08", "compared", at="2026-03-08T06:30:00+00:00")]}
+    }
+    assert words(changed, records | compared) | {-6: "done", -1: "unscored"} == words(
+        changed, records | compared
+    )
+    assert words(changed, records)[-6] == "unscored"
+    old = {"2026-03-03": {"compared": [DayRecord("2026-03-03", "compared", at="2026-03-03T06:30:00+00:00")]}}
+    assert words(changed, records | old)[-6] == "unscored"
+
+
+def test_labels_that_wait_leave_the_day_scored():
+    log = log_of([TODAY - 2, TODAY - 1])
+    records = done(log, -2, -1, steps=(SCORE,))
+    assert words(log, records, known_day=TODAY - 2)[-1] == "labels_waiting"
+    assert words(log, records, known_day=TODAY - 2)[-2] == "unmeasured"
+    assert words(log, records, label_wait=dt.timedelta(days=1))[-1] == "labels_waiting"
+    failed = DayRecord(
+        "2026-03-09", FIT, digest_of(log.of(TODAY - 1).files), FAILED, at="2026-03-10", message="x"
+    )
+    found = day_states(
+        log, {}, {**records, "2026-03-09": {**records["2026-03-09"], FIT: [failed]}}, DayRules(), NOW
+    )
+    assert (found.days[-1].state, found.days[-1].attention) == ("failed", True)
+    assert FIT in found.days[-1].todo
+
+
+def test_paths_of_outputs_name_the_day():
+    from jobs.config.jobs import DaysConfig
+    from jobs.config.loading import load
+
+    settings = ["log.path=l", "store.path=s", "store.table=t", "window.column=date", "report.path=r"]
+    with pytest.raises(ConfigError, match=r"report.path.*expected a path with \{day\}, such as r/\{day\}"):
+        load(DaysConfig, [], [*settings, "output.path=o/{day}"])
