@@ -1,4 +1,4 @@
-"""Write examples/daily/ from docs/operations.md and the script of `logcal init`: python docs/examples.py."""
+"""Write examples/daily/ from docs/operations.md: python docs/examples.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "operations.md"
 FOLDER = ROOT / "examples" / "daily"
-SCRIPT = ROOT / "jobs" / "data" / "day.sh"
 
 FILES = {
     "day.yaml": ("", "yaml"),
@@ -16,7 +15,6 @@ FILES = {
     "dag.py": ("Airflow", "python"),
     "Dockerfile": ("Kubernetes", "dockerfile"),
     "cronjob.yaml": ("Kubernetes", "yaml"),
-    "day.slurm": ("Slurm", "bash"),
 }
 """Section of each file and language of its block, the first block of that language in the section."""
 
@@ -25,7 +23,7 @@ def contents() -> dict[str, str]:
     """Return the contents of the files by name."""
     sections = re.split(r"^## (.*)\n", PAGE.read_text("utf-8"), flags=re.MULTILINE)
     by_title = {"": sections[0], **dict(zip(sections[1::2], sections[2::2], strict=True))}
-    files = {SCRIPT.name: SCRIPT.read_text("utf-8")}
+    files = {}
     for name, (title, language) in FILES.items():
         blocks = re.findall(r"^```(\w*)\n(.*?)^```$", by_title[title], flags=re.DOTALL | re.MULTILINE)
         files[name] = next(text for kind, text in blocks if kind == language)

@@ -378,7 +378,7 @@ def show_configuration() -> None:
     "jobs.init",
     click.argument("log"),
     click.argument("folder", default="."),
-    click.option("--daily", is_flag=True, help="For a log of days: day.yaml, and day.sh to run once a day."),
+    click.option("--daily", is_flag=True, help="For a log of days: day.yaml, for `logcal days run`."),
     click.option("--set", "settings", **_SET),
 )
 def init() -> None:

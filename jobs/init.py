@@ -19,13 +19,10 @@ from logcal.errors import ConfigError, InputRejectedError, counted, listing
 from pipeline.files.folders import check_writable, write_whole
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
-SERVED = ("compare", "fit", "evaluate", "monitor", "score")
+SERVED = ("compare", "fit", "evaluate", "monitor", "score", "days")
 """Jobs that share the configuration; each ignores the keys of the others."""
 _OUTCOMES = "log.labels.path"
-PLAIN, DAILY, SCRIPT = "logcal.yaml", "day.yaml", "day.sh"
-
-DAY_SCRIPT = Path(__file__).parent / "data" / SCRIPT
-"""Template of the daily script, with the paths of docs/operations.md."""
+PLAIN, DAILY = "logcal.yaml", "day.yaml"
 
 
 def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = False) -> Outcome:
@@ -36,7 +33,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     log : value of log.path
     folder : folder of the configuration and of the jobs' outputs; created if it does not exist
     settings : KEY.PATH=VALUE, which override the derived values
-    daily : write a configuration and a script that run once a day
+    daily : write a configuration of `logcal days run`, the daily job
 
     Raises
     ------
@@ -46,8 +43,8 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         The footers cannot be read, or a required column is missing.
     """
     target = Path(folder).expanduser().absolute()
-    names = [DAILY, SCRIPT] if daily else [PLAIN]
-    _check_folder(target, names)
+    name = DAILY if daily else PLAIN
+    _check_folder(target, name)
     facts = log_facts(log)
     roles = find_roles(facts.columns)
     overrides = _flat(read_values((), settings).values)
@@ -72,14 +69,16 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         values.pop("log.label", None)
     notes |= dict.fromkeys(overrides, "as given")
     target.mkdir(parents=True, exist_ok=True)
-    path = shlex.quote(str(Path(folder) / names[0]))
+    path = shlex.quote(str(Path(folder) / name))
     run = [f"logcal {job} --config {path}" for job in ("compare", "fit")]
     run += [f"logcal {job} --config {path} --set log.path=OTHER_ROWS" for job in ("evaluate", "score")]
     if daily:
-        run = [f"{Path(folder) / SCRIPT}", f"in crontab: 30 6 * * * {target / SCRIPT}"]
-        write_whole(target / SCRIPT, _script(target, values).encode())
-        (target / SCRIPT).chmod(0o755)
-    write_whole(target / names[0], _rendered(values, notes, facts, roles).encode())
+        program = shlex.quote(str(Path(sys.executable).parent / "logcal"))
+        run = [
+            f"logcal days run --config {path} --new    (the first time; from then on without --new)",
+            f"in crontab: 30 6 * * * {program} days run --config {shlex.quote(str(target / name))}",
+        ]
+    write_whole(target / name, _rendered(values, notes, facts, roles).encode())
     shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
     lines = [f"{counted(facts.files, 'file')}, {facts.rows:,} rows"]
     for key, value in shown.items():
@@ -90,16 +89,16 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         )
     lines += ["", f"Look at {path}, then run{' once a day' if daily else ''}:"]
     lines += [f"  {command}" for command in run]
-    files = [str(target / name) for name in names]
-    return Outcome({"files": files, "rows": facts.rows, "settings": shown, "notes": notes}, lines)
+    return Outcome(
+        {"files": [str(target / name)], "rows": facts.rows, "settings": shown, "notes": notes}, lines
+    )
 
 
-def _check_folder(folder: Path, names: Sequence[str]) -> None:
+def _check_folder(folder: Path, name: str) -> None:
     check_writable(folder, "FOLDER")
-    existing = [str(folder / name) for name in names if (folder / name).exists()]
-    if existing:
+    if (folder / name).exists():
         raise ConfigError(
-            f"FOLDER: expected one without a configuration, found {', '.join(existing)}: choose another, or remove it"
+            f"FOLDER: expected one without a configuration, found {folder / name}: choose another, or remove it"
         )
 
 
@@ -198,8 +197,10 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
     sections = Values()
     for key, value in values.items():
         sections.put(tuple(key.split(".")), value, {})
-    watched = values.get("window.column") and not values.get("log.weight")
-    jobs = [job for job in SERVED if job != "monitor" or watched]
+    dated = values.get("window.column")
+    left_out = {"monitor"} if not dated or values.get("log.weight") else set()
+    left_out |= set() if dated and "{day}" in str(values.get("report.path")) else {"days"}
+    jobs = ["days run" if job == "days" else job for job in SERVED if job not in left_out]
     lines = [
         f"# Written by `logcal init` after a look at {counted(facts.files, 'file')} with {facts.rows:,} rows.",
         f"# For {', '.join(jobs)}; `logcal config JOB` lists every key.",
@@ -215,16 +216,6 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
         )
         lines.append(text.strip()[1:-1])
     return "\n".join(lines) + "\n"
-
-
-def _script(folder: Path, values: dict[str, Any]) -> str:
-    """Return the daily script for this installation and configuration."""
-    lock, programs = folder / ".day.lock", Path(sys.executable).parent
-    script = DAY_SCRIPT.read_text(encoding="utf-8")
-    script = script.replace("lock=/data/store/.day.lock", f"lock={shlex.quote(str(lock))}")
-    script = script.replace("PATH=$PWD/.venv/bin", f"PATH={shlex.quote(str(programs))}")
-    # `monitor` needs independent rows, without weights.
-    return script.replace("evaluate monitor fit", "evaluate fit") if values.get("log.weight") else script
 
 
 def _segments(roles: Roles, values: dict[str, Any]) -> list[str]:

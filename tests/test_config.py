@@ -428,7 +428,7 @@ def test_a_setting_that_the_command_ignores_is_said_and_a_shared_files_is_not(tm
         "--set calibrator.method, gate.ranking: ignored, this command has no such setting"
     ]
     caplog.clear()
-    # Settings beside a file that serves several commands, as day.sh passes them on, serve them too.
+    # Settings beside a file that serves several commands, serve them too.
     load(ScoreConfig, [file], given)
     assert not caplog.records
 

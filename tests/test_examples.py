@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import stat
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -59,8 +57,6 @@ def test_the_daily_job_is_that_of_its_page():
 # The files of the daily job do what their page says, with a `logcal` that writes down what it is asked
 
 DAILY = EXAMPLES / "daily"
-DAY = ["evaluate", "monitor", "fit", "score"]
-SCRIPTED = ["day.sh", "day.slurm"]
 
 
 @pytest.fixture
@@ -68,14 +64,10 @@ def machine(tmp_path):
     """A folder with the examples, and with commands that write down how they are called."""
     for path in DAILY.iterdir():
         shutil.copy(path, tmp_path / path.name)
-    script = (tmp_path / "day.sh").read_text()
-    (tmp_path / "day.sh").write_text(script.replace("/data/store", f"{tmp_path}/store"))
-    (tmp_path / "day.sh").chmod(0o755)
     commands = tmp_path / ".venv" / "bin"
     commands.mkdir(parents=True)
     for name, text in {
         "logcal": f'echo "$@" >> {tmp_path}/asked\ncode=EXIT_$1\nexit ${{!code:-0}}',
-        "srun": 'exec "$@"',
     }.items():
         (commands / name).write_text(f"#!/bin/bash\n{text}\n")
         (commands / name).chmod(0o755)
@@ -85,7 +77,6 @@ def machine(tmp_path):
         environment = {
             **os.environ,
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-            "SLURM_TMPDIR": "/scratch/1",
             **{f"EXIT_{job}": str(code) for job, code in codes.items()},
         }
         done = run_command(*command, ends=None, cwd=tmp_path, env=environment)
@@ -95,57 +86,26 @@ def machine(tmp_path):
     return run
 
 
-def of(asked):
-    """The jobs."""
-    return [line.split()[0] for line in asked]
+RUN = ["days run --config /opt/logcal/day.yaml"]
 
 
-@pytest.mark.parametrize("script", SCRIPTED)
-def test_scripts_go_through_the_day_and_say_what_failed(machine, script):
-    shell = ("bash", str(machine.folder / script))
-    code, asked = machine(*shell)
-    assert (code, of(asked)) == (0, DAY)
-    assert all("--config day.yaml" in line for line in asked)
-    # Nothing to do is no failure; a table that is refused does not keep rows from being scored.
-    assert machine(*shell, evaluate=99, fit=99, score=99)[0] == 0
-    code, asked = machine(*shell, fit=4)
-    assert (code, of(asked)) == (4, DAY)
-    assert machine(*shell, evaluate=4)[0] == 4
-    assert machine(*shell, score=75)[0] == 75
-    # A backfill's day reaches all four.
-    _, asked = machine(*shell, "--set", "window.until=2026-01-15")
-    assert [line.endswith("--set window.until=2026-01-15") for line in asked] == [True] * 4
-
-
-def test_the_crontab_keeps_two_days_apart(machine):
+def test_the_crontab_runs_the_days(machine):
     [line] = [line for line in (machine.folder / "crontab").read_text().splitlines() if line[0].isdigit()]
     schedule, command = re.fullmatch(r"((?:\S+ ){5})(.*)", line).groups()
     assert schedule == "30 5 * * * "
-    lock = machine.folder / "store/.day.lock"
-    command = command.replace("/opt/logcal", str(machine.folder))
-    if shutil.which("flock") is None:
-        pytest.skip("flock is not installed")
-    code, asked = machine("bash", "-c", command)
-    assert (code, of(asked)) == (0, DAY)
-    held = subprocess.Popen(["flock", str(lock), "sleep", "60"])
-    try:
-        while subprocess.run(["flock", "-n", str(lock), "true"], check=False).returncode == 0:
-            pass
-        assert machine("bash", "-c", command) == (75, [])
-    finally:
-        held.kill()
-        held.wait()
+    assert machine("bash", "-c", command) == (0, RUN)
+    assert machine("bash", "-c", command, days=4)[0] == 4
 
 
-def test_the_cronjob_runs_the_same_script(machine):
+def test_the_cronjob_runs_the_days_and_nothing_to_do_is_no_failure(machine):
     job = yaml.safe_load((machine.folder / "cronjob.yaml").read_text())
     spec = job["spec"]["jobTemplate"]["spec"]
     [container] = spec["template"]["spec"]["containers"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["config"] == "/etc/logcal"
-    command = [part.replace("/etc/logcal", str(machine.folder)) for part in container["command"]]
-    code, asked = machine(*command, fit=4)
-    assert (code, of(asked)) == (4, DAY)
+    asked = ["days run --config /etc/logcal/day.yaml"]
+    found = [machine(*container["command"], days=code) for code in (0, 4, 75, 99)]
+    assert found == [(0, asked), (4, asked), (75, asked), (0, asked)]
     codes = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
     assert codes == [1, 2, 3, 4]  # 75 is tried again
     # Kubernetes before 1.34 refuses a condition without its status.
@@ -155,11 +115,7 @@ def test_the_cronjob_runs_the_same_script(machine):
 
 class _Task:
     def __init__(self, **facts):
-        self.facts, self.before = facts, []
-
-    def __rshift__(self, other):
-        other.before.append(self)
-        return other
+        self.facts = facts
 
 
 @pytest.fixture
@@ -171,19 +127,11 @@ def airflow(monkeypatch):
     return sys.modules["airflow.sdk"]
 
 
-def test_the_dag_is_the_day_in_its_order(machine, airflow):
+def test_the_dag_runs_the_days(machine, airflow):
     names = {}
     exec(compile((machine.folder / "dag.py").read_text(), "dag.py", "exec"), names)
-    tasks = [names[job] for job in DAY]
-    assert [task.before for task in tasks] == [[], tasks[:1], tasks[1:2], tasks[2:3]]
-    assert all(task.facts["skip_on_exit_code"] == 99 for task in tasks)
-    assert all(
-        task.facts["trigger_rule"] == "all_done" for task in tasks
-    )  # the fit is the cure of what they find
-    for task, job in zip(tasks, DAY, strict=True):
-        assert machine("bash", "-c", task.facts["bash_command"])[1] == [
-            f"{job} --config /opt/logcal/day.yaml"
-        ]
+    assert names["days"].facts["skip_on_exit_code"] == 99
+    assert machine("bash", "-c", names["days"].facts["bash_command"]) == (0, RUN)
     assert airflow.DAG.call_args.kwargs["max_active_runs"] == 1
 
 
@@ -191,7 +139,6 @@ def test_the_days_configuration_is_one_of_every_job(machine):
     from jobs.config.loading import load
     from jobs.registry import JOBS
 
-    for job in DAY:
+    for job in ("days", "evaluate", "monitor", "fit", "score"):
         config = load(JOBS[job].config_class(), [machine.folder / "day.yaml"])
         assert config.store.table == "ads"
-    assert stat.S_IMODE((DAILY / "day.sh").stat().st_mode) & 0o444

@@ -1,7 +1,6 @@
 """The first minutes: config, init, doctor and completion, through the real command."""
 
 import datetime as dt
-import fcntl
 import json
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import yaml
 from common import run_command
 
 from jobs.config.rendering import conf_files
+from pipeline.files import clock
 from pipeline.log.column_facts import find_roles, log_facts
 
 pytestmark = pytest.mark.system
@@ -106,39 +106,51 @@ def test_what_init_writes_runs(place):
     assert place.tree() == before
 
 
-def test_init_daily_writes_a_day_that_runs_as_it_is(place):
+def test_init_daily_writes_a_day_that_runs_as_it_is(place, monkeypatch):
     def day(number):
         z = np.random.default_rng(number).normal(size=3000)
         label = np.random.default_rng([number, 1]).random(3000) < 1 / (1 + np.exp(-z - 0.5))
         columns = {"pctr": 1 / (1 + np.exp(-z)), "clicked": label}
         place.write_log(columns, files=1, name=f"log/date=2026-01-{number:02}")
 
-    def run(*settings):
-        done = run_command(place.root / "ads/day.sh", *settings, ends=None, env=place.environment)
-        return done.returncode, done.stderr
+    def run(number, *options):
+        now = dt.datetime(2026, 1, number + 1, 6, 30, tzinfo=dt.UTC)
+        monkeypatch.setattr(clock, "now", lambda: now)
+        inline = ("--set", "cluster.kind=inline")
+        return place.run("days", "run", "--config", "ads/day.yaml", *inline, *options)
 
     place.write_log({"pctr": [0.1, 0.9], "clicked": [0, 1]}, name="undated")
     place.run("init", "--daily", "undated", "ads").expect(3, "window.column: expected a column of dates")
     day(1)
-    place.run("init", "--daily", "log", "ads").expect(0)
-    assert len((place.root / "ads/day.yaml").read_text().splitlines()) < 16
-    assert [run()[0] for _ in range(2)] == [0, 0]  # the first day, which has no table to evaluate; and again
+    said = place.run("init", "--daily", "log", "ads").expect(0).stdout
+    assert "logcal days run --config ads/day.yaml --new" in said
+    assert [path.name for path in (place.root / "ads").iterdir()] == ["day.yaml"]
+    assert len((place.root / "ads/day.yaml").read_text().splitlines()) < 17
+    run(1).expect(2, "give --new")
+    run(1, "--new").expect(0)
+    run(1).expect(99, "all days up to 2026-01-01 are done")
     day(2)
-    assert run()[0] == 0
+    plan = run(2, "--dry-run", "--json").expect(0).json
+    assert plan["facts"]["days"] == {"2026-01-02": ["evaluate", "monitor", "fit", "score"]}
+    done = run(2, "--json").expect(0).json
+    assert (done["rows"], done["states"]["done"]) == (3000, 2)
     report = place.root / "ads/reports/2026-01-02/run.json"
-    before = report.read_bytes()
-    assert json.loads(before)["in_sample"] is False
+    assert json.loads(report.read_bytes())["in_sample"] is False
     assert (place.root / "ads/reports/monitor/report.html").exists()
-    code, said = run()
-    assert (code, said.count("nothing to do") + said.count("nothing was written")) == (0, 4)
-    assert report.read_bytes() == before
     assert sorted(path.name for path in (place.root / "ads/scored").iterdir()) == ["2026-01-01", "2026-01-02"]
-    # Two days at once, and one that a setting breaks.
-    with (place.root / "ads/.day.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        code, said = run()
-        assert (code, said) == (75, "day.sh: another run is under way\n")
-    assert run("--set", "log.no=1")[0] == 2
+    run(2, "--new").expect(2, "leave --new out")
+    run(2, "--set", "log.no=1").expect(2)
+    listed = place.run("days", "list", "--config", "ads/day.yaml").expect(0).stdout.splitlines()
+    assert [line.split()[:2] for line in listed] == [["2026-01-01", "done"], ["2026-01-02", "done"]]
+    assert "3,000 rows  3,000 labelled" in listed[1]
+    assert "observed/expected" in listed[1]
+    # A missing day: the record says what the command said.
+    missing = run(3, "--json").expect(4, "1 day to decide on: 2026-01-03 (missing)").json
+    assert [entry["state"] for entry in missing["days"]] == ["missing"]
+    records = [json.loads(path.read_text()) for path in (place.root / "ads/tables/log/runs").iterdir()]
+    assert {record["job"] for record in records} == {"days"}
+    [record] = [record for record in records if record["exit_code"] == 4]
+    assert record["result"]["states"] == missing["states"]
 
 
 def test_init_sets_a_limit_for_nulls_that_are_there(place):

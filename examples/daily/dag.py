@@ -6,17 +6,10 @@ with DAG(
     "logcal_day",
     schedule="30 5 * * *",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
-    catchup=False,
-    max_active_runs=1,  # days in their order, one at a time
+    catchup=False,  # a run does all days that are left
+    max_active_runs=1,
     default_args={"retries": 2, "retry_delay": pendulum.duration(minutes=10)},
-) as dag:
-    evaluate, monitor, fit, score = (
-        BashOperator(
-            task_id=job,
-            bash_command=f"logcal {job} --config /opt/logcal/day.yaml",
-            skip_on_exit_code=99,
-            trigger_rule="all_done",
-        )
-        for job in ("evaluate", "monitor", "fit", "score")
+):
+    days = BashOperator(
+        task_id="days", bash_command="logcal days run --config /opt/logcal/day.yaml", skip_on_exit_code=99
     )
-    evaluate >> monitor >> fit >> score
