@@ -350,7 +350,9 @@ class Prepared(Startable):
         """Publish the table, unless the gate or a newer live version forbids it."""
         config = self.config
         data, current = content.facts["data"], self.store.current()
-        manifest |= requirements.judge(config, data, content.whole, change, current, held_out).manifest()
+        agreement = content.facts.get("agreement")
+        verdict = requirements.judge(config, data, content.whole, change, current, held_out, agreement)
+        manifest |= verdict.manifest()
         version = self.store.publish(
             content.fingerprint,
             content.lookup_bytes,

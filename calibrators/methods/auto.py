@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from calibrators.arithmetic.passes import (
     share_sweeps,
 )
 from calibrators.arithmetic.pointwise import Pointwise
-from calibrators.arithmetic.pooling import check_ends, pooling_pass
+from calibrators.arithmetic.pooling import check_ends, pool_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.arithmetic.tabulate import check_max_error, tabulate_curve
 from calibrators.methods.base import Calibrator, MapBlockRanges
@@ -137,7 +138,6 @@ class Auto(Calibrator):
     choice_: Choice
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]
-    _fine: FineCells
     _blocks: Blocks
 
     def __init__(
@@ -185,7 +185,8 @@ class Auto(Calibrator):
 
     def block_ranges(self) -> MapBlockRanges:
         """Return the blocks of isotonic regression, joined where the map is nearly constant, and its mean in each."""
-        fine, blocks = self._fine, self._blocks
+        fine, blocks = self.fine_cells_, self._blocks
+        assert fine is not None
         edges = np.append(-np.inf, blocks.first[1:])
         middles = (fine.first / 2 + fine.last / 2, blocks.first / 2 + blocks.last / 2)
         cell_level, level = (
@@ -201,6 +202,36 @@ class Auto(Calibrator):
         first = np.flatnonzero(np.diff(bin_, prepend=-np.inf))
         weight_sum, level_sum = (np.add.reduceat(x, first) for x in (blocks.weight, blocks.weight * level))
         return MapBlockRanges(edges[first], level_sum / weight_sum, weight_sum)
+
+    def fall_back(self, ranges: Sequence[tuple[float, float]]) -> None:
+        """Use isotonic regression for scores in these ranges, with the curve as weak prior, or everywhere without it.
+
+        For a fit without candidates whose map does not agree with its observations there.
+
+        ranges : first and last scores; empty: everywhere
+        """
+        fine, choice = self.fine_cells_, self.choice_
+        assert fine is not None
+        isotonic = np.full(fine.first.size, not ranges)
+        for first, last in ranges:
+            isotonic |= (fine.first <= last) & (fine.last >= first)
+        share = np.where(isotonic, 0.0, choice.share)
+        share[-1, isotonic] = 1.0
+        self.choice_ = choice = replace(choice, share=share)
+        self.posterior_ = replace(
+            self.posterior_, share=share, shift=math.log(self.sampling_rate) + choice.shift
+        )
+        self.isotonic_share_ = choice.isotonic_share
+        self.chosen_ = "isotonic" if self.isotonic_share_ >= 1 - _MIN_SHARE else "both"
+        if ranges:
+            axis, shift = self.posterior_.axis, math.log(self.sampling_rate)
+            self.calibration_map_ = tabulate_curve(fine, axis, choice.knots(), shift, float(self.max_error))
+            return
+        blocks, level = pool_ends(self._blocks, float(self.ends))
+        level = level if self.sampling_rate == 1.0 else np.asarray(odds_divided(level, self.sampling_rate))
+        self.calibration_map_ = CalibrationMap.from_blocks(
+            blocks.first, blocks.last, level, blocks.weight, blocks.positives
+        )
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
@@ -230,7 +261,7 @@ class Auto(Calibrator):
     def _local(self) -> Passes:
         gathered, blocks = yield merge_passes([fine_cells_pass(), pooling_pass()])
         fine: FineCells = split_cells(gathered, blocks)
-        self._fine, self._blocks = fine, blocks
+        self.fine_cells_, self._blocks = fine, blocks
         axis, shift = score_axis(fine, self.sampling_rate), math.log(self.sampling_rate)
         cells, halves = cells_on(axis, fine), _halves(fine, int(self.seed), self.heaviest)
         begin = np.searchsorted(fine.first, blocks.first[1:])

@@ -19,6 +19,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, collapse, in_memory, run_passes
 
 if TYPE_CHECKING:
+    from calibrators.arithmetic.fine_cells import FineCells
     from calibrators.arithmetic.pointwise import Pointwise
 
 _PART_BYTES = 8192
@@ -156,6 +157,12 @@ class Calibrator(Parameters, ABC):
 
     line_: Line | None = None
     """Result instead of `calibration_map_`, if `in_lines` was called and the log odds are a line."""
+
+    fine_cells_: FineCells | None = None
+    """Fine cells of the observations, if the fit gathers them."""
+
+    constant_rows: bool = False
+    """True if the fitted map is constant within each of its rows with observations."""
 
     has_posterior: bool = False
     """True if `posterior_` gives intervals of the probabilities."""

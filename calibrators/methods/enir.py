@@ -124,7 +124,7 @@ class ENIR(Calibrator):
     array([0. , 0.5, 0.5, 1. ])
     """
 
-    single_pass = True
+    single_pass = constant_rows = True
 
     models_: Models
     _start: tuple[float, int, float | None]

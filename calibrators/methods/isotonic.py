@@ -85,6 +85,11 @@ class Isotonic(Calibrator):
         return not self.strict
 
     @property
+    def constant_rows(self) -> bool:  # type: ignore[override]
+        """True unless `strict`."""
+        return not self.strict
+
+    @property
     def supports_partial_pooling(self) -> bool:
         """True unless `strict`, whose map is constant nowhere."""
         return type(self) is Isotonic and not self.strict

@@ -60,7 +60,7 @@ class NearIsotonic(Calibrator):
     array([0.75, 0.5 , 0.25])
     """
 
-    single_pass = True
+    single_pass = constant_rows = True
 
     def __init__(self, lam: float = 1.0, shrink: float = 1) -> None:
         self.lam = lam

@@ -81,6 +81,7 @@ class Smooth(Calibrator):
 
     def _passes(self) -> Passes:
         fine: FineCells = yield fine_cells_pass()
+        self.fine_cells_ = fine
         axis = score_axis(fine, self.sampling_rate)
         cells, shift = cells_on(axis, fine), math.log(self.sampling_rate)
         self.curve_ = fit_curve(cells)

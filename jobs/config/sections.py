@@ -445,6 +445,10 @@ class GateConfig(Section):
     """true: scores must rank; refused if the AUC is below 0.5 beyond chance (2.33 standard errors), as with
     inverted labels, or if all scores get one probability.
     """
+    agreement: bool = True
+    """true: the table must agree with the rows that it is fitted to; refused if in a range of scores, or in a segment,
+    it expects more or fewer positives than were observed, beyond chance. false: a warning.
+    """
     max_change: float | None = Field(None, gt=0)
     """The largest mean change of the probability against the current version's, over the log's rows and relative to
     the mean probability. null: any, with a warning from 0.5 on.

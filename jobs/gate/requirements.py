@@ -11,6 +11,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig, whole_days
+from jobs.gate.agreement import REMEDY, disagreement, fallback_text
 from jobs.rows import Choice, open_log_and_window
 from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.fit.fitting import Content
@@ -98,6 +99,7 @@ WHAT_TO_DO = {
     "max_rows_drop": "Are files missing? Otherwise raise gate.max_rows_drop",
     "scale": "Correct the log, or give scores of another kind a table of their own",
     "ranking": "Correct the log",
+    "agreement": REMEDY,
     "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
     "holdout": "Are their labels complete and right? If so, fit again when there are newer rows to test on",
 }
@@ -227,6 +229,7 @@ def judge(
     change: MapChange | None,
     current: Version | None,
     held_out: Verdict | None = None,
+    agreement: dict[str, Any] | None = None,
 ) -> Verdict:
     """Check a fitted table against all rules.
 
@@ -237,6 +240,7 @@ def judge(
     change : change of the probability against the current version's
     current : the current version
     held_out : verdict on held-out rows
+    agreement : facts of the check against its own rows
     """
     facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
     gate, dated = config.gate, config.window.column is not None
@@ -257,6 +261,11 @@ def judge(
             failed.append(("max_change", f"expected {gate.max_change:g} at most, found that {change_text}"))
         elif change.relative >= LARGE_CHANGE:
             warnings.append(f"{change_text}, compared with the live version")
+    if (text := disagreement(agreement)) is not None:
+        failed += [("agreement", text)] if gate.agreement else []
+        warnings += [] if gate.agreement else [text]
+    if (text := fallback_text(agreement)) is not None:
+        warnings.append(text)
     if held_out is not None:
         facts["holdout"] = held_out.facts
         failed += [(refusal["rule"], refusal["message"]) for refusal in held_out.refusals]

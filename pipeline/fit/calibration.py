@@ -11,6 +11,7 @@ from typing import Any
 import calibrators
 from calibrators import METHODS
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.fine_cells import FineCells
 from calibrators.arithmetic.passes import Pass, run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.intervals import (
@@ -29,6 +30,7 @@ from calibrators.methods.intervals import (
 from calibrators.methods.isotonic import Isotonic, largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, nearest
 from pipeline.execution import Executor
+from pipeline.fit.self_check import CellCollector
 from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows
 from pipeline.table.segment_maps import SegmentRules
 
@@ -175,6 +177,7 @@ class Fit:
     cells : cells of the observations, for a band; None for other intervals
     venn_abers : multiprobabilities; None for other intervals
     posterior : whether rows of maps have posterior intervals
+    checked : cells of the observations for the check of the map; None: the map's own rows
     """
 
     calibrator: Calibrator
@@ -182,6 +185,7 @@ class Fit:
     cells: Cells | None = None
     venn_abers: Interval | None = None
     posterior: bool = False
+    checked: FineCells | None = None
 
 
 def needs_table(calibrator: Calibrator, interval: str = NONE) -> bool:
@@ -225,12 +229,14 @@ def fit_log(
     rows = with_table_path(rows, calibrator, interval)
     table: ScoreTable | None = None
     passes = itertools.count(1)
+    collector = CellCollector(calibrator)
 
     def run(request: Pass) -> Any:
         nonlocal table
         number = next(passes)
         if table is not None and rows.plan.write is not None:
-            return table.run(request, executor, f"pass-{number}")
+            stored = table
+            return collector.run(request, table, lambda p: stored.run(p, executor, f"pass-{number}"))
         earlier = table or (merged and merged[0])
         if table is None and merged is not None:
             table, result = merged
@@ -251,7 +257,10 @@ def fit_log(
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
     cells = run_passes(cell_passes(), run) if interval == BAND else None
     assert table is not None
-    return Fit(calibrator, table, cells, venn_abers, interval == POSTERIOR)
+    if collector.needed and table.parts[0].path is not None:
+        stored = table
+        collector.run(None, table, lambda request: stored.run(request, executor, "check"))
+    return Fit(calibrator, table, cells, venn_abers, interval == POSTERIOR, collector.cells)
 
 
 def interval_of(fit: Fit, fitted_map: CalibrationMap) -> Interval | None:

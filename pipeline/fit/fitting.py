@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from pipeline.fit.calibration import (
     with_table_path,
 )
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
+from pipeline.fit.self_check import check_all_rows
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
 from pipeline.sort.source import Days, Source
@@ -159,8 +161,11 @@ class Fitting:
 
 def plain_content(recipe: Recipe, fit: Fit) -> Content:
     """Make the table of a fit without segments."""
-    final_map, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
-    data = {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
+    checked = check_all_rows(
+        fit.calibrator, fit.checked, functools.partial(keep_monotone, policy=recipe.monotone)
+    )
+    final_map = checked.fitted
+    data = {**fit.table.facts(), "largest_monotone_repair": checked.repair, **fit.calibrator.facts()}
     table_facts = _table_facts(recipe, data)
     interval = interval_of(fit, final_map)
     if recipe.interval != NONE and interval is None:
@@ -171,6 +176,7 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
             1 / ALPHA,
         )
     facts = {**table_facts, "monotone": final_map.monotone, "lookup_rows": len(final_map), **_path_facts(fit)}
+    facts["agreement"] = checked.facts()
     if recipe.interval != NONE:
         facts["interval"] = recipe.interval if interval is not None else "refuted"
     if interval is not None:

@@ -1,0 +1,299 @@
+"""Check of a fitted map against the observations that it was fitted to, by ranges of scores.
+
+A map that is right for its observations expects as many positives in each range of scores as were observed, or as
+isotonic regression of the same observations expects, up to chance: no rising map can follow a rate that falls. So a
+range counts against a map by the smaller of these two differences, if they have one sign.
+
+The ranges are all unions of neighbouring 64ths of the observations by information (the sum of w p (1 - p)), and single
+128ths, ..., 1024ths and heavy ties. The limits are those of so many tests of normal numbers (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels.likelihood import isotonic_fit
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.fine_cells import FineCells
+from calibrators.arithmetic.sampling import odds_divided
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+ERROR_RATE = 5e-4
+"""Largest probability that any range of a right map is reported."""
+
+LEAST_DIFFERENCE = 0.05
+"""Least difference in log-odds that is reported."""
+
+_PARTS, _FINEST = 64, 1024
+_LEAST_INFORMATION = 10.0
+"""Least information of a range narrower than the 64ths."""
+
+_GROUP_INFORMATION, _FEWEST_GROUPS, _MOST_GROUPS = 20.0, 16, 1024
+_MOST_DISPERSION = 10.0
+"""A truth that jumps from score to score looks like over-dispersion, too, and must not hide misfits."""
+
+_MEDIAN_OF_SQUARES = 0.454936
+"""Median of the square of a standard normal number."""
+
+_MOST_MISFITS, _PROFILE = 5, 32
+
+
+class CheckCells(NamedTuple):
+    """Neighbouring cells of observations, ascending, with a map's expected positives; float64 arrays, shape (cells,).
+
+    first, last : first and last score of each cell
+    weight, positives, expected : sums over its observations, as they are in the log
+    """
+
+    first: Array
+    last: Array
+    weight: Array
+    positives: Array
+    expected: Array
+
+
+class Misfit(NamedTuple):
+    """Range of scores in which a map and its observations differ.
+
+    first, last : first and last score
+    weight, positives : sums over the observations
+    expected, possible : positives that the map and isotonic regression expect
+    difference : log-odds of the map's mean minus those of the nearer of observed and possible mean
+    root : signed root of the deviance, a number of standard errors: negative if the map expects too many positives
+    limit : significant if the root is beyond it
+    """
+
+    first: float
+    last: float
+    weight: float
+    positives: float
+    expected: float
+    possible: float
+    difference: float
+    root: float
+    limit: float
+
+    @property
+    def excess(self) -> float:
+        """Root over limit."""
+        return abs(self.root) / self.limit
+
+    @property
+    def significant(self) -> bool:
+        """True if chance does not explain the difference."""
+        return self.excess > 1
+
+
+class FitCheck(NamedTuple):
+    """Result of the check of a map.
+
+    tests : number of ranges
+    dispersion : variance of the observations over that of independent labels; from 1 to 10
+    largest : the range with the largest excess among those that differ by more than `LEAST_DIFFERENCE`
+    misfits : significant ranges without overlap, largest first, at most 5
+    profile : 32nds of the observations by information: first and last score, weight, positives, expected, possible
+    """
+
+    tests: int
+    dispersion: float
+    largest: Misfit | None
+    misfits: tuple[Misfit, ...]
+    profile: Array
+
+    def facts(self) -> dict[str, Any]:
+        """Return a dict for JSON; scores beyond all observations are None."""
+        return {
+            "tests": self.tests,
+            "dispersion": round(self.dispersion, 12),
+            "largest": None if self.largest is None else misfit_facts(self.largest),
+            "misfits": [misfit_facts(misfit) for misfit in self.misfits],
+            "profile": {
+                name: [_number(x) for x in column]
+                for name, column in zip(_COLUMNS, self.profile, strict=True)
+            },
+        }
+
+
+_COLUMNS = ("first_score", "last_score", "weight", "positives", "expected", "possible")
+
+
+def misfit_facts(misfit: Misfit) -> dict[str, Any]:
+    """Return a dict for JSON with 12 significant digits."""
+    numbers = misfit._asdict()
+    numbers["first_score"], numbers["last_score"] = numbers.pop("first"), numbers.pop("last")
+    return {name: _number(value) for name, value in numbers.items()}
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.12g}") if math.isfinite(value) else None
+
+
+def cells_of_rows(fitted: CalibrationMap, rate: float = 1.0) -> CheckCells:
+    """Return a map's rows with observations as cells; within each the map must be constant or nearly so.
+
+    rate : sampling rate of the log, see `Calibrator.sampling_rate`; cells have the observations of the log
+    """
+    rows = fitted.weight > 0
+    low, high = (column[rows] for column in fitted.ends())
+    last = np.nextafter(fitted.score_hi[rows], -np.inf)
+    weight = fitted.weight[rows]
+    return CheckCells(
+        fitted.score_lo[rows], last, weight, fitted.positives[rows], weight * _in_log((low + high) / 2, rate)
+    )
+
+
+def cells_of_scores(fine: FineCells, predict: Callable[[Array], Array], rate: float = 1.0) -> CheckCells:
+    """Return cells with the positives that a map expects: within a cell, by the mean of its values at both ends.
+
+    predict : the map, for ascending scores
+    rate : see `cells_of_rows`
+    """
+    level = _in_log((predict(fine.first) + predict(fine.last)) / 2, rate)
+    return CheckCells(*fine, fine.weight * level)
+
+
+def _in_log(probability: Array, rate: float) -> Array:
+    return probability if rate == 1.0 else np.asarray(odds_divided(probability, 1.0 / rate))
+
+
+def check_fit(cells: CheckCells, ends: float = 1.0) -> FitCheck:
+    """Check a map. O(cells).
+
+    ends : positives and negatives that isotonic regression adds below and above all scores, see `Isotonic`
+    """
+    weight = cells.weight
+    observed = np.concatenate([[1.0], cells.positives / weight, [0.0]])
+    level = isotonic_fit(observed, np.concatenate([[ends], weight, [ends]]))[1:-1] if ends > 0 else None
+    level = np.asarray(isotonic_fit(observed[1:-1], weight)) if level is None else np.asarray(level)
+    information = weight * level * (1 - level)
+    columns = (weight, cells.positives, cells.expected, weight * level)
+    sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
+    dispersion = _dispersion(sums, information)
+    families = [_unions(information), _narrow(information)]
+    found = [_compare(sums, *family, dispersion) for family in families if family[0].size]
+    start, stop, difference, root, limit = (np.concatenate(x) for x in zip(*found, strict=True))
+    excess = np.where(np.abs(difference) > LEAST_DIFFERENCE, np.abs(root) / limit, 0.0)
+
+    def misfit(i: int) -> Misfit:
+        w, k, e, possible = (sums[:, stop[i]] - sums[:, start[i]]).tolist()
+        first, last = float(cells.first[start[i]]), float(cells.last[stop[i] - 1])
+        return Misfit(first, last, w, k, e, possible, float(difference[i]), float(root[i]), float(limit[i]))
+
+    largest = int(np.argmax(excess))
+    misfits = tuple(misfit(i) for i in _disjoint(start, stop, excess))
+    return FitCheck(
+        start.size,
+        dispersion,
+        misfit(largest) if excess[largest] > 0 else None,
+        misfits,
+        _profile(cells, sums, information),
+    )
+
+
+def roots(weight: Array, observed: Array, expected: Array) -> Array:
+    """Compute signed roots of the binomial deviance; observed and expected numbers of positives need not be whole."""
+    k = np.clip(observed, 0.0, weight)
+    e = np.clip(expected, 1e-300, weight * (1 - 2.0**-53))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.where(k > 0, k * np.log(k / e), 0.0)
+        gain += np.where(k < weight, (weight - k) * np.log((weight - k) / (weight - e)), 0.0)
+    return np.asarray(np.sign(k - e) * np.sqrt(2 * np.maximum(gain, 0.0)))
+
+
+def smaller(weight: Array, positives: Array, expected: Array, possible: Array) -> tuple[Array, Array]:
+    """Compare expected positives with observed and with possible ones.
+
+    Returns
+    -------
+    difference of the log-odds, and signed root of the deviance: each the smaller of both, 0 if their signs differ
+    """
+    of_observed, of_possible = roots(weight, positives, expected), roots(weight, possible, expected)
+    root = np.where(np.abs(of_observed) <= np.abs(of_possible), of_observed, of_possible)
+    root = np.where(of_observed * of_possible > 0, root, 0.0)
+    odds, observed, pooled = (
+        np.log(np.maximum(x, 0.5) / np.maximum(weight - x, 0.5)) for x in (expected, positives, possible)
+    )
+    nearer = np.where(np.abs(odds - observed) <= np.abs(odds - pooled), observed, pooled)
+    return odds - nearer, root
+
+
+def normal_limit(tests: float, rate: float = ERROR_RATE) -> float:
+    """Compute the two-sided limit that any of so many normal numbers exceeds with at most this probability."""
+    return -NormalDist().inv_cdf(rate / 2 / max(tests, 1.0))
+
+
+def edges(information: Array, parts: int) -> Indices:
+    """Divide cells into at most so many parts of nearly equal information; return the ends of the parts."""
+    share = np.cumsum(information)
+    share = (share - information / 2) / share[-1]
+    ends = np.searchsorted(share, np.arange(1, parts) / parts)
+    return np.unique(np.concatenate([[0], ends, [information.size]]))
+
+
+def _unions(information: Array) -> tuple[Indices, Indices]:
+    ends = edges(information, _PARTS)
+    i, j = np.triu_indices(ends.size, 1)
+    return ends[i], ends[j]
+
+
+def _narrow(information: Array) -> tuple[Indices, Indices]:
+    """Return the ranges that are narrower than the 64ths and have enough information."""
+    parts, found = 2 * _PARTS, [np.empty((0, 2), np.int64)]
+    while parts <= _FINEST:
+        ends = edges(information, parts)
+        found.append(np.column_stack([ends[:-1], ends[1:]]))
+        parts *= 2
+    ties = np.flatnonzero(information >= information.sum() / _FINEST)
+    spans = np.unique(np.concatenate([*found, np.column_stack([ties, ties + 1])]), axis=0)
+    inside = np.append(0.0, np.cumsum(information))
+    enough = inside[spans[:, 1]] - inside[spans[:, 0]] >= _LEAST_INFORMATION
+    return spans[enough, 0], spans[enough, 1]
+
+
+def _compare(sums: Array, start: Indices, stop: Indices, dispersion: float) -> tuple[Any, ...]:
+    difference, root = smaller(*(sums[:, stop] - sums[:, start]))
+    limit = normal_limit(start.size, ERROR_RATE / 2)
+    return start, stop, difference, root / math.sqrt(dispersion), np.full(start.size, limit)
+
+
+def _disjoint(start: Indices, stop: Indices, excess: Array) -> list[int]:
+    """Select significant ranges without overlap, by excess."""
+    chosen: list[int] = []
+    for i in np.argsort(-excess, kind="stable").tolist():
+        if excess[i] <= 1 or len(chosen) == _MOST_MISFITS:
+            break
+        if all(stop[i] <= start[j] or stop[j] <= start[i] for j in chosen):
+            chosen.append(i)
+    return chosen
+
+
+def _dispersion(sums: Array, information: Array) -> float:
+    """Estimate the over-dispersion from second differences of neighbouring rates, which no line changes.
+
+    Weights that vary, and rows that are copies, make rates vary more than binomial ones. The median is not moved by a
+    few jumps.
+    """
+    groups = min(_MOST_GROUPS, int(information.sum() / _GROUP_INFORMATION))
+    ends = edges(information, groups) if groups >= _FEWEST_GROUPS else np.empty(0, np.int64)
+    if ends.size <= _FEWEST_GROUPS:
+        return 1.0
+    weight, positives, _, possible = np.diff(sums[:, ends])
+    p = possible / weight
+    variance = p * (1 - p) / weight
+    rate = positives / weight
+    second = rate[:-2] - 2 * rate[1:-1] + rate[2:]
+    squares = second**2 / (variance[:-2] + 4 * variance[1:-1] + variance[2:])
+    return float(np.clip(np.median(squares) / _MEDIAN_OF_SQUARES, 1.0, _MOST_DISPERSION))
+
+
+def _profile(cells: CheckCells, sums: Array, information: Array) -> Array:
+    ends = edges(information, _PROFILE)
+    return np.stack([cells.first[ends[:-1]], cells.last[ends[1:] - 1], *np.diff(sums[:, ends])])
