@@ -31,7 +31,14 @@ from pipeline.table.segment_maps import SegmentedFit
 
 FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
 """Of lookup tables that no fit made."""
-ANY_TABLE = {"min_rows": 0, "min_positives": 0, "max_rows_drop": 1.0, "ranking": False, "holdout": "none"}
+ANY_TABLE = {
+    "min_rows": 0,
+    "min_positives": 0,
+    "max_rows_drop": 1.0,
+    "ranking": False,
+    "agreement": False,
+    "holdout": "none",
+}
 """A gate that lets any table pass: logs of tests are small."""
 
 

@@ -1,10 +1,13 @@
 """The gate: what must hold of a new table before it becomes the current one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from common import predictions, prepared, simulated
 
-from calibrators import Isotonic, collapse
+from calibrators import Isotonic, Smooth, collapse
+from calibrators.arithmetic.local_choice import Choice
 from calibrators.arithmetic.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
 from jobs.config.jobs import FitConfig
@@ -65,6 +68,84 @@ def test_what_fails_is_kept_as_a_candidate(place, gated, columns, settings, rule
     assert place.current == warned.json["version"] != version
     place.run("tables", "promote", "--store", str(place.store), "--table", "ads", version).expect(0)
     assert place.current == version
+
+
+DIPPED = np.random.default_rng(6).random(20_000)
+"""Scores that are right, except that from .5 to .7 few are positive."""
+
+
+def dipped():
+    truth = np.where((DIPPED > 0.5) & (DIPPED < 0.7), 0.1, DIPPED)
+    return {"score": DIPPED, "label": (np.random.default_rng(7).random(DIPPED.size) < truth).astype(np.int8)}
+
+
+@pytest.mark.parametrize("method", ["platt", "beta", "histogram", "smooth"])
+def test_a_map_that_does_not_agree_with_its_rows_stays_a_candidate(place, gated, method, monkeypatch):
+    place.write_log(dipped())
+    settings = [f"calibrator.method={method}", "gate.holdout=none"]
+    if method == "histogram":
+        settings.append("calibrator.params.bins=3")
+    if method == "smooth":
+        monkeypatch.setattr(Smooth, "_passes", _shifted(Smooth._passes))
+    refused = gated(*settings).expect(
+        4,
+        "gate.agreement: expected a map that agrees with the rows",
+        "positives, but",
+        "gate.agreement=false",
+    )
+    assert refused.json["exit_code"] == 4
+    manifest = place.newest_manifest
+    assert manifest["publish"] == "candidate"
+    assert manifest["gate"]["failed"] == ["agreement"]
+    assert manifest["method"] == method
+    agreement = manifest["agreement"]
+    assert agreement["fallback"] is None
+    worst = agreement["ranges"]["misfits"][0]
+    inside = (worst["first_score"] <= DIPPED) & (worst["last_score"] >= DIPPED)
+    assert (worst["weight"], worst["positives"]) == (inside.sum(), dipped()["label"][inside].sum())
+    warned = gated(*settings, "gate.on_fail=warn").expect(0)
+    assert any(text.startswith("gate.agreement: ") for text in warned.json["gate"]["warnings"])
+    allowed = gated(*settings, "gate.agreement=false").expect(0)
+    warning = allowed.json["gate"]["warnings"][0]
+    assert warning.startswith("expected a map that agrees with the rows")
+    assert place.manifest(allowed.json["version"])["agreement"] == agreement
+    assert place.current == allowed.json["version"]
+
+
+def _shifted(passes):
+    def shifted(self):
+        fitted = yield from passes(self)
+        return replace(fitted, prob_lo=fitted.prob_lo * 0.8, slope=fitted.slope * 0.8)
+
+    return shifted
+
+
+@pytest.mark.parametrize("method", ["auto", "isotonic", "enir"])
+def test_maps_that_follow_the_rows_pass(place, gated, method):
+    place.write_log(dipped())
+    gated(f"calibrator.method={method}").expect(0)
+    agreement = place.newest_manifest["agreement"]
+    assert agreement["ranges"]["misfits"] == []
+    assert agreement["ranges"]["tests"] > 100
+    profile = agreement["ranges"]["profile"]
+    assert sum(profile["weight"]) == DIPPED.size
+    assert sum(profile["positives"]) == dipped()["label"].sum()
+
+
+def test_auto_says_that_it_fell_back(place, gated, monkeypatch):
+    place.write_log(predictions(20_000))
+    knots = Choice.knots
+    monkeypatch.setattr(Choice, "knots", lambda self: (knots(self)[0], knots(self)[1] + 0.4))
+    done = gated("calibrator.method=auto").expect(0)
+    (warning,) = done.json["gate"]["warnings"]
+    assert warning.startswith(
+        "auto: isotonic regression, since the smooth curve does not agree with the rows: for"
+    )
+    agreement = place.newest_manifest["agreement"]
+    assert agreement["fallback"] == "isotonic"
+    assert agreement["ranges"]["misfits"] == []
+    assert agreement["replaced"]["misfits"]
+    assert place.newest_manifest["data"]["isotonic_share"] == 1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ import pytest
 from common import ANY_TABLE
 
 from calibrators import METHODS, CalibrationMap
-from calibrators.arithmetic.passes import collapse
+from calibrators.arithmetic.check_cells import check_cells_pass
+from calibrators.arithmetic.cumulative import layout_of, part_totals
+from calibrators.arithmetic.passes import collapse, in_memory
 from calibrators.methods.base import Line
 from jobs import fit
 from jobs.cluster.starting import starting_executor
@@ -33,6 +35,7 @@ from logcal.schema import LOGIT_FROM
 from pipeline.execution import InlineExecutor, ThreadExecutor
 from pipeline.files.folders import Folder
 from pipeline.fit.calibration import make_calibrator
+from pipeline.fit.self_check import check_all_rows
 from pipeline.log import segment_values
 from pipeline.sort import run_merging
 from pipeline.sort.runs import round_scores
@@ -203,12 +206,17 @@ def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
 
 
 @functools.cache
-def expected_facts(asked: Asked) -> dict[str, Any]:
-    """What the manifest says of the fit to all rows."""
+def expected_facts(asked: Asked) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the manifest says of the fit to all rows, and of its check against them."""
     rows = rows_in_memory(asked)
     calibrator = make_calibrator(asked.method, PARAMETERS.get(asked.method, {}))
-    fitted = calibrator.fit(rows.score, rows.label, rows.weight if asked.weighted else None)
-    return fitted.facts()
+    points = collapse(rows.score, rows.label, rows.weight if asked.weighted else None)
+    fitted = calibrator.fit_points(points)
+    cells = None
+    if not fitted.constant_rows and fitted.fine_cells_ is None:
+        cells = in_memory(points)(check_cells_pass(layout_of([part_totals(points)])))
+    checked = check_all_rows(fitted, cells, lambda fitted: (fitted, 0.0))
+    return fitted.facts(), checked.facts()
 
 
 def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
@@ -254,8 +262,9 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
     version = Folder.at(made["lookup_path"].rpartition("/")[0])
     manifest = version.read_json("manifest.json")
     if not case.columns:
-        facts = expected_facts(asked)
+        facts, agreement = expected_facts(asked)
         assert facts == {name: manifest["data"].get(name) for name in facts}, case
+        assert agreement == manifest["agreement"], case
     lookup = pq.read_table(pa.BufferReader(version.read("lookup.parquet")))
     for name in NAMES:
         own = np.concatenate([getattr(one, name) for _, one in expected])

@@ -116,7 +116,7 @@ class FitCheck(NamedTuple):
             "largest": None if self.largest is None else misfit_facts(self.largest),
             "misfits": [misfit_facts(misfit) for misfit in self.misfits],
             "profile": {
-                name: [_number(x) for x in column]
+                name: [_number(name, x) for x in column]
                 for name, column in zip(_COLUMNS, self.profile, strict=True)
             },
         }
@@ -126,14 +126,17 @@ _COLUMNS = ("first_score", "last_score", "weight", "positives", "expected", "pos
 
 
 def misfit_facts(misfit: Misfit) -> dict[str, Any]:
-    """Return a dict for JSON with 12 significant digits."""
+    """Return a dict for JSON."""
     numbers = misfit._asdict()
-    numbers["first_score"], numbers["last_score"] = numbers.pop("first"), numbers.pop("last")
-    return {name: _number(value) for name, value in numbers.items()}
+    numbers = {"first_score": numbers.pop("first"), "last_score": numbers.pop("last"), **numbers}
+    return {name: _number(name, value) for name, value in numbers.items()}
 
 
-def _number(value: float) -> float | None:
-    return float(f"{value:.12g}") if math.isfinite(value) else None
+def _number(name: str, value: float) -> float | None:
+    """Round to 12 significant digits what is not a score."""
+    if not math.isfinite(value):
+        return None
+    return float(value) if name.endswith("_score") else float(f"{value:.12g}")
 
 
 def cells_of_rows(fitted: CalibrationMap, rate: float = 1.0) -> CheckCells:
@@ -164,10 +167,11 @@ def _in_log(probability: Array, rate: float) -> Array:
     return probability if rate == 1.0 else np.asarray(odds_divided(probability, 1.0 / rate))
 
 
-def check_fit(cells: CheckCells, ends: float = 1.0) -> FitCheck:
+def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> FitCheck:
     """Check a map. O(cells).
 
     ends : positives and negatives that isotonic regression adds below and above all scores, see `Isotonic`
+    heaviest : see `Calibrator.heaviest`
     """
     weight = cells.weight
     observed = np.concatenate([[1.0], cells.positives / weight, [0.0]])
@@ -178,7 +182,8 @@ def check_fit(cells: CheckCells, ends: float = 1.0) -> FitCheck:
     sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
     dispersion = _dispersion(sums, information)
     families = [_unions(information), _narrow(information)]
-    found = [_compare(sums, *family, dispersion) for family in families if family[0].size]
+    total = np.append(0.0, np.cumsum(information)) * dispersion
+    found = [_compare(sums, *family, dispersion, total, heaviest) for family in families if family[0].size]
     start, stop, difference, root, limit = (np.concatenate(x) for x in zip(*found, strict=True))
     excess = np.where(np.abs(difference) > LEAST_DIFFERENCE, np.abs(root) / limit, 0.0)
 
@@ -258,10 +263,19 @@ def _narrow(information: Array) -> tuple[Indices, Indices]:
     return spans[enough, 0], spans[enough, 1]
 
 
-def _compare(sums: Array, start: Indices, stop: Indices, dispersion: float) -> tuple[Any, ...]:
+def _compare(
+    sums: Array, start: Indices, stop: Indices, dispersion: float, variance: Array, heaviest: float
+) -> tuple[Any, ...]:
+    """Compare ranges; `variance` is cumulative.
+
+    A single row of weight h adds a heavy tail: Bernstein's inequality has 2 (V + h t / 3) in place of 2 V.
+    """
     difference, root = smaller(*(sums[:, stop] - sums[:, start]))
+    root = root / math.sqrt(dispersion)
+    deviation = np.sqrt(np.maximum(variance[stop] - variance[start], 1e-300))
+    root = root / np.sqrt(1 + max(0.0, heaviest - 1) * np.abs(root) / (3 * deviation))
     limit = normal_limit(start.size, ERROR_RATE / 2)
-    return start, stop, difference, root / math.sqrt(dispersion), np.full(start.size, limit)
+    return start, stop, difference, root, np.full(start.size, limit)
 
 
 def _disjoint(start: Indices, stop: Indices, excess: Array) -> list[int]:

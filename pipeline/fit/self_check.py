@@ -120,5 +120,5 @@ def check_map(fitted: CalibrationMap, calibrator: Calibrator, cells: FineCells |
     ends = max(1.0, float(getattr(calibrator, "ends", 1.0)))
     rate, cells = calibrator.sampling_rate, calibrator.fine_cells_ if cells is None else cells
     if cells is None:
-        return check_fit(cells_of_rows(fitted, rate), ends)
-    return check_fit(cells_of_scores(cells, fitted.predict_ascending, rate), ends)
+        return check_fit(cells_of_rows(fitted, rate), ends, calibrator.heaviest)
+    return check_fit(cells_of_scores(cells, fitted.predict_ascending, rate), ends, calibrator.heaviest)

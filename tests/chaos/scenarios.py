@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from chaos.tracing import PATIENCE, Ended, forked
 
-ANY_TABLE = "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
+ANY_TABLE = "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, agreement: false}"
 _NUMBERS = "\\w*seconds|process|checksum|peak_memory_bytes|inode|at|until|days_sorted|days_reused|rows_sorted"
 _TIMES = re.compile(
     rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?"
