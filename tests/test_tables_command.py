@@ -151,9 +151,13 @@ def test_what_lies_between_two_versions(store, place):
 
 def test_which_of_two_versions_is_better_is_said_beyond_its_error(place, call):
     place.write_log()
-    call("fit", "gate={}", "calibrator={method: histogram, params: {bins: 1}}", "gate.ranking=false").expect(
-        0
-    )
+    call(
+        "fit",
+        "gate={}",
+        "calibrator={method: histogram, params: {bins: 1}}",
+        "gate.ranking=false",
+        "gate.agreement=false",
+    ).expect(0)
     place.write_log(place.predictions(6000, seed=1), name="new")
     call("fit", "gate={}", log__path=place.root / "new").expect(0)
     gate = place.newest_manifest["gate"]
