@@ -378,12 +378,17 @@ def test_we_are_named_and_so_is_who_wrote_the_old_columns():
     assert named.startswith("parquet-cpp-arrow version ")
     assert "columns added by logcal version 0." in named
     for before, after in (
-        ("", "logcal version "),
-        ("somebody", "logcal version "),
-        ("parquet-mr version 1.6.0 (build abc)", "parquet-mr version 1.6.0 (build abc; columns added by"),
-        ("impala version 3 ", "impala version 3 (build columns added by logcal "),
+        (b"parquet-mr version 1.6.0 (build abc)", b"parquet-mr version 1.6.0 (build abc; columns added by"),
+        (b"impala version 3 ", b"impala version 3 (build columns added by logcal "),
     ):
         assert created_by(before).startswith(after)
+
+
+@pytest.mark.parametrize(
+    "name", [b"", b"parquet-mr", b"parquet-mr 1.2", b"caf\xe9", b"a version 1 (built) x"]
+)
+def test_a_writers_name_of_any_form_stays(name):
+    assert created_by(name) == name
 
 
 @pytest.mark.parametrize("kind", [thrift.LIST, thrift.SET, thrift.MAP])

@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from logcal.schema import apply_transform
 from pipeline.execution import InlineExecutor
 from pipeline.files.requests import SmallFiles
@@ -28,6 +28,7 @@ from pipeline.follow.ledger import Source
 from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
+from pipeline.score.parquet import pages
 from pipeline.score.scored import check_output, score_log, scored_output
 from pipeline.score.scored_file import Scoring, score_file
 
@@ -267,6 +268,57 @@ def test_object_stores(tmp_path, scoring):
                 run(log, scoring, overlapping)
     finally:
         filesystem.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize("place", ["", "memory://bucket/"])
+@pytest.mark.parametrize("rows", [300, 300_000])
+@pytest.mark.parametrize("spoiled", ["values", "codes", "version"])
+def test_an_output_that_reads_otherwise_than_it_was_written_is_not_published(
+    tmp_path, scoring, monkeypatch, place, rows, spoiled
+):
+    """One bit of what is written differs."""
+    score = np.arange(rows) % 4 / 4 if spoiled == "codes" else scores(rows)
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": score})})
+    write_page, write_dictionary = pages.ChunkWriter.write_page, pages.ChunkWriter.write_dictionary
+
+    def flip(body):
+        middle = len(body) // 2
+        return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+
+    def page(writer, body, count, encoding):
+        values = {"values": pages._PLAIN, "codes": pages._RLE_DICTIONARY}.get(spoiled)
+        write_page(writer, flip(body) if encoding == values and len(body) > 40 else body, count, encoding)
+
+    def dictionary(writer, body, entries):
+        write_dictionary(writer, flip(body) if spoiled == "version" and entries == 1 else body, entries)
+
+    monkeypatch.setattr(pages.ChunkWriter, "write_page", page)
+    monkeypatch.setattr(pages.ChunkWriter, "write_dictionary", dictionary)
+    column = "table_version" if spoiled == "version" else "probability"
+    with pytest.raises(
+        TemporaryError, match=f"a.parquet: .*found other values of .*{column}.* in row group 0"
+    ):
+        run(log, scoring, f"{place or tmp_path}/out")
+    assert not list(tmp_path.rglob("out*"))
+    assert not fsspec.filesystem("memory").exists("/bucket")
+
+
+def test_the_name_of_a_writer_of_another_form_stays(tmp_path, scoring):
+    """By it readers know the files of parquet-mr before 1.2.9, whose dictionaries they mend (PARQUET-816)."""
+    table = pa.table({"score": scores(300)})
+    log = write_log(tmp_path / "log", {"a.parquet": table})
+    path = tmp_path / "log" / "a.parquet"
+    content, name = path.read_bytes(), pq.read_metadata(path).created_by.encode()
+    assert content.count(name) == 1
+    fields = content[: content.index(name) - 1]
+    length = int.from_bytes(content[-8:-4], "little") - len(name) + len(b"parquet-mr")
+    content = (
+        fields + bytes([len(b"parquet-mr")]) + b"parquet-mr" + content[content.index(name) + len(name) : -8]
+    )
+    path.write_bytes(content + length.to_bytes(4, "little") + b"PAR1")
+    run(open_log(str(path), Columns("score")), scoring, tmp_path / "out")
+    assert pq.read_metadata(tmp_path / "out" / "a.parquet").created_by == "parquet-mr"
+    assert log.rows == 300
 
 
 def damage(path):

@@ -8,6 +8,7 @@ groups, and scoring costs little more than copying.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from logcal.errors import ConfigError, InputRejectedError, examples
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError, examples
 from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform
 from logcal.segment_types import segment_column, segment_problems
@@ -42,6 +44,7 @@ from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import Ending, append_columns, open_target, read_ending
 from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
+from pipeline.score.parquet.read_back import Checksum, Expected, open_stored
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 
@@ -155,18 +158,28 @@ def score_file(
         the table's calibration range.
     """
     path, state = log_file.path, log_file.state
+    results: list[tuple[FileCounts, Expected]] = []
+
+    def check(written: str) -> None:
+        [(counts, expected)] = results
+        in_turn(partial(_read_back, target_filesystem, written, counts.rows.bytes, expected))
+
     try:
         # The target is closed last, so that it does not appear if the source has changed.
-        with open_target(target_filesystem, target) as copy:
+        with open_target(target_filesystem, target, check) as copy:
             if state.size <= HELD_BYTES:
                 with open_small(filesystem, path, state, last=False) as content:
-                    return in_turn(partial(_write_from_memory, path, content, copy, scoring))
-            with (
-                open_bytes(filesystem, path, state) as source,
-                open_parquet(filesystem, path, state, scoring.segments) as parquet,
-            ):
-                # The footer is read again, from the source that is copied.
-                return _write(path, parquet, read_ending(source), source, copy, scoring)
+                    results.append(in_turn(partial(_write_from_memory, path, content, copy, scoring)))
+            else:
+                with (
+                    open_bytes(filesystem, path, state) as source,
+                    open_parquet(filesystem, path, state, scoring.segments) as parquet,
+                ):
+                    # The footer is read again, from the source that is copied.
+                    results.append(_write(path, parquet, read_ending(source), source, copy, scoring))
+        return results[0][0]
+    except TemporaryError as error:
+        raise TemporaryError(f"{path}: {error}") from None
     except MemoryError:
         raise
     except (pa.ArrowException, NotExtensibleError) as error:
@@ -179,7 +192,19 @@ def score_file(
         raise
 
 
-def _write_from_memory(path: str, content: bytes, copy: BinaryIO, scoring: Scoring) -> FileCounts:
+def _read_back(filesystem: Any, written: str, size: int, expected: Expected) -> None:
+    """Read a written file's footer and added columns; see `Expected.check`."""
+    local = isinstance(filesystem, LocalFileSystem)
+    opened = (
+        pa.OSFile(os.fsencode(written)) if local else open_stored(filesystem, written, size, expected.start)
+    )
+    with opened as source:
+        expected.check(source)
+
+
+def _write_from_memory(
+    path: str, content: bytes, copy: BinaryIO, scoring: Scoring
+) -> tuple[FileCounts, Expected]:
     with open_parquet(None, path, None, scoring.segments, content=content) as parquet:
         source = io.BytesIO(content)
         return _write(path, parquet, read_ending(source, parquet.metadata), source, copy, scoring)
@@ -187,10 +212,10 @@ def _write_from_memory(path: str, content: bytes, copy: BinaryIO, scoring: Scori
 
 def _write(
     path: str, parquet: pq.ParquetFile, ending: Ending, source: BinaryIO, copy: BinaryIO, scoring: Scoring
-) -> FileCounts:
-    """Copy the source and add the new columns."""
+) -> tuple[FileCounts, Expected]:
+    """Copy the source and add the new columns; return counts of rows, and what the copy must contain."""
     _check_file(path, parquet, scoring)
-    file = _open_file(path, parquet, ending.footer, scoring)
+    file = _open_file(path, parquet, ending, scoring)
     written = append_columns(source, copy, file.write_columns, ending)
     rows = parquet.metadata.num_rows
     if file.range.outside > scoring.max_outside * rows:
@@ -200,7 +225,7 @@ def _write(
         )
     out = file.range
     counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
-    return FileCounts(counts, out.lowest, out.highest)
+    return FileCounts(counts, out.lowest, out.highest), file.expected
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
@@ -230,11 +255,13 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         raise InputRejectedError(f"{path}: {'; '.join(problems)}")
 
 
-def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> _File:
-    codecs = _codecs(path, parquet, footer, scoring)
-    if scoring.segments:
-        return _SegmentedFile(path, parquet, codecs, cached_segmented_lookup(scoring.lookup), scoring)
-    return _File(path, parquet, codecs, cached_lookup_table(scoring.lookup), scoring)
+def _open_file(path: str, parquet: pq.ParquetFile, ending: Ending, scoring: Scoring) -> _File:
+    codecs = _codecs(path, parquet, ending.footer, scoring)
+    kind = _SegmentedFile if scoring.segments else _File
+    lookup: Any = (cached_segmented_lookup if scoring.segments else cached_lookup_table)(scoring.lookup)
+    names = [name for _, name in scoring.new_columns()]
+    expected = Expected(ending.metadata, names, lookup.facts.version, ending.start)
+    return kind(path, parquet, codecs, lookup, scoring, expected)
 
 
 def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
@@ -252,13 +279,20 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
 
 @dataclass
 class _File:
-    """Computation of the new columns of one file. lookup : lookup table; with segments a `SegmentedLookup`."""
+    """Computation of the new columns of one file.
+
+    Attributes
+    ----------
+    lookup : lookup table; with segments a `SegmentedLookup`
+    expected : what the copy must contain, which gets the checksums of the columns
+    """
 
     path: str
     parquet: pq.ParquetFile
     codecs: Sequence[int]
     lookup: Any
     scoring: Scoring
+    expected: Expected
     null_rows: int = 0
     unseen_rows: int = 0
 
@@ -284,10 +318,15 @@ class _File:
         decisions: list[tuple[Booleans, Booleans]] = []
         pages = self._classified(index, decisions) if classified else self._probabilities(index)
         count = classified + (1 if self.interval is None else 3)
-        chunks = writer.write_doubles(pages, rows, codec, count)
+        sums = [Checksum() for _ in range(count)]
+        self.expected.sums.append(sums)
+        chunks = writer.write_doubles(self.expected.noted(pages, sums), rows, codec, count)
         self.null_rows += chunks[int(classified)].nulls
         if classified:
             chunks.append(writer.write_booleans(decisions, codec))
+            sums.append(Checksum())
+            for values, null in decisions:
+                sums[-1].add_booleans(values, null)
         return [*chunks, writer.write_constant(self.facts.version.encode(), rows, codec)]
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:

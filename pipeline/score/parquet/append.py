@@ -20,7 +20,6 @@ from pipeline.score.parquet.footer import (
     MAGIC,
     Footer,
     NewColumn,
-    NotExtensibleError,
     extended_footer,
     read_footer,
 )
@@ -80,7 +79,7 @@ def append_columns(
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    footer, start, before = ending or read_ending(source)
+    footer, start, _ = ending or read_ending(source)
     _copy(source, start, target)
     writer = ChunkWriter(target, start)
     columns = make_columns(writer)
@@ -91,26 +90,12 @@ def append_columns(
             for column in columns
         ]
     end = extended_footer(footer, columns)
-    _check(before, end, columns)
     target.write(end)
     return writer.position + len(end)
 
 
 def _read(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
-
-
-def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) -> None:
-    """Check the new footer by reading it with Arrow, since the source may be unusual."""
-    after = pq.read_metadata(pa.BufferReader(MAGIC + end))
-    names_before = [before.schema.column(i).path for i in range(before.num_columns)]
-    names_after = [after.schema.column(i).path for i in range(after.num_columns)]
-    if (
-        names_after != [*names_before, *(column.name for column in columns)]
-        or after.num_rows != before.num_rows
-        or after.num_row_groups != before.num_row_groups
-    ):
-        raise NotExtensibleError("its extended footer does not read as its own with the new columns")
 
 
 def _copy(source: BinaryIO, size: int, target: BinaryIO) -> None:
@@ -147,8 +132,14 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
 
 
 @contextmanager
-def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    """Open a file that appears when the block ends without an error. Its folder must exist."""
+def open_target(
+    filesystem: Any, path: str, check: Callable[[str], None] = lambda written: None
+) -> Iterator[BinaryIO]:
+    """Open a file that appears when the block ends without an error. Its folder must exist.
+
+    check : called with the path of the written file. On a local file system that is a temporary name, so that the file
+        appears only if there is no error; in a store it is the file, which is removed after an error
+    """
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -159,12 +150,19 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
                 file.closed = True  # otherwise the garbage collector would write the discarded content
             raise
         file.close()
+        try:
+            check(path)
+        except BaseException:
+            filesystem.rm_file(path)
+            raise
         return
     # Like `temporary_sibling`, but without an unlink after a successful rename: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
         with open(temporary, "wb", _BUFFER_BYTES) as local:  # noqa: PTH123
             yield local
+            local.flush()
+            check(temporary)
             begin_sync(local)
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:

@@ -108,18 +108,19 @@ def _unreadable(error: Exception) -> NotExtensibleError:
 
 
 @lru_cache(maxsize=16)
-def created_by(before: str) -> str:
+def created_by(before: bytes) -> bytes:
     """Return the footer's `created_by`: the writer of the file, and logcal, which added columns.
 
     By the writer's name and version readers work around errors of old writers, which the old columns may have. So both
-    stay, and logcal is named in the build.
+    stay, and logcal is named in the build. A name of another form, such as `parquet-mr` alone, stays as it is: readers
+    would take an addition for a part of the name.
     """
-    addition = f"columns added by logcal version {_version()}"
-    match = re.fullmatch(r"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
+    match = re.fullmatch(rb"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
     if match is None:
-        return f"logcal version {_version()}"
+        return before
+    addition = f"columns added by logcal version {_version()}".encode()
     builds = [build for build in (match[2], addition) if build]
-    return f"{match[1]} (build {'; '.join(builds)})"
+    return b"%s (build %s)" % (match[1], b"; ".join(builds))
 
 
 @cache
@@ -146,8 +147,8 @@ def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
         fields[4] = (LIST, _extended_row_groups(footer.row_groups, columns))
         if 5 in fields:
             fields[5] = (LIST, _extended_metadata(fields[5][1], new))
-        before = thrift.read_binary(fields[6][1]).decode("utf-8", "replace") if 6 in fields else ""
-        fields[6] = (BINARY, thrift.binary(created_by(before).encode()))
+        if 6 in fields:
+            fields[6] = (BINARY, thrift.binary(created_by(thrift.read_binary(fields[6][1]))))
         if 7 in fields:
             order = thrift.struct({1: (STRUCT, thrift.struct({}))})
             fields[7] = (LIST, thrift.extended_list(fields[7][1], [order for _ in columns]))
