@@ -265,7 +265,7 @@ def _rules(config: FollowConfig) -> Rules:
         parse_duration(follow.relist),
         follow.changed,
         follow.deleted,
-        parse_duration(follow.give_up),
+        parse_duration(config.log.give_up),
         whole_days(config.retention.ledger),
     )
 

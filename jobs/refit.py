@@ -18,6 +18,7 @@ from jobs.config.sections import parse_duration, whole_days
 from jobs.rows import Choice
 from logcal.errors import (
     CheckFailedError,
+    FileBeingWrittenError,
     FileChangedError,
     FileRejectedError,
     InputRejectedError,
@@ -153,7 +154,7 @@ class Refits:
             except InputRejectedError as error:
                 attempts += 1
                 again = isinstance(error, FileRejectedError) and attempts < _MOST_ATTEMPTS
-                if again and isinstance(error, FileChangedError):
+                if again and _has_changed(error):
                     log.info("started again: %s", error)
                     continue
                 unseen = self._unseen() - without if again or not all_seen else set()
@@ -269,3 +270,8 @@ def check(config: FollowConfig) -> None:
         from pipeline.fit.calibration import make_calibrator
 
         make_calibrator(config.calibrator.method, config.calibrator.params)
+
+
+def _has_changed(error: InputRejectedError) -> bool:
+    """Tell whether a file changed during a run, so that the next run may succeed at once."""
+    return isinstance(error, FileChangedError) and not isinstance(error, FileBeingWrittenError)

@@ -188,7 +188,7 @@ _NO_RESULT: dict[str, Any] = {
     **dict.fromkeys(
         ("store", "retention", "scratch", "cluster", "record", "report", "output", "window"), True
     ),
-    "log": {"path": True, "labels": {"path"}},
+    "log": {"path": True, "give_up": True, "labels": {"path"}},
     "data": {"path": True, "labels": {"path"}},
     "evaluate": {"last"},
 }

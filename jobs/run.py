@@ -119,8 +119,11 @@ def _draw(prepared: Any, path: str) -> None:
 def _set_up_environment(config: JobConfig) -> None:
     """Apply the storage options, register URLs whose secrets messages must hide, and import the cluster class."""
     from jobs.cluster.kinds import check_class
+    from jobs.config.sections import DEFAULT_GIVE_UP, parse_duration
+    from pipeline.log.log_files import GIVE_UP
 
     use(config.storage.options)
+    GIVE_UP.set(parse_duration(getattr(getattr(config, "log", None), "give_up", DEFAULT_GIVE_UP)))
     remember_urls(config.model_dump(mode="json"))
     check_class(config.cluster)
 

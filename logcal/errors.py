@@ -39,6 +39,12 @@ class FileRejectedError(InputRejectedError):
 class FileChangedError(FileRejectedError):
     """A listed file was removed or replaced: the same run may succeed at once, with the present files."""
 
+    exit_code = 75
+
+
+class FileBeingWrittenError(FileChangedError):
+    """A file has no readable footer yet and was modified a short time ago: the same run may succeed later."""
+
 
 class CheckFailedError(LogcalError):
     """A result was computed and refused; nothing was published.

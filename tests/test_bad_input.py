@@ -7,6 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chaos.mutated_parquet import with_row_groups
+
+from pipeline.log import thrift
 
 
 def refused(place, job, code, *phrases, settings=(), **paths):
@@ -16,6 +19,61 @@ def refused(place, job, code, *phrases, settings=(), **paths):
     assert result.stdout == ""
     assert place.tree() == before
     return result.stderr
+
+
+# Files that are being written
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", None])
+def test_a_file_without_a_footer_is_being_written_until_it_is_old(place, content):
+    """None: an ordinary file without its last bytes."""
+    place.write_log()
+    place.job("fit").expect(0)
+    path = place.log / "part-1.parquet"
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    settled = path.stat().st_mtime - 400
+    for job in ("fit", "score", "evaluate", "compare"):
+        os.utime(path)
+        refused(
+            place,
+            job,
+            75,
+            str(path),
+            "(log.give_up), it may still be being written",
+            settings=("log.give_up=5m",),
+        )
+        os.utime(path, (settled, settled))
+        refused(place, job, 3, f"{path}: expected a Parquet file", settings=("log.give_up=5m",))
+    # The clocks of machines differ; a file far in the future is not being written.
+    os.utime(path, (settled + 86_400, settled + 86_400))
+    refused(place, "fit", 3, "expected a Parquet file", settings=("log.give_up=5m",))
+
+
+def test_a_footer_that_contradicts_itself_is_not_being_written(place):
+    path = (
+        place.write_log({"score": np.arange(100) / 100, "label": np.arange(100) % 2}, files=1)
+        / "part-0.parquet"
+    )
+
+    def one_row_less(groups):
+        groups[0][3] = (thrift.I64, thrift.integer(99))
+
+    path.write_bytes(with_row_groups(path.read_bytes(), one_row_less))
+    refused(place, "fit", 3, "add up to the 100 rows of the file, found 99", settings=("log.give_up=5m",))
+
+
+def test_names_of_temporary_files_are_skipped_and_named(place):
+    folder = place.write_log()
+    for name in ("part-1.parquet._COPYING_", "part-2.parquet.tmp", "copy.tmp/part-3.parquet"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(folder / "part-0.parquet", folder / name)
+    done = place.job("fit", "--json", "log.give_up=5m").expect(0).json
+    assert (done["rows"], place.manifest["log"]["files_skipped_names"]) == (
+        3000,
+        ["copy.tmp/", "part-1.parquet._COPYING_", "part-2.parquet.tmp"],
+    )
+    followed = place.job("follow", "--once", "--json", output__path=place.output).expect(0).json
+    assert (followed["files"], followed["rows"]) == (3, 3000)
 
 
 # A log that cannot be used
@@ -242,7 +300,7 @@ def test_segments_of_another_kind_are_refused(place, call, fitted, given, phrase
     for job in ("score", "evaluate"):
         call(job, log__path=place.root / "other").expect(3, "column 'model': ", phrase)
     arriving = {"log__path": place.root / "other", "output__path": place.root / "scored"}
-    call("follow", "--once", "follow.give_up=0s", **arriving).expect(3, "column 'model'")
+    call("follow", "--once", "log.give_up=0s", **arriving).expect(3, "column 'model'")
 
 
 @pytest.mark.parametrize(

@@ -614,7 +614,7 @@ def test_once_says_what_it_did(place, stream):
     follow("--once").expect(99)
     (arriving / "poison.parquet").write_text("this is no Parquet file")
     _lands(arriving, "b.parquet")
-    follow("--once", "follow.give_up=0s").expect(3, "1 file refused (poison.parquet); the others were scored")
+    follow("--once", "log.give_up=0s").expect(3, "1 file refused (poison.parquet); the others were scored")
     follow("--once").expect(99)
     status = follow("--status", "--json").expect(0).json
     assert (status["files"], status["backlog"], list(status["refused"])) == (2, 0, ["poison.parquet"])
@@ -662,7 +662,7 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
     (place.root / "all.prom").write_text('logcal_rows{job="fit",table="ads",kind="rows"} 7\n')
     _lands(arriving, "a.parquet")
     (arriving / "<b>.parquet").write_text("this is no Parquet file")
-    follow("--once", "follow.give_up=0s", *told).expect(3)
+    follow("--once", "log.give_up=0s", *told).expect(3)
     metrics = (place.root / "all.prom").read_text()
     own = f'table="ads",output="{place.output}"'
     for line in (

@@ -130,7 +130,7 @@ def test_a_log_that_does_not_suit_stops_no_stream(place, begun):
 def test_a_damaged_file_stops_no_refit(place, stream):
     follow, arriving = stream
     lands(arriving, "date=2026-11-19/a.parquet")
-    refits = ("window.column=date", "refit.every=1h", "follow.give_up=0s")
+    refits = ("window.column=date", "refit.every=1h", "log.give_up=0s")
     follow("--once", *refits).expect(0)
     for name in ("refused", "half"):
         (arriving / f"date=2026-11-19/{name}.parquet").write_text("this is no Parquet file")
@@ -138,7 +138,7 @@ def test_a_damaged_file_stops_no_refit(place, stream):
     lands(arriving, "date=2026-11-20/b.parquet")
     (place.root / "output.logcal" / "refit.json").unlink()
     (arriving / "date=2026-11-20/later.parquet").write_text("nor is this one, yet")
-    done = follow("--once", "--json", *refits[:2], "follow.give_up=1h").expect(0).json
+    done = follow("--once", "--json", *refits[:2], "log.give_up=1h").expect(0).json
     assert (done["refits"], done["files"], done["waiting"]) == (1, 1, 1)
     status = follow("--status", "--json").expect(0).json
     assert status["refit"]["outcome"] == "published"

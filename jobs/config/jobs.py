@@ -63,6 +63,9 @@ def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
 
 
 _PAGE = ("report", "path")
+_GIVE_UP = ("follow", "give_up")
+RETIRED_KEYS = (_GIVE_UP,)
+"""Former keys of sections that are still there; jobs without an alias for them ignore them."""
 RETIRED = {"page": {"path"}}
 """Former sections and their keys; jobs without an alias for them ignore them."""
 
@@ -243,8 +246,6 @@ class FollowSection(Section):
     """
     deleted: Literal["keep", "remove"] = "keep"
     """Treatment of the scored file of a file that is gone from the log."""
-    give_up: sections.Duration = "5m"
-    """Time after which a file that cannot be read is refused; until then it may be half-written."""
     lifetime: sections.Duration = "24h"
     """Time after which the command ends with 0, to be started again by its supervisor."""
     status: bool = False
@@ -300,7 +301,10 @@ class RetentionSection(sections.RetentionConfig):
 class FollowConfig(JobConfig):
     """Configuration of follow."""
 
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {
+        _PAGE: ("page", "path"),
+        ("log", "give_up"): _GIVE_UP,
+    }
 
     log: sections.LogConfig
     """The prediction log to follow: one folder that files arrive in."""

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from yaml.constructor import ConstructorError
 
 from jobs.config.base import Section, holds_paths, section_of
-from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
+from jobs.config.jobs import JOB_CONFIGS, RETIRED, RETIRED_KEYS, fields_of
 from jobs.config.paths import folder_of, resolve
 from jobs.config.sections import CalibratorConfig
 from logcal import storage
@@ -363,6 +363,9 @@ def _take_aliases(model: type[Section], values: Values) -> None:
         if values.get(former) is not None and (former[0] in RETIRED or values.get(path) is None):
             values.put(path, values.get(former), {path: values.provenances[former]})
             log.info("%s", _at(former, values, f"this key is called {_dotted(path)} now"))
+    for former in RETIRED_KEYS:
+        if isinstance(inner := values.get(former[:-1]), dict):
+            inner.pop(former[-1], None)
     for section, keys in RETIRED.items():
         section_values = values.values.get(section)
         if section_values is None or (isinstance(section_values, dict) and section_values.keys() <= keys):

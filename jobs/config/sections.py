@@ -109,6 +109,9 @@ def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> I
         yield "label", f"expected no column of its own with labels.path, found '{label}': set labels.label"
 
 
+DEFAULT_GIVE_UP = "5m"
+
+
 class LogConfig(Section):
     """The prediction log to read, with labels."""
 
@@ -154,6 +157,10 @@ class LogConfig(Section):
     """With quarantine: the largest fraction of bad rows, in [0, 1], that is still accepted."""
     quarantine_path: PathText | None = None
     """With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted."""
+    give_up: Duration = DEFAULT_GIVE_UP
+    """Time after a file's last modification during which it is taken to be half-written if it has no readable footer:
+    the job ends with exit code 75. After it, the file is damaged (3).
+    """
 
     @property
     def sampling(self) -> bool:
@@ -211,6 +218,10 @@ class ScoreLogConfig(Section):
     the name of the column to add.
     """
     score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM
+    give_up: Duration = DEFAULT_GIVE_UP
+    """Time after a file's last modification during which it is taken to be half-written if it has no readable footer:
+    the job ends with exit code 75. After it, the file is damaged (3).
+    """
 
 
 def _date_as_text(value: Any) -> Any:

@@ -15,6 +15,7 @@ from logcal.errors import InputRejectedError
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
+from pipeline.log.folder_tree import TEMPORARY, all_visible
 from pipeline.log.log_files import SUFFIXES, FileState, LogFile, open_parquet, stamp_of
 from pipeline.log.logs import batched_by_size
 from pipeline.score.scored_file import Scoring, score_file
@@ -46,7 +47,7 @@ def list_sources(
 ) -> list[Source]:
     """List the Parquet files below a folder.
 
-    Names that begin with "_" or "." are skipped.
+    Names that begin with "_" or ".", or end as names of temporary files do, are skipped.
 
     since : folders `key=YYYY-MM-DD` of earlier days are skipped; other folders are not
     """
@@ -59,7 +60,7 @@ def list_sources(
     for path, info in filesystem.find(base, detail=True).items():
         name = path[len(base) :].lstrip("/")
         parts = name.split("/")
-        if any(part.startswith(("_", ".")) for part in parts) or not name.lower().endswith(SUFFIXES):
+        if not all_visible(name) or not name.lower().endswith(SUFFIXES):
             continue
         if since is not None and any(is_before(part, key, since) for part in parts[:-1]):
             continue
@@ -80,7 +81,7 @@ def _scan(root: str, since: dt.date | None, key: str) -> list[Source]:
         with entries:
             for entry in entries:
                 name = entry.name
-                if name[0] in "_.":
+                if name[0] in "_." or name.endswith(TEMPORARY):
                     continue
                 if (name.endswith(SUFFIXES) or name.lower().endswith(SUFFIXES)) and not entry.is_dir():
                     try:

@@ -265,7 +265,7 @@ class Follower:
                 # A clock that was set back must not delay giving up.
                 since = waiting[name] = min(waiting.get(name, now), now)
                 if now - since >= self.rules.give_up:
-                    reason = f"{name}: not readable within {self.rules.give_up:g} s (follow.give_up): {outcome.reason}"
+                    reason = f"{name}: not readable within {self.rules.give_up:g} s (log.give_up): {outcome.reason}"
                     known[name] = Known(source.size, source.stamp, reason=reason)
                 else:
                     _, _, wait = self._retry.get(name, (source, 0.0, _FIRST_WAIT / 2))

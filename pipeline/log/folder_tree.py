@@ -35,9 +35,13 @@ class Entries:
     snapshots: list[Any] = field(default_factory=list)
 
 
+TEMPORARY = ("._COPYING_", ".tmp")
+"""Ends of the names of files that are being copied (by Hadoop) or written."""
+
+
 def all_visible(relative: str) -> bool:
-    """Tell whether no part of a path begins with "_" or "."."""
-    return not any(part.startswith(("_", ".")) for part in relative.split("/"))
+    """Tell whether no part of a path begins with "_" or ".", or ends as names of temporary files do."""
+    return not any(part.startswith(("_", ".")) or part.endswith(TEMPORARY) for part in relative.split("/"))
 
 
 def local_tree(root: str) -> Entries:

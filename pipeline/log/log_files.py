@@ -11,6 +11,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import (
     ConfigError,
+    FileBeingWrittenError,
     FileChangedError,
     FileRejectedError,
     InputRejectedError,
@@ -32,6 +34,7 @@ from logcal.errors import (
 )
 from logcal.storage import open_filesystem
 from pipeline.execution import tasks
+from pipeline.files import clock
 from pipeline.files.faults import as_fault, out_of_memory
 from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile, together
 from pipeline.log.chunks import CheckedFooter
@@ -67,6 +70,10 @@ class FileState(NamedTuple):
 
 FileId = tuple[str, int, str]
 """Name, size and stamp of a log's file; a changed file has another identity, a moved log's files have the same."""
+
+
+class WrongFooterError(FileRejectedError):
+    """A file's footer is readable and wrong, so the file is not half-written."""
 
 
 class Piece(NamedTuple):
@@ -149,7 +156,9 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> FileLis
     """Find the Parquet files at a path, directory, glob or fsspec URL, or at several on one file system.
 
     Directories are searched recursively, through symbolic links. Names that start with "_" or "." are skipped, as in
-    Spark and Dask, and so are files that are not Parquet. setting : name of the setting with the paths, for messages
+    Spark and Dask, and so are names of temporary files and files that are not Parquet.
+
+    setting : name of the setting with the paths, for messages
 
     Raises
     ------
@@ -374,6 +383,34 @@ def stamp_of(info: dict[str, Any]) -> str:
     return ""
 
 
+GIVE_UP: ContextVar[float] = ContextVar("give_up", default=300.0)
+"""Seconds after its last modification during which a file without a readable footer is taken to be half-written
+(`log.give_up`)."""
+
+
+def is_being_written(filesystem: Any, path: str, now: dt.datetime | None = None) -> bool:
+    """Tell whether a file was modified less than `GIVE_UP` ago. now : present time; None: by the clock."""
+    try:
+        filesystem.invalidate_cache(path.rpartition("/")[0])
+        modified = filesystem.modified(path)
+    except (OSError, NotImplementedError, KeyError, ValueError):
+        return False
+    if modified.tzinfo is None:
+        modified = modified.replace(tzinfo=dt.UTC)
+    # Clocks differ; a file far in the future is not being written.
+    return bool(abs(((now or clock.now()) - modified).total_seconds()) < GIVE_UP.get())
+
+
+def unreadable_file(filesystem: Any, file: LogFile, error: InputRejectedError) -> InputRejectedError:
+    """Return the error for a file whose footer cannot be read: it is half-written if it is young."""
+    if type(error) is not FileRejectedError or not is_being_written(filesystem, file.path):
+        return error
+    return FileBeingWrittenError(
+        f"{error}. Modified less than {GIVE_UP.get():g} s ago (log.give_up), it may still be being written: run again "
+        "later"
+    )
+
+
 @contextmanager
 def open_parquet(
     filesystem: Any,
@@ -437,12 +474,12 @@ def row_groups_of(footer: pq.FileMetaData, path: str) -> tuple[int, ...]:
 
     Raises
     ------
-    FileRejectedError
+    WrongFooterError
         They are negative, or do not add up to the rows of the file.
     """
     counts = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != footer.num_rows:
-        raise FileRejectedError(
+        raise WrongFooterError(
             f"{path}: expected row groups that add up to the {footer.num_rows:,} rows of the file, found "
             f"{examples([f'{count:,}' for count in counts], 3)}: the file is damaged; write it again"
         )

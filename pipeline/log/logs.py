@@ -15,7 +15,15 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, counted, examples, listing
+from logcal.errors import (
+    FileBeingWrittenError,
+    FileChangedError,
+    FileRejectedError,
+    InputRejectedError,
+    counted,
+    examples,
+    listing,
+)
 from logcal.segment_types import segment_column
 from pipeline.files.requests import WHOLE_BYTES, together
 from pipeline.log import decimals, folder_tree
@@ -31,6 +39,7 @@ from pipeline.log.log_files import (
     open_small,
     read_batches,
     row_groups_of,
+    unreadable_file,
 )
 from pipeline.log.snapshots import without_reused_names
 
@@ -180,6 +189,8 @@ def open_log(
     if opened.unreadable and not column_problems:
         changed = any(isinstance(error, FileChangedError) for error in opened.unreadable)
         kind = FileChangedError if changed else FileRejectedError
+        if all(isinstance(error, FileBeingWrittenError) for error in opened.unreadable):
+            kind = FileBeingWrittenError
     opened.check("log", paths, column_problems, kind)
     columns = replace(columns, dates=date_columns(opened.schemas, columns.segments))
     log = replace(opened.log(columns, types), file_types=file_types(opened.schemas, list(types)))
@@ -253,7 +264,11 @@ def read_footers(
 ) -> tuple[list[tuple[LogFile, pa.Schema]], list[InputRejectedError]]:
     """Read the footers of files; return readable files with their schemas, and the errors of the others."""
     footers = list(together(partial(_read_footer, filesystem), files))
-    problems = [footer for footer in footers if isinstance(footer, InputRejectedError)]
+    problems = [
+        unreadable_file(filesystem, file, footer)
+        for file, footer in zip(files, footers, strict=True)
+        if isinstance(footer, InputRejectedError)
+    ]
     return _with_shared_schemas([footer for footer in footers if isinstance(footer, tuple)]), problems
 
 
