@@ -13,6 +13,7 @@ from jobs import interrupts
 from jobs.config.cluster import parse_bytes
 from jobs.config.jobs import FollowConfig
 from jobs.config.sections import parse_duration, whole_days
+from jobs.gate.shift import shift_rule
 from jobs.outcome import Outcome, Plan
 from jobs.refit import PUBLISHED
 from jobs.refit import check as check_refits
@@ -218,6 +219,8 @@ class Prepared:
                 break
             change = change._replace(new=unscored, gone=())
         refits.run_if_due(follower.executor)
+        if stream.shift:
+            raise CheckFailedError(f"score.max_shift: the files were scored, but {stream.shift}")
         if refits.refused:
             raise CheckFailedError(f"the files were scored, and the refit was refused: {refits.refused[-1]}")
         if refused := stream.refused:
@@ -253,7 +256,12 @@ class Prepared:
         config = self.config
         version = self.store.version(name)
         self.store.verify(version)
-        return replace(scoring_of(config, version), max_outside=config.score.max_outside_range)
+        return replace(
+            scoring_of(config, version),
+            max_outside=config.score.max_outside_range,
+            shift=shift_rule(config.score, self.store, version),
+            each_file=True,
+        )
 
 
 def _rules(config: FollowConfig) -> Rules:

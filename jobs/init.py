@@ -177,6 +177,7 @@ def _daily() -> dict[str, Any]:
         "report.mode": "replace",
         "score.last": "1d",
         "score.max_outside_range": 0.05,
+        "score.on_shift": "write",
         "output.path": "scored/{day}",
         "output.mode": "replace",
     }

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import ScoreConfig
 from jobs.config.sections import ScoreSection, whole_days
-from jobs.gate.limits import check_classifier, check_scored, check_transform, outside_text, unseen_text
+from jobs.gate.limits import (
+    check_classifier,
+    check_earlier_shift,
+    check_scored,
+    check_shift,
+    check_transform,
+    outside_text,
+    unseen_text,
+)
+from jobs.gate.shift import shift_rule
 from jobs.outcome import Outcome, Plan
 from jobs.rows import (
     ANY,
@@ -67,7 +76,7 @@ def prepare(config: ScoreConfig, choice: Choice = ANY) -> Prepared:
     if classifying is not None:
         settings["classifier"] = classifying.classifier.digest
         settings["decision"] = [classifying.decision, classifying.threshold]
-    for name in ("max_outside_range", "max_unseen"):
+    for name in ("max_outside_range", "max_unseen", "max_shift", "on_shift"):
         if (limit := getattr(config.score, name)) != ScoreSection.model_fields[name].default:
             settings[name] = limit
     identity = run_id("score", log, settings)
@@ -76,7 +85,9 @@ def prepare(config: ScoreConfig, choice: Choice = ANY) -> Prepared:
         among=above_days(config.output.path),
         replace=config.output.mode == "replace",
     )
+    check_earlier_shift(output, identity)
     check_output(log, output, identity)
+    scoring = replace(scoring, shift=shift_rule(config.score, store, version))
     return Prepared(config, log, version, scoring, identity, output, window)
 
 
@@ -201,4 +212,7 @@ class Prepared:
             lines.append(
                 f"  classified by {classifying.classifier.path}, decided at {classifying.threshold:.4g}"
             )
+        if scored.shift is not None:
+            summary["shift"] = scored.shift.facts()
+            check_shift(scored.shift.beyond, scored.shift.text(), scored.path)
         return Outcome(summary=summary, lines=lines)

@@ -47,6 +47,7 @@ class Stream(Counts):
     remaining : number of files still to be scored
     batches : number of batches of this run
     version : version of the table in the last batch
+    shift : last `Report.shift` that is not empty
     reports : last batches, with the time in seconds since 1970 at which each ended
     """
 
@@ -59,6 +60,7 @@ class Stream(Counts):
     remaining: int = 0
     batches: int = 0
     version: str | None = None
+    shift: str = ""
     reports: deque[tuple[float, Report]] = field(default_factory=lambda: deque(maxlen=_BATCHES_SHOWN))
     _next: dict[str, float] = field(default_factory=dict)
     _failed: set[str] = field(default_factory=set)
@@ -83,6 +85,7 @@ class Stream(Counts):
         self.batches += 1
         self.count(report)
         self.waiting, self.version, self.remaining = report.waiting, report.version, report.left
+        self.shift = report.shift or self.shift
         self.reports.append((time.time(), report))
         counts = {
             "refused": len(report.refused),

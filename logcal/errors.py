@@ -52,10 +52,12 @@ class CheckFailedError(LogcalError):
     Attributes
     ----------
     version : name of the candidate version that holds the result; None if it was not saved
+    written : whether the result was written all the same
     """
 
     exit_code = 4
     version: str | None = None
+    written: bool = False
 
 
 class TemporaryError(LogcalError):

@@ -590,14 +590,36 @@ class ClassifierConfig(Section):
     """true: score with a table that was fitted on another classifier's generated log."""
 
 
+AUTO_SHIFT, NO_SHIFT = "auto", "none"
+
+
+def _check_shift(text: str) -> None:
+    try:
+        valid = text in (AUTO_SHIFT, NO_SHIFT) or 0 <= float(text) <= 1
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(f"expected auto, none or a distance in [0, 1], found {text!r}")
+
+
 class RangeSection(Section):
-    """Limit of scores outside the table's range."""
+    """Limits of scores that differ from those the table was fitted to."""
 
     max_outside_range: float = Field(0.5, ge=0, le=1)
     """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted
     to. Above it nothing is written (exit code 4; follow refuses the file): such scores often come from another model,
     or are in percent. From 0.01 on there is a warning. These rows get the probability at the end of the range, or of
     a smooth curve that continues beyond it (docs/methods.md).
+    """
+    max_shift: Annotated[Text, BeforeValidator(_share_as_text), accepted_by(_check_shift)] = AUTO_SHIFT
+    """The largest distance between the scores and those that the table was fitted to, in [0, 1] (Kolmogorov-Smirnov):
+    larger ones come from another model. auto: more than twice the largest distance of the table's own days; with fewer
+    than five such days, with weights or sampling rates, or if many rows have no label, there is only a warning, from
+    0.35 on. none: not measured. Fewer than 1,000 rows are never refused.
+    """
+    on_shift: Literal["refuse", "write"] = "refuse"
+    """Treatment of scores beyond max_shift. refuse: nothing is written, exit code 4; follow refuses the files. write:
+    the rows are scored, and the exit code is 4.
     """
 
 

@@ -119,11 +119,41 @@ def check_scored(section: ScoreSection, scored: ScoredLog) -> None:
             problems.append(f"score.{key}: expected at most {limit:.4g} of all rows, found {text}")
         elif share >= WARNED:
             log.warning("%s", text)
+    shift = scored.shift
+    if shift is not None and shift.beyond and section.on_shift == "refuse":
+        problems.append(f"score.max_shift: {shift.text()}")
+    elif shift is not None and shift.warned:
+        log.warning("%s", shift.text())
     if problems:
         raise CheckFailedError(
             f"{'; '.join(problems)}: nothing was written; score with the table of this log's model, or raise the "
             "limit"
         )
+
+
+def check_shift(beyond: bool, text: str, path: str) -> None:
+    """Report that rows with another model's scores were scored.
+
+    Raises
+    ------
+    CheckFailedError
+        The scores are beyond score.max_shift. Its `written` is true.
+    """
+    if beyond:
+        error = CheckFailedError(
+            f"score.max_shift: {text} The rows were scored all the same (score.on_shift=write): {path}"
+        )
+        error.written = True
+        raise error
+
+
+def check_earlier_shift(output: Output, identity: str) -> None:
+    """Raise the error of a finished run of the same scoring again. Raises: see `check_shift`."""
+    manifest = output.manifest() or {}
+    shift = manifest.get("shift")
+    if manifest.get("run_id") == identity and shift is not None:
+        text = f"the scores are at a distance of {shift['distance']:.2f} from those that the table was fitted to."
+        check_shift(shift["beyond"], text, output.root)
 
 
 def outside_text(scored: ScoredLog) -> str:

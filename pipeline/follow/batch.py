@@ -19,6 +19,7 @@ from pipeline.log.folder_tree import TEMPORARY, all_visible
 from pipeline.log.log_files import SUFFIXES, FileState, LogFile, open_parquet, stamp_of
 from pipeline.log.logs import batched_by_size
 from pipeline.score.scored_file import Scoring, score_file
+from pipeline.score.shift import Counts
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,13 @@ class Places:
 
 
 class Outcome(NamedTuple):
-    """Outcome of a file. known : its ledger entry if it was scored or refused."""
+    """Outcome of a file. known : its ledger entry if it was scored or refused. bins : see `pipeline.score.shift`."""
 
     source: Source
     kind: str
     known: Known | None = None
     reason: str = ""
+    bins: Counts = ()
 
 
 def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
@@ -227,7 +229,7 @@ def _score(file: Source, places: Places, scoring: Scoring, folders: set[str]) ->
     # The target appears only when it is complete, so that no partial result of a changing file is visible.
     try:
         log_file = LogFile(path, file.name, file.size, file.stamp)
-        rows = score_file(places.filesystem, log_file, places.target_filesystem, target, scoring).rows
+        counts = score_file(places.filesystem, log_file, places.target_filesystem, target, scoring)
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, FileState(file.size, file.stamp))
         if change := _change(places, file):
@@ -240,7 +242,7 @@ def _score(file: Source, places: Places, scoring: Scoring, folders: set[str]) ->
     if local and _change(places, file):
         # The next listing finds it again, and its target is then replaced.
         return Outcome(file, CHANGED)
-    return Outcome(file, SCORED, Known(file.size, file.stamp, **rows._asdict()))
+    return Outcome(file, SCORED, Known(file.size, file.stamp, **counts.rows._asdict()), bins=counts.bins)
 
 
 def _change(places: Places, file: Source) -> str:

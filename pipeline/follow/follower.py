@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
+from logcal.reading import cached_table
 from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
 from pipeline.follow.batch import (
     CHANGED,
     GONE,
+    REFUSED,
     SCORED,
     UNREADABLE,
     Change,
@@ -33,6 +35,7 @@ from pipeline.follow.batch import (
 from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, Source
 from pipeline.score.ranges import RowCounts
 from pipeline.score.scored_file import Scoring
+from pipeline.score.shift import bins_of, map_of_all_rows, total_counts
 
 log = logging.getLogger("logcal")
 
@@ -95,6 +98,7 @@ class Report(Counts):
 
     refused : reasons by name of the refused file
     left : number of new files that are not in the batch
+    shift : description of scores that were written although they are beyond the limit; '': there are none
     """
 
     number: int
@@ -102,6 +106,7 @@ class Report(Counts):
     waiting: int = 0
     left: int = 0
     seconds: float = 0.0
+    shift: str = ""
 
 
 @dataclass
@@ -226,6 +231,7 @@ class Follower:
             arguments = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
             for results in self.executor.run("score", tasks.score_arrivals, arguments):
                 outcomes += results
+        outcomes, shift = self._judged(outcomes, scoring)
         self.lease_owner.check()
         gone = [outcome.source.name for outcome in outcomes if outcome.kind == GONE]
         for name in (*batch.removed, *(name for name in gone if name not in self.ledger.files)):
@@ -233,6 +239,7 @@ class Follower:
             self._remove(name)
         done = self._done_of(batch, outcomes)
         report = _report(batch, done, left, time.monotonic() - started)
+        report.shift = shift
         done.facts = {
             "version": batch.version,
             "at": time.time(),
@@ -251,6 +258,31 @@ class Follower:
             self.ledger.compact()
             self._forget_old()
         return report
+
+    def _judged(self, outcomes: list[Outcome], scoring: Scoring) -> tuple[list[Outcome], str]:
+        """Judge the scores of a batch's files together; files that are refused lose their scored files.
+
+        Large files were judged by their tasks. Returns the outcomes, and `Report.shift`.
+        """
+        if scoring.shift is None:
+            return outcomes, ""
+        counts = total_counts(outcome.bins for outcome in outcomes if outcome.kind == SCORED)
+        bins = bins_of(map_of_all_rows(cached_table(scoring.lookup))) if counts else None
+        shift = scoring.shift.judge(bins, counts)
+        if shift is None or not shift.warned:
+            return outcomes, ""
+        if not (shift.beyond and scoring.shift.refuse):
+            log.warning("%s", shift.text())
+            return outcomes, shift.text() if shift.beyond else ""
+        reason = f"score.max_shift: {shift.text()}"
+        judged = []
+        for outcome in outcomes:
+            source = outcome.source
+            if outcome.kind == SCORED:
+                self._remove(source.name)
+                outcome = Outcome(source, REFUSED, Known(source.size, source.stamp, reason=reason))
+            judged.append(outcome)
+        return judged, ""
 
     def _done_of(self, batch: Batch, outcomes: Sequence[Outcome]) -> Done:
         now, clock = time.time(), time.monotonic()

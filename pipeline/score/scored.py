@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, examples
+from logcal.reading import cached_table
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.days.records import digest_of
 from pipeline.execution import Executor, Graph
@@ -21,6 +22,7 @@ from pipeline.log.log_files import LogFile, check_unchanged
 from pipeline.log.logs import MOST_NAMED, Log, batched_by_size
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.score.scored_file import HELD_BYTES, FileCounts, Scoring, score_file
+from pipeline.score.shift import Shift, bins_of, map_of_all_rows, total_counts
 
 _NEW_BYTES_PER_ROW = 9
 
@@ -43,6 +45,7 @@ class ScoredLog:
     files : its files, in the log's order
     counts : counts of all rows
     outside : number of rows outside the table's calibration range
+    shift : distance between the scores and the table's; None if it was not measured
     """
 
     path: str
@@ -51,6 +54,7 @@ class ScoredLog:
     files: tuple[ScoredFile, ...]
     counts: RowCounts
     outside: RangeCount
+    shift: Shift | None = None
 
 
 def scored_output(path: str, *, among: str | None = None, replace: bool = False) -> Output:
@@ -156,7 +160,11 @@ def score_log(
             min((n.lowest for n in counts), default=math.inf),
             max((n.highest for n in counts), default=-math.inf),
         )
-        scored = ScoredLog(output.url, table, facts.version, files, total, outside)
+        shift = None
+        if scoring.shift is not None:
+            bins = bins_of(map_of_all_rows(cached_table(scoring.lookup)))
+            shift = scoring.shift.judge(bins, total_counts(n.bins for n in counts))
+        scored = ScoredLog(output.url, table, facts.version, files, total, outside, shift)
         accept(scored)
         staging.files += [file.path for file in files]
         row_counts = total._asdict()
@@ -172,6 +180,7 @@ def score_log(
             "files_skipped": len(log.skipped),
             "files_skipped_names": list(log.skipped[:MOST_NAMED]),
             **({"snapshots": list(log.snapshots)} if log.snapshots else {}),
+            **({"shift": shift.facts()} if shift is not None else {}),
         }
     return scored
 

@@ -46,6 +46,7 @@ from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
 from pipeline.score.parquet.read_back import Checksum, Expected, open_stored
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
+from pipeline.score.shift import Counts, ShiftRule, bins_of, map_of_all_rows
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Scoring:
     segments : names of the segment columns; empty for a table without segments
     interval : whether to add the bounds of the table's intervals
     max_outside : largest accepted share of a file's rows with scores outside the table's calibration range
+    shift : rule for the distance between scores and the table's; None: it is not measured
+    each_file : whether the rule is applied to each file
 
     Raises
     ------
@@ -108,6 +111,8 @@ class Scoring:
     segments: tuple[str, ...] = ()
     interval: bool = False
     max_outside: float = 1.0
+    shift: ShiftRule | None = None
+    each_file: bool = False
 
     def __post_init__(self) -> None:
         settings: dict[str, str] = {}
@@ -130,11 +135,15 @@ class Scoring:
 
 
 class FileCounts(NamedTuple):
-    """Counts of one file. lowest, highest : its extreme scores after the transform."""
+    """Counts of one file.
+
+    lowest, highest : its extreme scores after the transform. bins : see `pipeline.score.shift`
+    """
 
     rows: RowCounts
     lowest: float
     highest: float
+    bins: Counts = ()
 
 
 def score_file(
@@ -223,9 +232,13 @@ def _write(
             f"{path}: score.max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
             f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
         )
+    if scoring.shift is not None and scoring.each_file and scoring.shift.refuse:
+        shift = scoring.shift.judge(file.bins, file.counts)
+        if shift is not None and shift.beyond:
+            raise InputRejectedError(f"{path}: score.max_shift: {shift.text()}")
     out = file.range
     counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
-    return FileCounts(counts, out.lowest, out.highest), file.expected
+    return FileCounts(counts, out.lowest, out.highest, file.counts), file.expected
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
@@ -300,6 +313,20 @@ class _File:
         self.facts: LookupFacts = self.lookup.facts
         self.interval: Interval | None = self.lookup.interval if self.scoring.interval else None
         self.range = RangeCount(range_of(self.facts))
+        self.bins = None if self.scoring.shift is None else bins_of(map_of_all_rows(self.lookup))
+        self._in_bins: Array | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """Number of scores in each bin."""
+        return () if self._in_bins is None else tuple(map(int, self._in_bins))
+
+    def _count(self, scores: Array) -> None:
+        """Count transformed scores outside the table's range, and by bin."""
+        self.range.add(scores)
+        if self.bins is not None:
+            found = self.bins.tally(scores)
+            self._in_bins = found if self._in_bins is None else self._in_bins + found
 
     def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
         """Write the chunks of all row groups."""
@@ -343,7 +370,7 @@ class _File:
     def _calibrated(self, scores: Array) -> tuple[Array, ...]:
         """Compute the probabilities of transformed scores, and the bounds of their intervals."""
         map_: CalibrationMap = self.lookup.map
-        self.range.add(scores)
+        self._count(scores)
         bounds = () if self.interval is None else self.interval.at(map_.score_hi, scores)
         return (map_.predict(scores), *bounds)
 
@@ -379,7 +406,7 @@ class _SegmentedFile(_File):
             ]
             index, fitted = self.lookup.index.find(columns, self.dictionaries)
             scores = self._scores(batch)
-            self.range.add(scores)
+            self._count(scores)
             self.unseen_rows += fitted.size - int(np.count_nonzero(fitted))
             bounds = () if self.interval is None else self.lookup.intervals(scores, index)
             yield self.lookup.apply(scores, index), *bounds

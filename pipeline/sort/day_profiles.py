@@ -111,7 +111,7 @@ def middle_of(cell: Integers) -> Array:
 def profile_day(days_folder: str, table: DayTable) -> Profile:
     """Return the profile of a day table, computed once and stored in the table's folder below `days_folder`."""
     folder = f"{days_folder}/{table.name}"
-    stored = _read_profile(folder)
+    stored = stored_profile(folder)
     if stored is not None:
         return stored
     profile = Profile.total([profile_of_sections(read_run(run)) for run in table.receipt.runs])
@@ -138,7 +138,8 @@ def profile_of_sections(sections: Sections) -> Profile:
     return Profile.total([Profile.of(*part) for part in parts if part[0].size])
 
 
-def _read_profile(folder: str) -> Profile | None:
+def stored_profile(folder: str) -> Profile | None:
+    """Return the profile that a day table's folder holds; None if there is none, or it is damaged."""
     content = Folder.at(folder).read(PROFILE) or b""
     if len(content) <= 4 or int.from_bytes(content[:4], "little") != checksum(content[4:]):
         return None
