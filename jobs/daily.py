@@ -33,6 +33,7 @@ from pipeline.days.records import (
     MONITOR,
     SCORE,
     SET_ASIDE,
+    SHIFT,
     STEPS,
     DayRecord,
     DayRecords,
@@ -279,7 +280,8 @@ class _Run:
         counts: dict[str, int] = {}
         for record in scored:
             for name, count in record.facts.items():
-                counts[name] = counts.get(name, 0) + int(count)
+                if name != SHIFT:
+                    counts[name] = counts.get(name, 0) + int(count)
         summary: dict[str, Any] = {
             "table": found.config.store.table,
             "version": found.store.current_name(),

@@ -37,6 +37,7 @@ from pipeline.days.records import (
     NOTHING,
     SCORE,
     SET_ASIDE,
+    SHIFT,
     DayRecord,
     digest_of,
 )
@@ -194,14 +195,22 @@ def score(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | No
             try:
                 prepared.execute(executor)
             except CheckFailedError as error:
-                return _failure(record, error, prepared.identity)
+                if not error.written:
+                    return _failure(record, error, prepared.identity)
         except NothingToDoError:
             pass
         except (CheckFailedError, InputRejectedError, ConfigError) as error:
-            return _failure(record, error)
+            if not getattr(error, "written", False):
+                return _failure(record, error)
         manifest = output.manifest() or {}
     facts = {name: manifest[name] for name in _SCORED if name in manifest}
-    version, run_id = manifest.get("table_version"), manifest.get("run_id")
+    version, run_id, shift = (
+        manifest.get("table_version"),
+        manifest.get("run_id"),
+        manifest.get("shift") or {},
+    )
+    if shift.get("beyond"):
+        facts[SHIFT] = shift["distance"]
     return replace(record, version=version, run_id=run_id, facts=facts)
 
 

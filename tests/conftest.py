@@ -116,10 +116,9 @@ class Place:
         """A job's arguments on this place; settings that begin with '--' are passed on as they are."""
         own = {"log.path": self.log, "store.path": self.store, "store.table": self.table}
         own["scratch"] = self.scratch
+        named_time = any("give_up" in text for text in settings)
         # Damaged files of tests are not being written.
-        own["log.give_up"] = (
-            None if job == "generate" or any("give_up" in text for text in settings) else "0s"
-        )
+        own["log.give_up"] = None if job in ("generate", "follow") or named_time else "0s"
         if job in ("fit", "follow"):
             own["gate"] = ANY_TABLE
             named = any(text.startswith(("calibrator.method=", "--config")) for text in settings)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import os
 
 import numpy as np
 import polars as pl
@@ -157,6 +158,48 @@ def test_days_that_arrive_file_by_file_are_scored_whole_once_they_are_complete(d
     daily.part(9, 1)
     assert daily.run(10, "08:30") == 0
     assert daily.scored[9] == 4 * ROWS
+
+
+@pytest.mark.system
+def test_a_day_whose_files_are_being_written_is_arriving_until_they_are_old(daily):
+    """One file without a footer, or the name of a copy."""
+    daily.day(*range(1, 6))
+    half = daily.part(6, 0)
+    whole = half.read_bytes()
+    half.write_bytes(whole[:-50])
+    copied = half.with_name("part-1.parquet._COPYING_")
+    copied.write_bytes(whole)
+    started = dt.datetime(2026, 3, 7, 6, 29, tzinfo=dt.UTC).timestamp()
+    for path in (half, copied):
+        os.utime(path, (started, started))
+    assert daily.run(7, days={"new": True}) == 0
+    assert daily.facts["states"]["arriving"] == 1
+    half.write_bytes(whole)
+    assert daily.run(7, "06:31") == 99
+    assert daily.facts["states"]["arriving"] == 1
+    copied.unlink()
+    half.write_bytes(whole[:-50])
+    os.utime(half, (started, started))
+    assert daily.run(7, "06:35") == 4
+    assert daily.facts["states"]["set_aside"] == 1
+
+
+@pytest.mark.system
+def test_a_day_with_another_models_scores_is_scored_and_left_to_a_person(daily):
+    daily.day(*range(1, 7))
+    assert daily.begin(7) == 0
+    path = daily.part(7, 0, rows=4 * ROWS)
+    table = pq.read_table(path)
+    other = 1 / (1 + np.exp(-np.random.default_rng(7).normal(0.5, 0.2, 4 * ROWS)))
+    pq.write_table(table.set_column(0, "score", pa.array(other)), path)
+    written = {"score": {"max_shift": 0.5, "on_shift": "write"}}
+    for _ in range(2):
+        assert daily.run(8, **written) == 4
+        assert daily.state(7)["attention"]
+        assert "from those that the table was fitted to" in daily.state(7)["reason"]
+    assert daily.scored[7] == 4 * ROWS
+    decide_on(str(daily.root / "store"), "ads", "2026-03-07", "include", "a new model")
+    assert daily.run(8, **written) in (0, 99)
 
 
 @pytest.mark.system

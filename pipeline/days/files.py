@@ -18,7 +18,7 @@ from logcal.storage import with_checksum
 from pipeline.days.records import digest_of
 from pipeline.files.folders import Folder
 from pipeline.log import folder_tree
-from pipeline.log.log_files import LogFile, checked_footer, find_files
+from pipeline.log.log_files import FileListing, LogFile, checked_footer, find_files, is_being_written
 from pipeline.log.logs import Columns, check_columns, read_footers
 from pipeline.log.windows import date_file, day_number, hive_day, parse_day
 
@@ -41,7 +41,7 @@ class DayFiles:
     rows : number of rows of the files; None: footers have not been read
     labelled : rows with a label; None: unknown
     fault : the reason why the files cannot be used; None: there is none, or footers have not been read
-    changing : whether a file changed while it was read
+    changing : whether a file is being written: it changed while it was read, has no footer yet, or is being copied
     """
 
     day: int
@@ -131,7 +131,7 @@ class LogDays:
         found = dict(self.days)
         for entry in chosen:
             good, unreadable = read[entry.day]
-            changing = any(isinstance(error, FileChangedError) for error in unreadable)
+            changing = entry.changing or any(isinstance(error, FileChangedError) for error in unreadable)
             problems = [*map(str, unreadable), *check_columns(schemas[entry.day], columns)[1]]
             if not problems and reference:
                 problems = check_columns([*reference, *schemas[entry.day]], columns)[1]
@@ -211,7 +211,18 @@ def list_days(
         marked_day = parse_day(value or "")
         if marked_day is not None:
             marked.add(day_number(marked_day))
-    return LogDays.of_spans(listing.files, spans, marked, filesystem=listing.filesystem, unplaced=unplaced)
+    log = LogDays.of_spans(listing.files, spans, marked, filesystem=listing.filesystem, unplaced=unplaced)
+    return _with_copies(log, listing, column)
+
+
+def _with_copies(log: LogDays, listing: FileListing, column: str) -> LogDays:
+    """Mark the days that files are being copied to, as the names of temporary files in their folders tell."""
+    days = dict(log.days)
+    for name in listing.skipped:
+        day = hive_day(name, column) if name.rstrip("/").endswith(folder_tree.TEMPORARY) else None
+        if day is not None and is_being_written(listing.filesystem, f"{listing.root.rstrip('/')}/{name}"):
+            days[day] = replace(log.of(day), changing=True)
+    return replace(log, days=days)
 
 
 def _key(file: LogFile) -> str:

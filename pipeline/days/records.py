@@ -27,6 +27,8 @@ from pipeline.log.log_files import LogFile
 
 EVALUATE, MONITOR, FIT, SCORE = "evaluate", "monitor", "fit", "score"
 STEPS = (EVALUATE, MONITOR, FIT, SCORE)
+SHIFT = "shift"
+"""Fact of a day whose scores were written although they are too far from the table's: their distance."""
 """Steps of a day, in their order."""
 CHECK = "check"
 """Record of the check of a day's footers, where it found a fault."""

@@ -20,6 +20,7 @@ from pipeline.days.records import (
     MONITOR,
     SCORE,
     SET_ASIDE,
+    SHIFT,
     STEPS,
     DayRecord,
     Steps,
@@ -250,9 +251,14 @@ def _state(
     fitted = any(record.outcome == DONE for record in steps.get(FIT, ()))
     todo = [step for step in rules.steps if _left(step, present.get(step), decision, labelled, fitted)]
     entry = replace(entry, todo=tuple(todo), changed=SCORE in last and SCORE not in present)
+    shift = present[SCORE].facts.get(SHIFT) if SCORE in present else None
+    if shift is not None:
+        reason = f"score: its scores are at a distance of {shift:.2f} from those that the table was fitted to"
+        entry = replace(entry, reason=reason, attention=decision is None)
     failed = [f"{step}: {present[step].message}" for step in STEPS if _outcome(present, step) == FAILED]
     if failed:
-        return replace(entry, state=FAILED, reason="; ".join(failed), attention=decision is None)
+        reason = "; ".join([*failed, *filter(None, [entry.reason])])
+        return replace(entry, state=FAILED, reason=reason, attention=decision is None)
     if SCORE in todo:
         return replace(entry, state=UNSCORED)
     if not labelled:
