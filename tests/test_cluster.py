@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from common import python, two_workers
-from distributed import Client, SpecCluster, Worker
+from distributed import Client, Future, SpecCluster, Worker
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
@@ -32,8 +32,8 @@ from jobs.config.cluster import ClusterConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.own_packages import source_digest
-from pipeline.execution import DaskExecutor, Graph, ThreadExecutor
-from pipeline.execution.cluster import look, resubmit
+from pipeline.execution import DaskExecutor, Graph, ThreadExecutor, tasks
+from pipeline.execution.cluster import failures, in_background, look, resubmit
 from pipeline.files.blobs import receipts_in
 
 pytestmark = pytest.mark.system
@@ -64,6 +64,53 @@ def test_a_scheduler_that_dies_during_the_sort(place, dask, start):
     dask.processes[0].kill()
     result = running.result().expect(75, "the cluster went away during stage 'sort'")
     assert result.stdout == ""
+    assert list(place.scratch.iterdir()) == []
+    assert not list(place.store.rglob("versions"))
+
+
+def test_a_scheduler_that_stops_answering(place, dask, start):
+    place.write_long_log(files=20)
+    running = start(place, "fit", *dask.settings, "cluster.timeout=5")
+    running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
+    dask.processes[0].send_signal(signal.SIGSTOP)
+    running.result().expect(75, "the scheduler has not answered for 5 s (cluster.timeout)")
+    assert list(place.scratch.iterdir()) == []
+    assert not list(place.store.rglob("versions"))
+
+
+def test_a_scheduler_without_workers_is_named_at_once(place, dask_class, start, tmp_path_factory):
+    place.write_log()
+    dask = dask_class(tmp_path_factory.mktemp("dask"))
+    try:
+        dask.worker.kill()
+        dask.worker.wait()
+        dask.await_file()
+        running = start(place, "fit", *dask.settings)
+        running.await_line(f"no worker yet at the cluster {dask.file}, waiting up to 300 s (cluster.timeout)")
+        dask.begin_worker()
+        running.result().expect(0)
+    finally:
+        dask.stop()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_rejected_log_on_cold_workers_of_a_busy_machine(place, dask_class, tmp_path_factory, workers):
+    """Their first tasks take long, and the tasks that depend on the failed one end at once."""
+    columns = place.predictions(200_000)
+    columns["label"] = np.where(np.arange(200_000) == 199_990, 2, columns["label"])
+    place.write_log(columns, files=workers)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processors())]
+    dask = dask_class(tmp_path_factory.mktemp("dask"))
+    try:
+        for _ in range(workers - 1):
+            dask.begin_worker()
+        dask.await_file()
+        place.job("fit", *dask.settings).expect(3, "1 of 200,000 rows cannot be used", "label=2")
+    finally:
+        dask.stop()
+        for process in busy:
+            process.kill()
+            process.wait()
     assert list(place.scratch.iterdir()) == []
     assert not list(place.store.rglob("versions"))
 
@@ -223,9 +270,9 @@ def test_a_cluster_of_processes_keeps_nothing_of_graphs_that_have_ended():
 
 def test_an_error_on_a_thread_waits_for_the_tasks_that_run_and_begins_no_more(tmp_path):
     BEGUN.clear()
-    tasks = [(None,), *((str(tmp_path / f"{i}"),) for i in range(9))]
+    calls = [(None,), *((str(tmp_path / f"{i}"),) for i in range(9))]
     with pytest.raises(FileNotFoundError, match="missing"):
-        ThreadExecutor(2).run("stage", write_later, tasks)
+        ThreadExecutor(2).run("stage", write_later, calls)
     written = sorted(path.name for path in tmp_path.iterdir())
     # How soon the error is seen depends on the machine; that the rest is not begun does not.
     assert 1 <= len(written) < 9
@@ -294,10 +341,10 @@ def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_i
 
 def test_no_worker_is_left(place, start, dask):
     place.write_long_log(files=20)
-    running = start(place, "fit", *dask.settings, "cluster.timeout=2")
+    running = start(place, "fit", *dask.settings, "cluster.timeout=5")
     running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
     dask.worker.kill()
-    running.result().expect(75, "no worker came within 2 s (cluster.timeout)")
+    running.result().expect(75, "no worker came within 5 s (cluster.timeout)")
     assert list(place.scratch.iterdir()) == []
     assert not list(place.store.rglob("versions"))
 
@@ -534,6 +581,71 @@ def test_an_error_for_the_user_is_not_repeated_and_ends_what_depends_on_it(pair,
     with pytest.raises(InputRejectedError, match="the file is no file"):
         DaskExecutor(pair, 2).compute(graph, whole)
     assert (tmp_path / "3").read_text() == "x"
+
+
+LISTED = threading.Event()
+
+
+def test_an_error_whose_result_is_released_before_it_is_fetched(pair, monkeypatch):
+    """It comes through the tasks that depend on it: the key that was listed is never seen again."""
+    LISTED.clear()
+    ask = pair.run_on_scheduler
+
+    def hold(function, **arguments):
+        found = ask(function, **arguments)
+        if function is failures and found:
+            LISTED.set()
+            await_that(lambda: not ask(failures, **arguments))
+        return found
+
+    monkeypatch.setattr(pair, "run_on_scheduler", hold)
+    graph = Graph()
+    parts = graph.layer("read", rejected, [(i,) for i in range(6)])
+    whole = graph.task("combine", sum, [*parts, graph.task("late", await_list)])
+    answer = in_background(partial(DaskExecutor(pair, 2).compute, graph, whole))
+    assert isinstance(answer.exception(timeout=240), InputRejectedError)
+    assert LISTED.is_set()
+
+
+def await_list():
+    """A task that ends once the error has been listed."""
+    return LISTED.wait()
+
+
+def test_an_error_is_raised_while_other_tasks_run(pair, tmp_path):
+    """A job one of whose files is rejected does not read the others."""
+    graph = Graph()
+    parts = graph.layer("read", rejected_or_endless, [(i, str(tmp_path / "first")) for i in range(6)])
+    with pytest.raises(InputRejectedError, match="the file is no file"):
+        DaskExecutor(pair, 2).compute(graph, graph.task("combine", sum, parts))
+
+
+def rejected_or_endless(i, first):
+    """A task that fails if it is the first one that runs; otherwise it ends only when its command has ended."""
+    while not taken(first, i):
+        tasks.check()
+        time.sleep(0.01)
+    return rejected(3)
+
+
+def test_a_result_that_is_lost_while_it_is_fetched(pair, monkeypatch):
+    """The wait for it is watched like that for the tasks."""
+    asked = threading.Event()
+    watched = threading.Event()
+
+    def endless(self, *arguments, **options):
+        asked.set()
+        watched.wait()
+
+    def watch(state, silence):
+        if asked.is_set():
+            watched.set()
+            raise TemporaryError("no worker is left")
+
+    monkeypatch.setattr(Future, "result", endless)
+    graph = Graph()
+    with pytest.raises(TemporaryError, match="no worker is left"):
+        DaskExecutor(pair, 2, watch=watch).compute(graph, graph.task("only", abs, 1))
 
 
 def counted(i, folder):

@@ -20,6 +20,9 @@ from logcal.storage import parse_json
 PAUSE = 5.0
 """Seconds between queries to the cluster manager, which serves other users too."""
 
+QUERY = 60.0
+"""Seconds to wait for the cluster manager's answer to a query."""
+
 _LONGEST_PAUSE = 300.0
 """Longest pause, in seconds; the pause doubles while jobs end before their workers have started."""
 
@@ -125,8 +128,13 @@ async def _slurm_states() -> dict[str, str] | None:
 
     try:
         process = await asyncio.create_subprocess_exec(*_SLURM, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
-        output, _ = await process.communicate()
     except OSError:
+        return None
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), QUERY)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
         return None
     if process.returncode != 0:
         return None

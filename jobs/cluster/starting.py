@@ -6,10 +6,12 @@ import importlib.util
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from jobs.cluster import kinds, process_memory, worker_process
 from jobs.cluster.watching import ClusterWatch, check_workers, no_worker
@@ -23,6 +25,8 @@ __all__ = ["StartExecutor", "given_executor", "starting_executor"]
 
 log = logging.getLogger("logcal")
 
+T = TypeVar("T")
+
 _SLICE = 0.5
 """Seconds between checks whether the start was cancelled."""
 
@@ -33,7 +37,10 @@ _REFUSALS = 3
 """Number of refusals by a cluster manager that end the start; a single one may be temporary."""
 
 _STOP = 30.0
-"""Seconds to wait, when a run ends early, for a cluster that is still starting, which cannot be stopped before."""
+"""Seconds to wait, when a run ends, for a cluster that is still starting, and for one that is closing."""
+
+_WAITING = 30.0
+"""Seconds between messages while no worker has come."""
 
 
 class StartExecutor(Protocol):
@@ -97,16 +104,18 @@ def given_executor(client: Any, config: ClusterConfig) -> Iterator[StartExecutor
     with ExitStack() as stack:
 
         def executor(*, threads: bool = False) -> Executor:
-            from distributed import TimeoutError as DaskTimeoutError
-
-            try:
-                client.wait_for_workers(1, timeout=config.timeout)
-            except (DaskTimeoutError, TimeoutError):
-                raise no_worker(config, "") from None
-            watch = _watch(client, config.model_copy(update={"kind": ADDRESS}))
+            waiting = _WorkerWait(config, "the client's cluster")
+            answer = in_background(partial(_watched, client, waiting))
+            stack.callback(waiting.cancelled.set)
+            watch = waiting.result(answer)
             return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
 
         yield executor
+
+
+def _watched(client: Any, waiting: _WorkerWait) -> ClusterWatch:
+    waiting.await_worker(client)
+    return _watch(client, waiting.config.model_copy(update={"kind": ADDRESS}))
 
 
 def _watch(client: Any, config: ClusterConfig, **options: Any) -> ClusterWatch:
@@ -121,6 +130,73 @@ def _without_bokeh(config: ClusterConfig) -> str:
     return " (its pages need bokeh)" if started and importlib.util.find_spec("bokeh") is None else ""
 
 
+class _WorkerWait:
+    """Wait for a cluster's first worker, and for the end of its start, up to `cluster.timeout`.
+
+    Parameters
+    ----------
+    config : the cluster's configuration
+    cluster : its name in messages
+    message : returns the cluster manager's latest message, '' without one
+
+    Attributes
+    ----------
+    cancelled : set when the run has ended
+    """
+
+    def __init__(self, config: ClusterConfig, cluster: str, message: Callable[[], str] = str) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.message = message
+        self.cancelled = threading.Event()
+        now = time.monotonic()
+        self._deadline = now + config.timeout
+        # Workers of this machine take a second to start.
+        self._next_message = now + (_WAITING if config.on_this_machine else 0)
+
+    def result(self, answer: Answer[T]) -> T:
+        """Wait for the start's result.
+
+        Raises
+        ------
+        TemporaryError
+            The cluster does not start or answer.
+        """
+        # A connection to a port that is open but silent does not time out by itself.
+        if not wait_for_futures([answer], self._deadline - time.monotonic() + _LATE).done:
+            raise TemporaryError(
+                f"{self.cluster} did not start or answer within {self.config.timeout:g} s (cluster.timeout)"
+            )
+        return answer.result()
+
+    def await_worker(self, client: Any) -> None:
+        """Wait for a worker, and log that there is none yet.
+
+        Raises
+        ------
+        TemporaryError
+            No worker comes.
+        """
+        from distributed import TimeoutError as DaskTimeoutError
+
+        while True:
+            try:
+                client.wait_for_workers(1, timeout=_SLICE)
+                return
+            except (DaskTimeoutError, TimeoutError):
+                message = self.message()
+                now = time.monotonic()
+                if self.cancelled.is_set() or now > self._deadline:
+                    raise no_worker(self.config, message) from None
+                if now >= self._next_message:
+                    self._next_message = now + _WAITING
+                    reason = message and f": {message}"
+                    log.info(
+                        "no worker yet at %s, waiting up to %g s (cluster.timeout)%s",
+                        self.cluster, self.config.timeout, reason,
+                    )  # fmt: skip
+
+
 class _Starting:
     """Cluster, or connection to one, that starts in a background thread.
 
@@ -132,43 +208,36 @@ class _Starting:
         self.client: Any = None
         self.cluster: Any = None
         self.jobs: kinds.ClusterJobs | None = None
-        self.cancelled = threading.Event()
-        self.deadline = time.monotonic() + config.timeout
+        name = config.address or config.scheduler_file or config.kind
+        self.waiting = _WorkerWait(config, f"the cluster {name}", self._message_at_start)
         self.refusals = kinds.Refusals()
         self._method = worker_process.begin() if config.on_this_machine else "spawn"
         self._future = in_background(self._start)
 
     def result(self) -> tuple[Any, ClusterWatch]:
         """Wait for the start; return a client with at least one worker, and the watch of its workers."""
-        # A connection to a port that is open but silent does not time out by itself.
-        timeout = self.deadline - time.monotonic() + _LATE
-        if not wait_for_futures([self._future], timeout).done:
-            cluster = self.config.address or self.config.scheduler_file or self.config.kind
-            raise TemporaryError(
-                f"the cluster {cluster} did not start or answer within {self.config.timeout:g} s (cluster.timeout)"
-            )
-        return self._future.result()
+        return self.waiting.result(self._future)
 
     def stop(self) -> None:
         """Stop the cluster, or close the connection."""
-        self.cancelled.set()
+        self.waiting.cancelled.set()
         if self.config.on_this_machine or self.config.by_class:
             wait_for_futures([self._future], _STOP)
         self.refusals.close()
         if self.jobs is not None and self.jobs.answer is not None:
             # The query may run in a child process, whose end the event loop must see.
             wait_for_futures([self.jobs.answer], _LATE)
-        if self.client is not None:
-            self.client.close()
-        if self.cluster is not None:
-            self.cluster.close()
+        for opened in (self.client, self.cluster):
+            if opened is not None:
+                # A scheduler that does not answer keeps nobody; processes of this machine end with this one.
+                wait_for_futures([in_background(opened.close)], _STOP)
 
     def _start(self) -> tuple[Any, ClusterWatch]:
         import distributed  # noqa: F401 - sets the levels of its loggers
 
         _quiet()
         self.refusals.listen()
-        if self.cancelled.is_set():
+        if self.waiting.cancelled.is_set():
             raise TemporaryError("the run ended before the cluster started")
         config = self.config
         if config.on_this_machine:
@@ -178,26 +247,23 @@ class _Starting:
         if self.cluster is not None:
             self.jobs = kinds.ClusterJobs(self.cluster)
         self.client = kinds.connect(config) if self.cluster is None else kinds.client_of(self.cluster, config)
-        self._await_worker()
+        self.waiting.await_worker(self.client)
         # Workers of this machine have nannies, which start them again.
         jobs = self.jobs if config.by_class else None
         return self.client, _watch(self.client, config, manager_message=self._manager_message, jobs=jobs)
 
-    def _await_worker(self) -> None:
-        from distributed import TimeoutError as DaskTimeoutError
+    def _message_at_start(self) -> str:
+        """Return the cluster manager's latest message.
 
-        while True:
-            try:
-                self.client.wait_for_workers(1, timeout=_SLICE)
-                return
-            except (DaskTimeoutError, TimeoutError):
-                message = self._manager_message()
-                if self.refusals.permanent and self.refusals.count >= _REFUSALS:
-                    raise ConfigError(
-                        f"cluster.arguments: {self.config.kind} was refused workers: {message}"
-                    ) from None
-                if self.cancelled.is_set() or time.monotonic() > self.deadline:
-                    raise no_worker(self.config, message) from None
+        Raises
+        ------
+        ConfigError
+            The manager refuses to start workers.
+        """
+        message = self._manager_message()
+        if self.refusals.permanent and self.refusals.count >= _REFUSALS:
+            raise ConfigError(f"cluster.arguments: {self.config.kind} was refused workers: {message}")
+        return message
 
     def _manager_message(self) -> str:
         """Return the cluster manager's latest message, '' without one; resubmit jobs that have not started."""

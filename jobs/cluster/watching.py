@@ -90,14 +90,19 @@ class ClusterWatch:
     paused: dict[str, float] = field(default_factory=dict, init=False)
     pending: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
 
-    def __call__(self, state: ClusterState) -> None:
-        """Look after the workers.
+    def __call__(self, state: ClusterState, silence: float) -> None:
+        """Look after the workers. silence : seconds for which the scheduler has not answered.
 
         Raises
         ------
         TemporaryError
-            No worker has run for `cluster.timeout`.
+            No worker has run for `cluster.timeout`, or the scheduler has not answered for so long.
         """
+        if silence > self.config.timeout:
+            raise TemporaryError(
+                f"the scheduler has not answered for {self.config.timeout:g} s (cluster.timeout): see its own logs, "
+                "and run again"
+            )
         self._check_new_workers(state.workers)
         self._resubmit_from_paused(state.workers)
         if self.jobs is not None:

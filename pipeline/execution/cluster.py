@@ -29,6 +29,9 @@ _STOP = 8.0
 _ANSWER = 2.0
 """Seconds to wait for the workers' counts of running tasks, before they are asked again."""
 
+_LONGEST_LOOK = 1.0
+"""Most seconds that count as the scheduler's silence from one look to the next."""
+
 _LARGE_GRAPH_KEY = "distributed.admin.large-graph-warning-threshold"
 _LARGE_GRAPH = 1 << 30
 """Bytes of a graph from which Dask warns; the graphs here only hold paths and numbers."""
@@ -72,11 +75,12 @@ class ClusterState(NamedTuple):
         return sum(worker.status == "running" for worker in self.workers.values())
 
 
-Watch = Callable[[ClusterState], None]
-"""Supervises a cluster's workers; called several times a second. An exception that it raises ends the graph."""
+Watch = Callable[[ClusterState, float], None]
+"""Supervises a cluster; called several times a second with its known state, and the seconds for which its scheduler
+has not answered. An exception that it raises ends the graph."""
 
 
-def unwatched(state: ClusterState) -> None:
+def unwatched(state: ClusterState, silence: float) -> None:
     """Do nothing."""
 
 
@@ -118,42 +122,36 @@ class DaskExecutor(Executor):
     def _result(self, graph: Graph, future: Future, progress: Progress) -> Any:
         from distributed import KilledWorker
 
-        self._await(graph, future, progress)
-        if future.cancelled():
-            raise self._cluster_lost(graph, progress)
+        # Asked in the background: if a worker is lost while it sends the result, Dask computes it again.
+        answer = in_background(future.result)
+        self._await(graph, answer, progress)
         try:
-            result = future.result()
+            result = answer.result()
         except KilledWorker as error:
             raise _killed(graph, error) from None
+        except Exception as error:
+            if future.status == "error":
+                raise
+            raise self._cluster_lost(graph, progress) from error
         if isinstance(result, Failure):
             raise result.error
         return result
 
-    def _await(self, graph: Graph, future: Future, progress: Progress) -> None:
-        """Wait until the future is done, and poll the scheduler's state meanwhile."""
-        ended = threading.Event()
-        future.add_done_callback(lambda _: ended.set())
-        poll = _Poll(self, graph)
-        while not ended.wait(LOOK):
-            state = poll()
-            if state is None:
+    def _await(self, graph: Graph, answer: Answer[Any], progress: Progress) -> None:
+        """Wait for the graph's result, and poll the cluster meanwhile; raise a task's error as soon as it is known.
+
+        The error of a task reaches the result in any case, through the tasks that depend on it.
+        """
+        poll = _Poll(self.client, graph)
+        while not wait_for_answers([answer], LOOK).done:
+            poll()
+            if poll.answered:
+                progress.update(poll.state.done, poll.state.running)
+            else:
                 progress.update({})
-                continue
-            progress.update(state.done, state.running)
-            self.watch(state)
-            if state.failed:
-                raise self._failure(graph)
-
-    def _failure(self, graph: Graph) -> LogcalError:
-        """Return the first error for the user among the results."""
-        from distributed import Future
-
-        for key in self.client.run_on_scheduler(failures, layers=list(graph.layers)):
-            result = Future(key, self.client).result()
-            if isinstance(result, Failure):
-                assert isinstance(result.error, LogcalError)
-                return result.error
-        raise AssertionError("expected the error that the scheduler knows of, found none")
+            self.watch(poll.state, poll.silence)
+            if poll.error is not None:
+                raise poll.error
 
     def _cluster_lost(self, graph: Graph, progress: Progress) -> TemporaryError:
         stage = next((graph.layers[name].stage for name in progress.unfinished), "the last")
@@ -196,23 +194,61 @@ def in_background(question: Callable[[], Result]) -> Answer[Result]:
 
 
 class _Poll:
-    """Polls the scheduler's state without waiting: a call returns the last known state, None before the first."""
+    """Polls a cluster without waiting for its answers.
 
-    def __init__(self, executor: DaskExecutor, graph: Graph) -> None:
-        self.executor = executor
+    Attributes
+    ----------
+    state : last known state
+    answered : whether the scheduler has answered
+    silence : seconds for which it has not answered
+    error : first error for the user that a worker still has; None if none is known
+    """
+
+    def __init__(self, client: Client, graph: Graph) -> None:
+        self.client = client
+        self.layers = list(graph.layers)
         self.sizes = {name: len(layer.tasks) for name, layer in graph.layers.items()}
-        self.answer: Answer[ClusterState] | None = None
-        self.state: ClusterState | None = None
+        self.state = ClusterState({}, False, {})
+        self.answered = False
+        self.silence = 0.0
+        self.error: LogcalError | None = None
+        self._called = time.monotonic()
+        self._state: Answer[ClusterState] | None = None
+        self._error: Answer[LogcalError | None] | None = None
 
-    def __call__(self) -> ClusterState | None:
-        client = self.executor.client
-        if self.answer is not None and self.answer.done():
+    def __call__(self) -> None:
+        now = time.monotonic()
+        # While this process is stopped, no time passes.
+        self.silence += min(now - self._called, _LONGEST_LOOK)
+        self._called = now
+        if self._state is not None and self._state.done():
             # Errors are ignored: if the scheduler is lost, Dask cancels the futures.
-            self.state = self.answer.result() if self.answer.exception() is None else self.state
-            self.answer = None
-        if self.answer is None and client.status == "running":
-            self.answer = in_background(lambda: client.run_on_scheduler(look, sizes=self.sizes))
-        return self.state
+            if self._state.exception() is None:
+                self.state, self.answered, self.silence = self._state.result(), True, 0.0
+            self._state = None
+        if self._error is not None and self._error.done():
+            self.error = self._error.result() if self._error.exception() is None else None
+            self._error = None
+        if self.client.status != "running":
+            return
+        if self._state is None:
+            self._state = in_background(lambda: self.client.run_on_scheduler(look, sizes=self.sizes))
+        if self.state.failed and self._error is None:
+            self._error = in_background(lambda: first_error(self.client, self.layers))
+
+
+def first_error(client: Client, layers: list[str]) -> LogcalError | None:
+    """Return the first error for the user among the results that workers have; None if they have released them.
+
+    layers : names of a graph's layers
+    """
+    for key, worker in client.run_on_scheduler(failures, layers=layers):
+        # Asked for by a `Future`, a key that has been released meanwhile would never come.
+        result = client.run(kept_result, key=key, workers=[worker], on_error="ignore").get(worker)
+        if isinstance(result, Failure):
+            assert isinstance(result.error, LogcalError)
+            return result.error
+    return None
 
 
 def _killed(graph: Graph, error: Any) -> TemporaryError:
@@ -250,16 +286,22 @@ def resubmit(dask_scheduler: Any, addresses: list[str]) -> None:
     dask_scheduler.transitions(released, stimulus_id=f"logcal-paused-{time.time()}")
 
 
-def failures(dask_scheduler: Any, layers: list[str]) -> list[Any]:
-    """List the keys of results that are errors for the user, in the order of their layers; runs on the scheduler."""
-    return sorted(
-        (
-            key
-            for key, ts in dask_scheduler.tasks.items()
-            if isinstance(key, tuple)
-            and key[0] in layers
-            and ts.state == "memory"
-            and ts.type.endswith(Failure.__name__)
-        ),
-        key=lambda key: (layers.index(key[0]), key[1]),
-    )
+def failures(dask_scheduler: Any, layers: list[str]) -> list[tuple[Any, str]]:
+    """List the keys of results that are errors for the user, and a worker that has each; runs on the scheduler.
+
+    They are in the order of their layers.
+    """
+    found = [
+        (key, next(iter(ts.who_has)).address)
+        for key, ts in dask_scheduler.tasks.items()
+        if isinstance(key, tuple)
+        and key[0] in layers
+        and ts.state == "memory"
+        and ts.type.endswith(Failure.__name__)
+    ]
+    return sorted(found, key=lambda item: (layers.index(item[0][0]), item[0][1]))
+
+
+def kept_result(dask_worker: Any, key: Any) -> Any:
+    """Return a task's result if the worker has it, otherwise None; runs on the worker."""
+    return dask_worker.data.get(key)
