@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.special import expit
 from sklearn.svm import SVC
 
-from calibrators.measures.predictions import measure
+from calibrators.measures.in_memory import measure
 from calibrators.methods.bbq import BBQ
 
 AUTHORS = {
@@ -31,7 +31,7 @@ METHODS = {
 
 
 def print_measures(name: str, probability: np.ndarray, label: np.ndarray) -> None:
-    m = measure(probability, None, label)
+    m = measure(label, probability)
     print_row(name, (m.auc, m.accuracy, m.rmse, m.ece_frequency, m.mce_frequency))
 
 

@@ -98,21 +98,22 @@ def _probcal_venn_abers(p, y):
 
 
 def _spread(p, y):
+    from calibrators.arithmetic.passes import Points
     from calibrators.measures.engine import cells_of_columns
-    from calibrators.measures.predictions import check_predictions
+    from calibrators.measures.predictions import check_points
     from calibrators.measures.spread import Spread
 
-    points, _ = check_predictions(p, None, y)
+    points, _ = check_points(Points(p, np.ones(len(p)), y))
     return Spread.of(cells_of_columns(points, np.array([0, len(p)])))
 
 
 def _our_parts(p, y):
-    from calibrators.arithmetic.passes import run_in_memory
+    from calibrators.arithmetic.passes import Points, run_in_memory
     from calibrators.measures.decomposition import decompose
     from calibrators.measures.engine import MeasureOptions
-    from calibrators.measures.predictions import check_predictions, measured_passes
+    from calibrators.measures.predictions import check_points, measured_passes
 
-    points, _ = check_predictions(p, None, y)
+    points, _ = check_points(Points(p, np.ones(len(p)), y))
     measures, column = run_in_memory(measured_passes(MeasureOptions(blocks=True)), points)
     return _parts(decompose(column.blocks, np.empty((0, 2)), measures))
 
@@ -126,9 +127,9 @@ def _parts(decomposition):
 
 
 def _our_draws(p, y):
-    from calibrators.measures.certainty import certainty
+    from calibrators.measures.in_memory import certainty
 
-    return _parts(certainty(p, None, y).decomposition)
+    return _parts(certainty(y, p).decomposition)
 
 
 def _model_diagnostics(p, y):
@@ -174,10 +175,10 @@ def _probcal_smooth(p, y):
 
 
 def _our_tests(p, y):
-    from calibrators.measures.certainty import error_bars
+    from calibrators.measures.in_memory import error_bars
     from calibrators.measures.spread import lines
 
-    return [error_bars(p, None, y).spiegelhalter_z, lines(_spread(p, y))[0, 1]]
+    return [error_bars(y, p).spiegelhalter_z, lines(_spread(p, y))[0, 1]]
 
 
 def _probcal_tests(p, y):

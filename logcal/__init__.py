@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from logcal.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    import calibrators.measures.predictions as measures
+    import calibrators.measures.in_memory as measures
     from calibrators import (
         ABB,
         ACP,
@@ -91,7 +91,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name == "measures":
-        return importlib.import_module("calibrators.measures.predictions")
+        return importlib.import_module("calibrators.measures.in_memory")
     if name in __all__:
         return getattr(importlib.import_module(_MODULES.get(name, "calibrators")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

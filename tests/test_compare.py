@@ -14,7 +14,7 @@ import calibrators
 import logcal
 from calibrators import ABB, BBQ, Auto, HistogramBinning, Isotonic, Platt, Points, collapse
 from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.measures.predictions import measure
+from calibrators.measures.in_memory import measure
 from calibrators.methods.cross_validation import RAW, cross_validate
 from calibrators.methods.folded import FoldedPoints
 from logcal.errors import ConfigError, InputRejectedError
@@ -71,7 +71,7 @@ def test_estimates_are_those_of_rows_predicted_one_by_one(points, rate):
             loss = -np.log(np.where(label == 1, p, 1 - p))
         losses[method.name] = {"log_loss": loss, "brier": (label - p) ** 2}
         for i, measures in enumerate(method.folds) if rate == 1 else ():
-            expected = measure(p[fold == i], None, label[fold == i])
+            expected = measure(label[fold == i], p[fold == i])
             for name in ("ece_frequency", "auc", "brier"):
                 assert math.isclose(getattr(measures, name), getattr(expected, name), abs_tol=1e-12)
 

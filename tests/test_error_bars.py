@@ -19,7 +19,7 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
-import calibrators.measures.predictions as measures
+import calibrators.measures.in_memory as measures
 from calibrators import Points, collapse
 from calibrators.arithmetic import ordering
 from calibrators.measures.assessment import ReliabilityBin
@@ -332,7 +332,7 @@ def test_the_band_holds_right_probabilities_and_shows_wrong_ones():
     p = np.sort(rng.beta(0.5, 1.5, 1500))
     inside, ici = [], []
     for _ in range(30):
-        found = measures.certainty(p, None, rng.random(p.size) < p)
+        found = measures.certainty(rng.random(p.size) < p, p)
         curve = found.decomposition.reliability
         level = np.interp(curve.at, curve.predicted, curve.observed)
         inside.append(np.mean((level >= curve.low) & (level <= curve.high)))
@@ -344,7 +344,7 @@ def test_the_band_holds_right_probabilities_and_shows_wrong_ones():
     for name in ("low", "high"):
         ours = np.interp(theirs.predicted, curve.at, getattr(curve, name))
         assert np.abs(ours - getattr(theirs, name)).mean() < 0.01
-    wrong = measures.certainty(p**2, None, rng.random(p.size) < p)
+    wrong = measures.certainty(rng.random(p.size) < p, p**2)
     curve = wrong.decomposition.reliability
     assert np.mean(np.interp(curve.at, curve.predicted, curve.observed) > curve.high) > 0.8
     assert wrong.agreement.ici > wrong.decomposition.ici_chance_95
@@ -355,15 +355,13 @@ def test_measures_of_arrays_are_those_of_passes():
     shuffled = np.random.default_rng(0).permutation(500)
     p, w, z = (column[shuffled] for column in points)
     bars, parts = parts_of(points)
-    assert measures.error_bars(p, w, z) == bars
-    assert measures.certainty(p, None, z).decomposition == parts
-    better = measures.compare(p, p**1.5, None, z).log_loss
+    assert measures.error_bars_points(Points(p, w, z)) == bars
+    assert measures.certainty(z, p).decomposition == parts
+    better = measures.compare(z, p, p**1.5).log_loss
     assert better.new == pytest.approx(log_loss(z, p**1.5))
     assert better.difference == pytest.approx(better.new - better.old)
-    with pytest.raises(ValueError, match="new: expected probabilities"):
-        measures.compare(p, p * 2, None, z)
-    with pytest.raises(AttributeError):
-        _ = measures.no_such_measure
+    with pytest.raises(ValueError, match="y_prob_other: expected probabilities"):
+        measures.compare(z, p, p * 2)
 
 
 # Cox's line, distances to the recalibrated probability, smooth error

@@ -16,7 +16,8 @@ from common import evaluate, over, simulated, write_log, write_lookup
 
 from calibrators import CalibrationMap, Isotonic, Points, collapse
 from calibrators.measures.certainty import error_bar_passes
-from calibrators.measures.predictions import Assessment, Measures, assess, run_passes
+from calibrators.measures.in_memory import assess, assess_points
+from calibrators.measures.predictions import Assessment, Measures, run_passes
 from calibrators.measures.reliability_curve import reliability_curve
 from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.evaluation import (
@@ -71,8 +72,11 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     assert found == evaluate(run_whole, fitted, rows=table.used)
     assert found == evaluate(run_whole, fitted.predict, rows=table.used)
     positives = label if weight is None else label * weight
+    ones = np.ones(score.size)
     for side, p in ((found.before, score), (found.after, fitted.predict(score))):
-        expected = assess(p, weight, positives, rows=score.size).measures
+        expected = assess_points(
+            Points(p, ones if weight is None else weight, positives), rows=score.size
+        ).measures
         for name in MEASURE_LABELS:
             assert getattr(side.measures, name) == pytest.approx(getattr(expected, name), rel=1e-12)
     assert found.before.weighted is weighted
@@ -88,8 +92,8 @@ def test_a_map_that_decreases_needs_a_table_of_its_own(data, log, tmp_path):
     lookup = write_lookup(tmp_path / "lookup.parquet", falling)
     _, run_after = table_runner(log, tmp_path / "b", lookup=lookup)
     found = evaluate(run, run_after=run_after, rows=6000)
-    assert found.before == assess(score, None, label, rows=6000)
-    assert found.after == assess(falling.predict(score), None, label, rows=6000)
+    assert found.before == assess(label, score)
+    assert found.after == assess(label, falling.predict(score))
 
 
 def test_tables_of_different_rows_are_refused():
@@ -209,7 +213,7 @@ def bars(p, label):
 
 
 def judged(p, label):
-    return judge(assess(p, None, label), bars(p, label))
+    return judge(assess(label, p), bars(p, label))
 
 
 def some(rows=20_000, seed=0, shift=0.0):
@@ -240,7 +244,7 @@ def test_calibrated_predictions_are_seldom_called_otherwise():
 
 def test_requirements():
     p, label = some(shift=0.6)
-    found = required_values(assess(p, None, label), bars(p, label))
+    found = required_values(assess(label, p), bars(p, label))
     assert found["calibration_in_the_large"] == pytest.approx(p.mean() - label.mean())
     assert found["log_ratio"] == pytest.approx(math.log(label.sum() / p.sum()))
     kept = {"ece_frequency": 0.5, "auc": 0.5, "calibration_in_the_large": 0.5}
@@ -369,7 +373,10 @@ FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_use
 
 def evaluation_of(score, label, one, weight=None):
     positives = label if weight is None else label * weight
-    before, after = (assess(p, weight, positives, rows=score.size) for p in (score, one.predict(score)))
+    before, after = (
+        assess_points(Points(p, np.ones(p.size) if weight is None else weight, positives), rows=score.size)
+        for p in (score, one.predict(score))
+    )
     return Evaluation(score.size, before, after)
 
 

@@ -16,16 +16,16 @@ from calibrators import CalibrationMap
 from calibrators._kernels.sums import expansion_of
 from calibrators.arithmetic.passes import Pass, Points, collapse
 from calibrators.measures.assessment import best_threshold
-from calibrators.measures.certainty import certainty, error_bars
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
-from calibrators.measures.predictions import (
-    MEASURES,
+from calibrators.measures.in_memory import (
     assess,
-    assessment_passes,
+    assess_points,
+    certainty_points,
+    error_bars_points,
     measure,
-    run_passes,
-    wilson_interval,
+    measure_points,
 )
+from calibrators.measures.predictions import MEASURES, assessment_passes, run_passes, wilson_interval
 from pipeline.evaluate import segment_numbers
 from pipeline.evaluate.evaluation import Sizes
 from pipeline.sort.segments import Slices
@@ -77,7 +77,7 @@ def test_measures_agree_with_scikit_learn(digits, weighted):
     p, w, z = sample(digits=digits, weighted=weighted)
     inside = (p > 0) & (p < 1)
     p, w, z = p[inside], w[inside], z[inside]
-    found = measure(p, w, z * w)
+    found = measure_points(Points(p, w, z * w))
     close = {"rel": 1e-11}
     assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(z, p, sample_weight=w), **close)
     assert found.brier == pytest.approx(sklearn.metrics.brier_score_loss(z, p, sample_weight=w), **close)
@@ -92,7 +92,7 @@ def test_measures_agree_with_scikit_learn(digits, weighted):
 @given(observations(weights=st.integers(1, 4).map(float)), st.integers(1, 12))
 def test_calibration_errors_agree_with_brute_force(data, bins):
     p, w, z = data
-    found = measure(p, w, z * w, bins=bins)
+    found = measure_points(Points(p, w, z * w), bins=bins)
     for how in ("frequency", "width"):
         ece, mce = brute_force_errors(p, z, w, bins, how)
         assert getattr(found, f"ece_{how}") == pytest.approx(ece, rel=1e-11, abs=1e-15)
@@ -105,8 +105,8 @@ def test_weight_equals_repetition_and_order_does_not_matter(data, random):
     times = w.astype(int)
     order = list(range(int(times.sum())))
     random.shuffle(order)
-    rows = np.repeat(p, times)[order], None, np.repeat(z, times)[order]
-    assert assess(*rows) == assess(p, w, z * w)
+    rows = np.repeat(p, times)[order], np.ones(len(order)), np.repeat(z, times)[order]
+    assert assess_points(Points(*rows)) == assess_points(Points(p, w, z * w))
 
 
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(0, 3), st.integers(1, 12))
@@ -117,12 +117,14 @@ def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
     edges = np.arange(1, levels + 1) / (levels + 2)
     level = np.linspace(0.0, 0.7, levels + 1)
     steps = CalibrationMap.from_bins(edges, level, np.ones(levels + 1), np.zeros(levels + 1))
-    whole = assess(steps.predict(points.score), points.weight, points.positives, bins=bins, rows=None)
+    whole = assess_points(
+        Points(steps.predict(points.score), points.weight, points.positives), bins=bins, rows=None
+    )
     found = run_passes(assessment_passes(steps.predict, bins=bins), over(points, *cuts))
     assert found == whole
     # The same from rows that were never added up: sums of whole numbers are exact there too.
     if np.all(w == w.round()):
-        assert found == assess(steps.predict(p), w, z * w, bins=bins)
+        assert found == assess_points(Points(steps.predict(p), w, z * w), bins=bins)
 
 
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12))
@@ -147,14 +149,14 @@ def test_log_losses_are_those_of_the_library():
     p = np.concatenate([rng.random(9), 10.0 ** -rng.uniform(0, 320, 9), 1 - 10.0 ** -rng.uniform(0, 15, 9)])
     for x in p[(p > 0) & (p < 1)].tolist():
         for label, expected in ((1.0, -math.log(x)), (0.0, -math.log1p(-x))):
-            assert measure([x], None, [label]).log_loss == pytest.approx(expected, rel=1e-11)
+            assert measure([label], [x]).log_loss == pytest.approx(expected, rel=1e-11)
 
 
 def test_scores_outside_zero_to_one_have_a_ranking_only():
     p, w, z = sample()
     scores = np.log(p / (1 - p))
-    found = assess(scores, w, z)
-    assert found.measures.auc == measure(p, w, z).auc
+    found = assess_points(Points(scores, w, z))
+    assert found.measures.auc == measure_points(Points(p, w, z)).auc
     assert all(getattr(found.measures, name) is None for name in MEASURES if name != "auc")
     assert set(found.measures.reasons) == set(MEASURES) - {"auc"}
     assert "scores from -" in found.measures.reasons["brier"]
@@ -169,7 +171,7 @@ def test_scores_outside_zero_to_one_have_a_ranking_only():
 
 
 def test_one_class_has_no_auc():
-    found = measure([0.2, 0.4], None, [1, 1])
+    found = measure([1, 1], [0.2, 0.4])
     assert found.auc is None
     assert "label 1" in found.reasons["auc"]
     assert found.brier == pytest.approx((0.64 + 0.36) / 2)
@@ -177,7 +179,7 @@ def test_one_class_has_no_auc():
 
 @pytest.mark.parametrize(("p", "z"), [(0.0, 1), (1.0, 0)])
 def test_certainty_that_was_wrong_costs_infinitely(p, z):
-    found = measure([p, 0.5], [2.0, 1.0], [2.0 * z, 1.0])
+    found = measure_points(Points([p, 0.5], [2.0, 1.0], [2.0 * z, 1.0]))
     assert found.log_loss == math.inf
     assert "weight 2 " in found.reasons["log_loss"]
     assert found.as_dict()["log_loss"] == "Infinity"
@@ -185,23 +187,22 @@ def test_certainty_that_was_wrong_costs_infinitely(p, z):
 
 
 def test_half_predicts_one():
-    assert measure([0.5], None, [1]).accuracy == 1.0
-    assert measure([np.nextafter(0.5, 0)], None, [1]).accuracy == 0.0
+    assert measure([1], [0.5]).accuracy == 1.0
+    assert measure([1], [np.nextafter(0.5, 0)]).accuracy == 0.0
 
 
 def test_width_bins_are_closed_below_and_the_last_above():
-    found = assess([0.1, 0.3, 0.7, 1.0], None, [0, 0, 0, 0], bins=10)
+    found = assess([0, 0, 0, 0], [0.1, 0.3, 0.7, 1.0], bins=10)
     assert [i for i, group in enumerate(found.by_width) if group.weight] == [1, 3, 7, 9]
     assert found.by_width[0].frequency is None
     assert (found.by_width[3].lower, found.by_width[3].upper) == (0.3, 0.4)
-    assert [(g.lower, g.upper) for g in assess([0.2, 0.5, 0.9], [1, 6, 1], [0, 3, 1], bins=2).by_frequency] == [
-        (0.2, 0.5), (0.5, 0.9),
-    ]  # fmt: skip
+    tied = assess_points(Points([0.2, 0.5, 0.9], [1, 6, 1], [0, 3, 1]), bins=2)
+    assert [(g.lower, g.upper) for g in tied.by_frequency] == [(0.2, 0.5), (0.5, 0.9)]
 
 
 def test_histogram_counts_weight_and_positives():
     p, w, z = sample(weighted=True)
-    found = assess(p, w, z * w, histogram_bins=20).histogram
+    found = assess_points(Points(p, w, z * w), histogram_bins=20).histogram
     for column, weights in ((found.weight, w), (found.positives, z * w)):
         assert column == pytest.approx(np.histogram(p, bins=20, range=(0, 1), weights=weights)[0], rel=1e-11)
 
@@ -218,16 +219,16 @@ def test_wilson_interval_is_scipys(positives, more):
 
 def test_intervals_count_rows_or_kishs_effective_size():
     p, w, z = sample(1000)
-    counts = assess(p, w, z)
+    counts = assess_points(Points(p, w, z))
     assert not counts.weighted
     assert [g.effective_size for g in counts.by_frequency] == [100] * 10
-    scaled = assess(p, 3 * w, 3 * z, rows=1000)
+    scaled = assess_points(Points(p, 3 * w, 3 * z), rows=1000)
     assert scaled.weighted
     assert [g.effective_size for g in scaled.by_frequency] == pytest.approx([100] * 10)
-    repeated = assess(p, 3 * w, 3 * z)
+    repeated = assess_points(Points(p, 3 * w, 3 * z))
     assert [g.effective_size for g in repeated.by_frequency] == [300] * 10
     w = np.random.default_rng(1).gamma(2.0, size=1000)
-    found = assess(p, w, z * w).by_width[0]
+    found = assess_points(Points(p, w, z * w)).by_width[0]
     inside = w[p < 0.1]
     assert found.effective_size == pytest.approx(inside.sum() ** 2 / (inside**2).sum())
 
@@ -235,17 +236,51 @@ def test_intervals_count_rows_or_kishs_effective_size():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], None, []), "n >= 1"),
-        (([0.1, np.nan], None, [0, 1]), "probability: expected finite numbers, found 1 others, the first at"),
+        (([], [], []), "n >= 1"),
+        (([0.1, np.nan], [1, 1], [0, 1]), "score: expected finite numbers, found 1 others, the first at"),
         (([0.1], [0.0], [0]), "weight: expected finite numbers > 0"),
         (([0.1], [1.0], [2.0]), r"positives: expected numbers in \[0, weight\]"),
         (([0.1], [1.0, 1.0], [0]), r"weight: expected shape \(1,\)"),
-        (([0.1], None, [0], 0), "bins: expected a whole number >= 1, found 0"),
     ],
 )
-def test_bad_input_is_named(arguments, message):
+def test_bad_points_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        measure_points(Points(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "n >= 1"),
+        (([0, 1], [0.1, np.nan]), "y_prob: expected finite numbers, found nan"),
+        (
+            ([0.1, 0.8], [0, 1]),
+            "y_true: expected labels 0 and 1, found 0.1 at index 0; the order is y_true, y_prob",
+        ),
+        (([0], [0.1], [0.0]), "sample_weight: expected finite numbers >= 0, not all 0"),
+        (([0], [0.1], [-1.0]), "sample_weight: expected finite numbers >= 0"),
+        (
+            ([0, 1], [0.1, 0.2], [1.0]),
+            r"sample_weight: expected arrays of one shape .* sample_weight: \(1,\)",
+        ),
+    ],
+)
+def test_bad_labels_and_predictions_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         measure(*arguments)
+    with pytest.raises(ValueError, match="bins: expected a whole number >= 1, found 0"):
+        measure([0], [0.1], bins=0)
+
+
+def test_arguments_have_scikit_learn_s_order():
+    rng = np.random.default_rng(0)
+    p, w = rng.random(500), rng.integers(0, 4, 500).astype(float)
+    y = rng.random(500) < p
+    found = measure(y, p, w)
+    assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(y, p, sample_weight=w), rel=1e-11)
+    assert found.brier == pytest.approx(sklearn.metrics.brier_score_loss(y, p, sample_weight=w), rel=1e-11)
+    assert found.log_loss == pytest.approx(sklearn.metrics.log_loss(y, p, sample_weight=w), rel=1e-11)
+    assert found == measure_points(Points(p[w > 0], w[w > 0], (y * w)[w > 0]))
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [1, 2]])
@@ -258,8 +293,8 @@ def test_map_that_decreases_is_refused(cuts):
 
 def test_weights_beyond_counts_are_measured_as_counts():
     p, _, z = sample(300, digits=2)
-    few = assess(p, np.full(300, 4.0), 4 * z)
-    many = assess(p, np.full(300, 2.0**32), 2.0**32 * z)
+    few = assess_points(Points(p, np.full(300, 4.0), 4 * z))
+    many = assess_points(Points(p, np.full(300, 2.0**32), 2.0**32 * z))
     assert many.measures == few.measures
     assert many.weight == few.weight * 2**30
 
@@ -301,14 +336,17 @@ def test_measures_are_those_of_each_column(weighted, monkeypatch):
     lines = 0
     for own, numbers in zip(columns, found, strict=True):
         row = dict(zip(segment_numbers.FIELDS, numbers.tolist(), strict=True))
-        wanted, bars = assess(*own, rows=0 if weighted else None), error_bars(*own)
+        wanted, bars = (
+            assess_points(Points(*own), rows=0 if weighted else None),
+            error_bars_points(Points(*own)),
+        )
         values = {name: getattr(wanted.measures, name) for name in MEASURES}
         values |= {name: getattr(wanted, name) for name in ("mean_prediction", "weight", "positives")}
         values |= {name: getattr(bars, name) for name in ("auc_error", "spiegelhalter_z", "score_test_p")}
         values["chance_error"] = chance_error(wanted.by_frequency)
         values["debiased_squared_error"] = debiased_squared_error(wanted.by_frequency)
         if min(wanted.positives, wanted.weight - wanted.positives) >= 10:
-            sure = certainty(*own)
+            sure = certainty_points(Points(*own))
             for loss in ("brier", "log_loss"):
                 for part in ("miscalibration", "discrimination"):
                     values[f"{loss}_{part}"] = getattr(getattr(sure.decomposition, loss), part)

@@ -12,10 +12,11 @@ from scipy.optimize import minimize
 from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, collapse
+from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
 from calibrators.arithmetic.sampling import odds_divided, sampling_weights
 from calibrators.measures.certainty import certainty_passes, error_bar_passes
-from calibrators.measures.predictions import assess, run_passes
+from calibrators.measures.in_memory import assess_points
+from calibrators.measures.predictions import run_passes
 from calibrators.methods.auto import Auto
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
@@ -90,7 +91,7 @@ def test_measures_of_all_rows_from_those_that_were_kept():
     run = over(points)
     found, bars, certainty = run_passes(certainty_passes(None, rate=rate), run)
     weight = np.where(z, 1.0, 1 / rate)
-    assert found.measures == assess(s, weight, z).measures
+    assert found.measures == assess_points(Points(s, weight, z)).measures
     # Observed over expected and Cox's line are of all rows as well: of the same weights.
     assert bars.observed == z.sum()
     assert bars.expected == pytest.approx(weight @ s)

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from calibrators import CalibrationMap
+from calibrators import CalibrationMap, Points
 from calibrators.measures.assessment import MEASURES
-from calibrators.measures.predictions import assess
+from calibrators.measures.in_memory import assess_points
 from calibrators.methods.base import Line
 from logcal import names
 from logcal.errors import InputRejectedError
@@ -444,7 +444,7 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
         own = [r for r in rows if r[0] == key]
         for at, side in ((1, "before"), (4, "after")):
             weight = np.array([r[3] for r in own]) if weighted else np.ones(len(own))
-            wanted = assess([r[at] for r in own], weight, [r[2] for r in own] * weight)
+            wanted = assess_points(Points([r[at] for r in own], weight, [r[2] for r in own] * weight))
             for name in MEASURES:
                 expected = getattr(wanted.measures, name)
                 assert row[f"{name}_{side}"] == pytest.approx(expected, rel=1e-12, abs=1e-15)
@@ -454,7 +454,7 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
         assert row["rows_positive"] == sum(r[2] for r in own)
         assert row["fitted_on"] == lookup.fitted_on.get(key, "unseen")
     weight = np.array([r[3] for r in rows]) if weighted else np.ones(len(rows))
-    whole = assess([r[4] for r in rows], weight, [r[2] for r in rows] * weight).measures
+    whole = assess_points(Points([r[4] for r in rows], weight, [r[2] for r in rows] * weight)).measures
     assert measured.whole.after.measures.auc == pytest.approx(whole.auc, rel=1e-12)
     assert measured.whole.after.measures.ece_frequency == pytest.approx(whole.ece_frequency, rel=1e-9)
 

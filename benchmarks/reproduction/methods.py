@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from benchmarks.reproduction.classifiers import Scores
 from benchmarks.reproduction.data import Mask
-from calibrators.measures.predictions import Measures, measure
+from calibrators.measures.in_memory import Measures, measure
 from calibrators.methods.acp import ACP
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.bayesian_binning import ABB, SBB
@@ -123,7 +123,7 @@ def _scikit_learn(method: str, job: Calibration) -> Array:
 
 def measures_of(probability: Array, label: Mask) -> dict[str, Any]:
     """Return the measures of probabilities, by column of the results."""
-    measures: Measures = measure(probability, None, label.astype(np.float64))
+    measures: Measures = measure(label.astype(np.float64), probability)
     ece_label, mce_label = label_order_errors(probability, label)
     of_label = np.where(label, probability, 1 - probability)
     clipped = np.clip(of_label, CLIP, 1 - CLIP)

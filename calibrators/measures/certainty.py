@@ -8,16 +8,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve, twelve_digits
-from calibrators.arithmetic.passes import Array, Pass, run_in_memory, share_sweeps
+from calibrators.arithmetic.passes import Array, Pass, share_sweeps
 from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
-from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.measures.engine import MeasureOptions, Merged, Predict, Sums, column_passes
-from calibrators.measures.predictions import areas_under_roc, auc_reason, check_predictions, measured_passes
+from calibrators.measures.predictions import areas_under_roc, auc_reason, measured_passes
 from calibrators.measures.spread import Agreement, Spread, agreement
 
 
@@ -241,77 +239,6 @@ class Certainty:
             decomposition = decompose(column.blocks, distinct, assessment)
         outcome_agreement = None if spread is None else agreement(spread, rate)
         return cls(decomposition, debiased_squared_error(assessment.by_frequency), outcome_agreement)
-
-
-def error_bars(
-    probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
-) -> ErrorBars:
-    """Compute observed over expected, tests of calibration, and the AUC's error for predictions in memory.
-
-    Parameters
-    ----------
-    probability, weight, positives : see `calibrators.measures.predictions.assess`
-
-    Notes
-    -----
-    O(n log n) for the sort, else O(n); the same numbers as `logcal evaluate` writes.
-
-    Examples
-    --------
-    >>> bars = error_bars([0.1, 0.4, 0.4, 0.8], None, [0, 0, 1, 1])
-    >>> bars.observed, round(bars.expected, 9), bars.auc
-    (2.0, 1.7, 0.875)
-    """
-    points, _ = check_predictions(probability, weight, positives)
-    return run_in_memory(error_bar_passes(), points)
-
-
-def certainty(
-    probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
-) -> Certainty:
-    """Decompose losses and compute Cox's line, ICI and smooth ECE, for predictions in memory.
-
-    Parameters and notes as in `error_bars`; 200 draws of labels take some tenths of a second.
-
-    Examples
-    --------
-    >>> uncertainty = certainty([0.1, 0.4, 0.4, 0.8], None, [0, 0, 1, 1])
-    >>> uncertainty.decomposition.brier.uncertainty
-    0.25
-    """
-    points, _ = check_predictions(probability, weight, positives)
-    return run_in_memory(certainty_passes(None), points)[2]
-
-
-def compare(
-    old: npt.ArrayLike, new: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
-) -> Comparison:
-    """Compare two predictions of the same rows by the paired differences of their losses.
-
-    Parameters
-    ----------
-    old, new : array-likes of probabilities in [0, 1], shape (n,)
-    weight, positives : see `calibrators.measures.predictions.assess`
-
-    Raises
-    ------
-    ValueError
-        For arrays outside these ranges.
-
-    Examples
-    --------
-    >>> compare([0.5, 0.5], [0.25, 0.75], None, [0, 1]).log_loss.difference < 0
-    True
-    """
-    columns = []
-    for name, column in (("old", old), ("new", new)):
-        points, order = check_predictions(column, weight, positives)
-        if points.score[0] < 0 or points.score[-1] > 1:
-            raise ValueError(f"{name}: expected probabilities in [0, 1], found {points.score[[0, -1]]}")
-        inverse = np.argsort(order)
-        columns.append([values[inverse] for values in points])
-    (p, w, k), (q, *_) = columns
-    return comparison_of([pair_sums(p, q, w, k)[0]])
 
 
 def certainty_passes(

@@ -1,4 +1,4 @@
-"""Measures of predictions, in memory and in passes over the parts of a score table.
+"""Measures of predictions, in passes over the parts of a score table; `in_memory` has them for arrays.
 
 All numbers are computed from sums with more than 12 significant digits and rounded to 12. So they depend neither on the
 order of the observations, nor on their division into parts, nor on whether repeated rows were added up.
@@ -6,13 +6,12 @@ order of the observations, nor on their division into parts, nor on whether repe
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve_digits
 from calibrators.arithmetic.ordering import stable_order
-from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, share_sweeps
+from calibrators.arithmetic.passes import Array, Pass, Points, run_passes, share_sweeps
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,
@@ -43,30 +42,14 @@ from calibrators.measures.engine import (
     part_state,
 )
 
-if TYPE_CHECKING:
-    from calibrators.measures.certainty import Certainty, ErrorBars, certainty, compare, error_bars
-    from calibrators.measures.comparison import Comparison
-    from calibrators.measures.decomposition import Decomposition
-    from calibrators.measures.spread import Agreement
-
 __all__ = [
     "MEASURES",
-    "Agreement",
     "Assessment",
-    "Certainty",
-    "Comparison",
-    "Decomposition",
-    "ErrorBars",
     "Histogram",
     "Measures",
     "Predict",
     "ReliabilityBin",
-    "assess",
     "assessment_passes",
-    "certainty",
-    "compare",
-    "error_bars",
-    "measure",
     "run_passes",
     "share_sweeps",
     "wilson_interval",
@@ -74,103 +57,26 @@ __all__ = [
 
 AssessmentPasses = Generator[Pass, Any, Assessment]
 
-_LAZY_IMPORTS = {
-    "Agreement": "spread",
-    "Certainty": "certainty",
-    "Comparison": "comparison",
-    "Decomposition": "decomposition",
-    "ErrorBars": "certainty",
-    "certainty": "certainty",
-    "compare": "certainty",
-    "error_bars": "certainty",
-}
-"""Further public names and their modules. They are imported on access, because these modules import this one."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY_IMPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"calibrators.measures.{_LAZY_IMPORTS[name]}"), name)
-
-
 THRESHOLD = 0.5
 """A probability at or above it predicts the label 1."""
 
 
-def measure(
-    probability: npt.ArrayLike,
-    weight: npt.ArrayLike | None,
-    positives: npt.ArrayLike,
-    bins: int = 10,
-) -> Measures:
-    """Compute measures of predictions in memory; see `assess`.
-
-    Examples
-    --------
-    >>> measure([0.1, 0.4, 0.4, 0.8], None, [0, 0, 1, 1]).auc
-    0.875
-    """
-    return assess(probability, weight, positives, bins=bins).measures
-
-
-def assess(
-    probability: npt.ArrayLike,
-    weight: npt.ArrayLike | None,
-    positives: npt.ArrayLike,
-    *,
-    bins: int = 10,
-    histogram_bins: int = 50,
-    rows: int | None = None,
-) -> Assessment:
-    """Compute measures, reliability tables and histogram of predictions in memory.
-
-    Parameters
-    ----------
-    probability : array-like, shape (n,), finite, in any order
-        Predictions; equal ones are a tie. If any lies outside [0, 1] they are scores, not probabilities: only
-        the AUC is computed.
-    weight : array-like, shape (n,), finite, > 0; None for 1
-        A weight of 2 equals a repeated row.
-    positives : array-like, shape (n,), in [0, weight]
-        Weight of the label 1; of an entry of one row, its label times its weight.
-    bins, histogram_bins : int >= 1
-    rows : int, optional
-        Number of rows, if known: whole weights that do not add up to it are weights, not counts of rows. Used only
-        for the intervals of the reliability tables.
-
-    Returns
-    -------
-    Assessment
+def check_points(points: Points) -> tuple[Points, npt.NDArray[np.int64]]:
+    """Check points in any order; return them in ascending order of the score, and their original positions.
 
     Raises
     ------
     ValueError
-        For arrays outside these ranges.
-
-    Notes
-    -----
-    O(n log n) for the sort, else O(n). Weights may range from 1e-100 to 1e100.
+        Scores are not finite, weights not finite and > 0, positives not in [0, weight], or shapes differ.
     """
-    points, _ = check_predictions(probability, weight, positives)
-    parts = [(float(points.score[0]), points.weight.sum(keepdims=True))]
-    passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows, parts=parts)
-    return run_in_memory(passes, points)
-
-
-def check_predictions(
-    probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
-) -> tuple[Points, npt.NDArray[np.int64]]:
-    """Check predictions as `assess` does. Return them in ascending order, and their original positions."""
-    p = np.asarray(probability, dtype=np.float64) + 0.0
+    p, w, k = (np.asarray(column, dtype=np.float64) + 0.0 for column in points)
     if p.ndim != 1 or p.size == 0:
-        raise ValueError(f"probability: expected shape (n,) with n >= 1, found shape {p.shape}")
-    w = np.ones(p.size) if weight is None else np.asarray(weight, dtype=np.float64)
-    k = np.asarray(positives, dtype=np.float64) + 0.0
+        raise ValueError(f"score: expected shape (n,) with n >= 1, found shape {p.shape}")
     for name, column in (("weight", w), ("positives", k)):
         if column.shape != p.shape:
-            raise ValueError(f"{name}: expected shape {p.shape} as probability has, found {column.shape}")
+            raise ValueError(f"{name}: expected shape {p.shape} as the scores have, found {column.shape}")
     for name, valid, expected in (
-        ("probability", np.isfinite(p), "finite numbers"),
+        ("score", np.isfinite(p), "finite numbers"),
         ("weight", np.isfinite(w) & (w > 0), "finite numbers > 0"),
         ("positives", (k >= 0) & (k <= w), "numbers in [0, weight]"),
     ):
@@ -201,7 +107,7 @@ def assessment_passes(
     predict : callable, optional
         Applied to the scores first; must not decrease with the score (`CalibrationMap.predict` of a monotone
         map). None: the scores are the predictions.
-    bins, histogram_bins, rows : see `assess`
+    bins, histogram_bins, rows : see `calibrators.measures.in_memory.assess`
     parts : sequence of (float, array), optional
         First score and weight (as addends) of each part, if known. They save a pass if all weights are whole numbers;
         the results are the same.

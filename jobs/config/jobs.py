@@ -514,12 +514,12 @@ class DaysConfig(JobConfig):
     """The sorted log."""
     gate: sections.GateConfig
     evaluate: sections.EvaluateSection
-    """How each day is measured, before any fit has used it. evaluate.last is ignored."""
+    """Measurement of each day, before any fit has used it. evaluate.last is ignored."""
     monitor: MonitorSection
     report: sections.ReportConfig
     """Report of each day; the path must contain {day}."""
     score: sections.ScoreSection
-    """How each day is scored. score.last is ignored."""
+    """Scoring of each day. score.last is ignored."""
     output: sections.ScoredConfig
     """Scored log of each day; the path must contain {day}."""
     retention: sections.RetentionConfig

@@ -694,4 +694,4 @@ class DaysSection(Section):
     weekdays: Annotated[tuple[Weekday, ...], BeforeValidator(as_tuple)] = ()
     """Days of the week with rows, such as [mon, tue, wed, thu, fri]: other days are not missing. []: all days."""
     new: bool = False
-    """Whether the table may be made anew: the first run needs it, and later runs refuse it."""
+    """Permission to make the table anew: the first run needs it, and later runs refuse it."""
