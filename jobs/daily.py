@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs import day_steps
 from jobs.config.jobs import DaysConfig
-from jobs.day_list import day_facts, day_line, state_text
+from jobs.day_list import day_facts, day_line, newest_measured, state_text
 from jobs.day_survey import Survey, survey
 from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import (
@@ -286,6 +286,7 @@ class _Run:
             "table": found.config.store.table,
             "version": found.store.current_name(),
             "states": found.states.counts(),
+            "newest_measured": newest_measured(found.states.days),
             "days": [day_facts(entry) for entry in found.states.days if _shown(entry, self.done)],
             "days_left": self.left,
             "files_without_day": dict(found.log.unplaced),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from logcal.errors import counted
@@ -61,6 +62,15 @@ def day_facts(entry: DayState) -> dict[str, Any]:
         "steps": {step: _step_facts(entry.last[step]) for step in STEPS if step in entry.last},
         "left": list(entry.todo),
     }
+
+
+def newest_measured(days: Sequence[DayState]) -> dict[str, Any] | None:
+    """Return the newest day that was evaluated, with its observed over expected positives; None without one."""
+    for entry in reversed(days):
+        ratio = day_facts(entry)["observed_over_expected"]
+        if ratio is not None:
+            return {"day": entry.name, "observed_over_expected": ratio}
+    return None
 
 
 def _step_facts(record: DayRecord) -> dict[str, Any]:

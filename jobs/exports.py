@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +23,9 @@ _HELP = {
     "logcal_last_duration_seconds": "How long the last run took.",
     "logcal_rows": "Rows of the last run that succeeded, by kind.",
     "logcal_measure": "Measures of the last evaluation, after calibration.",
+    "logcal_days": "Days of the log by state, as `logcal days list` names them.",
+    "logcal_day_observed_over_expected": "Observed over expected positives of the newest day that was evaluated.",
+    "logcal_day_observed_over_expected_timestamp_seconds": "Beginning of that day.",
     "logcal_stream_seen_timestamp_seconds": "When the follower last listed its log.",
     "logcal_stream_batch_timestamp_seconds": "When the last batch ended.",
     "logcal_stream_batch_seconds": "How long the last batch took.",
@@ -36,7 +39,14 @@ _HELP = {
     "logcal_stream_refits": "Refits since the follower's start, by outcome.",
     "logcal_stream_label_coverage": "Share of the rows with a label, of the days of the last refit.",
 }
+_OF_DAYS = (
+    "logcal_days",
+    "logcal_day_observed_over_expected",
+    "logcal_day_observed_over_expected_timestamp_seconds",
+)
 _KEPT_ON_FAILURE = ("logcal_last_success_timestamp_seconds", "logcal_rows", "logcal_measure")
+_LABEL = {"measure": "measure", "days": "state"}
+"""Label of a metric's values, by its name; of the others: kind."""
 _LINE = re.compile(r"(\w+)\{(.*)\} (\S+)")
 
 
@@ -58,7 +68,27 @@ def update(path: Path, record: dict[str, Any]) -> None:
         "rows": record["rows"] if code == 0 else None,
         "measure": record["measures"] if code == 0 else None,
     }
-    _replace(path, labels, "logcal_", values, () if code == 0 else _KEPT_ON_FAILURE)
+    retained = () if code == 0 else _KEPT_ON_FAILURE
+    result = record.get("result") or {}
+    states = result.get("states")
+    _replace(
+        path,
+        labels,
+        "logcal_",
+        values | (_day_values(result) if states else {}),
+        retained if states else (*retained, *_OF_DAYS),
+    )
+
+
+def _day_values(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of the days of a log, which a daily job's result tells."""
+    measured = result.get("newest_measured")
+    values: dict[str, Any] = {"days": result["states"]}
+    if measured is not None:
+        begin = datetime.fromisoformat(measured["day"]).replace(tzinfo=UTC)
+        values["day_observed_over_expected"] = measured["observed_over_expected"]
+        values["day_observed_over_expected_timestamp_seconds"] = begin.timestamp()
+    return values
 
 
 def update_stream(path: Path, table: str, output: str, values: Mapping[str, Any]) -> None:
@@ -85,7 +115,7 @@ def _replace(
         if name in retained or not f"{labels},".startswith(f"{base_labels},")
     }
     for name, value in values.items():
-        label = "measure" if name == "measure" else "kind"
+        label = _LABEL.get(name, "kind")
         for kind, number in value.items() if isinstance(value, Mapping) else [(None, value)]:
             if number is not None:
                 labels = base_labels if kind is None else f"{base_labels},{_labels({label: kind})}"
@@ -103,8 +133,11 @@ def _text(values: dict[tuple[str, str], str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
 def _labels(values: dict[str, str]) -> str:
-    return ",".join(f'{name}="{value}"' for name, value in values.items())
+    return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in values.items())
 
 
 def _number(value: float) -> str:

@@ -33,7 +33,7 @@ _CONFIG = 2
 _CHECK = 4
 
 _ROWS = (
-    "rows", "rows_read", "rows_used", "rows_positive", "rows_quarantined", "null_rows", "unseen_rows",
+    "rows", "rows_read", "rows_used", "rows_positive", "rows_quarantined", "rows_waiting", "null_rows", "unseen_rows",
     "rows_below_range", "rows_above_range",
 )  # fmt: skip
 
@@ -170,7 +170,10 @@ class Attempt:
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
             },
             "outputs": [] if self.plan is None or code else self.plan.outputs,
-            "rows": {key: results[key] for key in _ROWS if isinstance(results.get(key), int)},
+            "rows": {
+                **{key: results[key] for key in _ROWS if isinstance(results.get(key), int)},
+                **(results.get("quarantined_by_reason") or {}),
+            },
             # An evaluation's measures after calibration.
             "measures": {k: v for k, v in after.items() if k != "reasons"} if isinstance(after, dict) else {},
             "result": summary,

@@ -212,7 +212,8 @@ class Prepared:
             lines.append(
                 f"  classified by {classifying.classifier.path}, decided at {classifying.threshold:.4g}"
             )
+        outcome = Outcome(summary=summary, lines=lines)
         if scored.shift is not None:
             summary["shift"] = scored.shift.facts()
-            check_shift(scored.shift.beyond, scored.shift.text(), scored.path)
-        return Outcome(summary=summary, lines=lines)
+            check_shift(scored.shift.beyond, scored.shift.text(), scored.path, outcome)
+        return outcome

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import logcal
 from jobs.tables import decide_on, list_days
@@ -18,6 +19,7 @@ from pipeline.days.records import DONE, FAILED, FIT, SCORE, DayRecord, DayRecord
 from pipeline.days.states import DayRules, day_states
 from pipeline.files import clock
 from pipeline.files.folders import Folder
+from pipeline.files.locks import locking
 from pipeline.log.log_files import LogFile
 from pipeline.log.windows import day_number
 from pipeline.table.journal import Decision
@@ -105,6 +107,17 @@ class Daily:
     @property
     def versions(self):
         return sorted(path.name for path in (self.root / "store/ads/versions").iterdir())
+
+
+def metrics(file, **labels):
+    """Metrics of a file for Prometheus with some labels: pairs of other labels and value, by name."""
+    found = {}
+    for family in text_string_to_metric_families(file.read_text()):
+        for sample in family.samples:
+            if labels.items() <= sample.labels.items():
+                other = {key: value for key, value in sample.labels.items() if key not in labels}
+                found.setdefault(sample.name, []).append((other, sample.value))
+    return found
 
 
 @pytest.fixture
@@ -200,6 +213,32 @@ def test_a_day_with_another_models_scores_is_scored_and_left_to_a_person(daily):
     assert daily.scored[7] == 4 * ROWS
     decide_on(str(daily.root / "store"), "ads", "2026-03-07", "include", "a new model")
     assert daily.run(8, **written) in (0, 99)
+
+
+@pytest.mark.system
+def test_metrics_count_the_days_in_each_state(daily):
+    """Prometheus' own parser reads them; an attempt that fails keeps the days of the last one."""
+    daily.day(*range(1, 6), 7)
+    file = daily.root / "logcal.prom"
+    told = {"record": {"prometheus": str(file)}}
+    assert daily.run(8, days={"new": True, "begin": "2026-03-03"}, **told) == 4
+    found = metrics(file, job="days")
+    states = {labels["state"]: value for labels, value in found["logcal_days"]}
+    assert states == daily.facts["states"]
+    assert states["missing"] == 1
+    assert states["done"] == 4
+    assert [value for _, value in found["logcal_last_exit_code"]] == [4]
+    assert "logcal_day_observed_over_expected" not in found  # there was no table to measure
+    daily.day(8)
+    assert daily.run(9, **told) == 4
+    found = metrics(file, job="days")
+    [(_, ratio)] = found["logcal_day_observed_over_expected"]
+    assert ratio == pytest.approx(daily.state(8)["observed_over_expected"])
+    [(_, time)] = found["logcal_day_observed_over_expected_timestamp_seconds"]
+    assert time == dt.datetime(2026, 3, 8, tzinfo=dt.UTC).timestamp()
+    with locking(Folder.at(daily.root / "store/ads/daily")):
+        assert daily.run(9, **told) == 75
+    assert metrics(file, job="days")["logcal_days"]
 
 
 @pytest.mark.system

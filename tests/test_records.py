@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import exports
 
@@ -35,6 +36,22 @@ def test_every_attempt_is_recorded(fitted, call):
     assert (failed["outcome"], failed["outputs"]) == ("failed", [])
     assert "expected no column 'label'" in failed["message"]
     assert found["fit99"]["outcome"] == "nothing to do"
+
+
+def test_labels_of_metrics_are_escaped(tmp_path):
+    """As Prometheus' own parser reads them: one bad path would make all metrics of the file unreadable."""
+    path, output = tmp_path / "all.prom", 'a"b\\c\nd'
+    for batches in (3, 4):
+        exports.update_stream(path, "ads", output, {"batches": batches, "rows": {"scored": 7}})
+        exports.update_stream(path, "ads", "other", {"batches": 1})
+    samples = [s for family in text_string_to_metric_families(path.read_text()) for s in family.samples]
+    found = {(sample.name, sample.labels["output"]): sample.value for sample in samples}
+    assert found == {
+        ("logcal_stream_batches", output): 4,
+        ("logcal_stream_rows", output): 7,
+        ("logcal_stream_batches", "other"): 1,
+    }
+    assert len(samples) == 3
 
 
 def test_a_mistyped_store_is_not_made_for_a_record(place, call):

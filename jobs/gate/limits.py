@@ -131,8 +131,10 @@ def check_scored(section: ScoreSection, scored: ScoredLog) -> None:
         )
 
 
-def check_shift(beyond: bool, text: str, path: str) -> None:
+def check_shift(beyond: bool, text: str, path: str, outcome: Any = None) -> None:
     """Report that rows with another model's scores were scored.
+
+    outcome : the job's outcome, which the error carries
 
     Raises
     ------
@@ -143,7 +145,7 @@ def check_shift(beyond: bool, text: str, path: str) -> None:
         error = CheckFailedError(
             f"score.max_shift: {text} The rows were scored all the same (score.on_shift=write): {path}"
         )
-        error.written = True
+        error.written, error.outcome = True, outcome
         raise error
 
 
