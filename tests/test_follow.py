@@ -1,5 +1,6 @@
 """Following a stream: each file once, the same bytes as score, whatever dies when."""
 
+import contextlib
 import datetime as dt
 import inspect
 import io
@@ -8,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import time
 from decimal import Decimal
 from functools import partial
@@ -760,6 +762,37 @@ def test_a_stream_that_is_moved_with_its_log_and_store_goes_on(place, stream):
     _lands(moved / arriving.name, "b.parquet")
     done = follow("--once", *paths, f"output.path={moved / 'output'}", "--json").expect(0).json
     assert (done["files"], place.output.exists()) == (1, False)
+
+
+def test_only_regular_files_are_read(place, stream):
+    """A read of a device, a FIFO or a socket may never end."""
+    follow, arriving = stream
+    _lands(arriving, "a.parquet")
+    (arriving / "endless.parquet").symlink_to("/dev/zero")
+    os.mkfifo(arriving / "fifo.parquet")
+    with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(arriving):
+        bound.bind("socket.parquet")
+    done = follow("--once", "--json").expect(0).json
+    assert (done["files"], done["rows"]) == (1, 50)
+    follow("--once").expect(99)
+    for path in (arriving, f"{arriving}/*.parquet"):
+        output = place.root / f"scored-{path == arriving}"
+        scored = place.job("score", "--json", log__path=path, output__path=output).expect(0).json
+        assert scored["rows"] == 50
+    found = place.job("score", log__path=arriving / "fifo.parquet", output__path=place.root / "none")
+    found.expect(3, "expected a file or a folder, found a device, FIFO or socket")
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [(".", "leads back to a folder that it lies in"), ("nowhere", "where there is nothing")],
+)
+def test_links_are_refused_as_by_score(place, stream, target, problem):
+    follow, arriving = stream
+    _lands(arriving, "a.parquet")
+    (arriving / "link.parquet").symlink_to(target)
+    follow("--once").expect(3, problem)
+    place.job("score", log__path=arriving, output__path=place.root / "none").expect(3, problem)
 
 
 @pytest.mark.system

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import InputRejectedError
+from logcal.errors import InputRejectedError, listing
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
-from pipeline.log.folder_tree import TEMPORARY, all_visible
+from pipeline.log.folder_tree import all_visible, local_tree
 from pipeline.log.log_files import SUFFIXES, FileState, LogFile, open_parquet, stamp_of
 from pipeline.log.logs import batched_by_size
 from pipeline.score.scored_file import Scoring, score_file
@@ -48,12 +48,18 @@ def list_sources(
 ) -> list[Source]:
     """List the Parquet files below a folder.
 
-    Names that begin with "_" or ".", or end as names of temporary files do, are skipped.
+    Names that begin with "_" or ".", or end as names of temporary files do, are skipped; on a mounted file system the
+    rules are those of `local_tree`.
 
     since : folders `key=YYYY-MM-DD` of earlier days are skipped; other folders are not
+
+    Raises
+    ------
+    InputRejectedError
+        Symbolic links are circular, broken, or lead to files that are listed already.
     """
     if isinstance(filesystem, LocalFileSystem):
-        return _scan(root, since, key)
+        return _local_sources(root, since, key)
     # A cached listing would not contain new files.
     filesystem.invalidate_cache()
     base = root.rstrip("/")
@@ -69,32 +75,15 @@ def list_sources(
     return sources
 
 
-def _scan(root: str, since: dt.date | None, key: str) -> list[Source]:
-    """List a local folder. Each listing goes through all files, so the code saves microseconds for each."""
-    sources: list[Source] = []
-    folders = [(root, "")]
-    while folders:
-        folder, prefix = folders.pop()
-        try:
-            entries = os.scandir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        with entries:
-            for entry in entries:
-                name = entry.name
-                if name[0] in "_." or name.endswith(TEMPORARY):
-                    continue
-                if (name.endswith(SUFFIXES) or name.lower().endswith(SUFFIXES)) and not entry.is_dir():
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:  # removed since
-                        continue
-                    # Equals Source(...), in two thirds of the time.
-                    source = tuple.__new__(Source, (prefix + name, status.st_size, str(status.st_mtime)))
-                    sources.append(source)
-                elif entry.is_dir() and not (since is not None and is_before(name, key, since)):
-                    folders.append((entry.path, f"{prefix}{name}/"))
-    return sources
+def _local_sources(root: str, since: dt.date | None, key: str) -> list[Source]:
+    entries = local_tree(root, None if since is None else lambda name: is_before(name, key, since))
+    if entries.problems:
+        raise InputRejectedError(f"{root} cannot be followed.\n{listing(entries.problems)}")
+    return [
+        Source(name, info["size"], str(info["mtime"]))
+        for name, info in entries.files.values()
+        if name.lower().endswith(SUFFIXES)
+    ]
 
 
 def is_before(part: str, key: str, day: dt.date) -> bool:

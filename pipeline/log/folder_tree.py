@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,25 +44,32 @@ def all_visible(relative: str) -> bool:
     return not any(part.startswith(("_", ".")) or part.endswith(TEMPORARY) for part in relative.split("/"))
 
 
-def local_tree(root: str) -> Entries:
-    """List all files below a folder, following links.
+def local_tree(root: str, passed_over: Callable[[str], bool] | None = None) -> Entries:
+    """List all regular files below a folder, following links.
 
     Problems are links to a folder or file that is listed already, whose rows would count twice, and broken links.
+    Devices, FIFOs and sockets, whose reads may never end, are skipped.
+
+    passed_over : tells of a folder's name whether the folder is not listed
     """
     entries = Entries()
-    _TreeWalk(root, entries).walk(root, ())
+    _TreeWalk(root, entries, passed_over).walk(root, ())
     return entries
 
 
 class _TreeWalk:
-    def __init__(self, root: str, entries: Entries) -> None:
+    def __init__(self, root: str, entries: Entries, passed_over: Callable[[str], bool] | None) -> None:
         self.root = root.rstrip("/")
         self.entries = entries
+        self.passed_over = passed_over
         self.folders: dict[tuple[int, int], str] = {}
         self.files: dict[tuple[int, int], tuple[str, bool]] = {}
 
     def walk(self, folder: str, ancestors: tuple[tuple[int, int], ...]) -> None:
-        status = Path(folder).stat()
+        try:
+            status = Path(folder).stat()
+        except FileNotFoundError:  # removed since it was listed
+            return
         key = (status.st_dev, status.st_ino)
         name = self._relative(folder) or "."
         if key in ancestors:
@@ -81,6 +88,8 @@ class _TreeWalk:
                 f"expected to be allowed to read the folder {name}, found no permission"
             )
             return
+        except FileNotFoundError:
+            return
         for entry in entries:
             self._add(entry, (*ancestors, key))
 
@@ -90,10 +99,11 @@ class _TreeWalk:
         if not all_visible(entry.name):
             self.entries.skipped.append(f"{relative}/" if is_folder else relative)
         elif is_folder:
-            self.walk(entry.path, ancestors)
+            if self.passed_over is None or not self.passed_over(entry.name):
+                self.walk(entry.path, ancestors)
         elif entry.is_file():
             self._add_file(entry, relative)
-        elif entry.is_symlink():
+        elif entry.is_symlink() and not Path(entry.path).exists():
             self._problem(
                 f"the link {relative} leads to {Path(entry.path).readlink()}, where there is nothing"
             )
@@ -101,7 +111,10 @@ class _TreeWalk:
             self.entries.skipped.append(relative)
 
     def _add_file(self, entry: os.DirEntry[str], relative: str) -> None:
-        status = entry.stat()
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            return
         key = (status.st_dev, status.st_ino)
         earlier, earlier_is_link = self.files.setdefault(key, (relative, entry.is_symlink()))
         # Two names of one inode, neither a symbolic link (hard links), count as two files.

@@ -46,6 +46,9 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 _MAGIC = b"PAR1"
 """First bytes of a Parquet file."""
 
+_OTHER = "other"
+"""Type of devices, FIFOs and sockets in fsspec, whose reads may never end."""
+
 _READ_BYTES = 1 << 20
 _FEW_FILES = 8
 """Up to this many files of a folder are looked up one by one, since listing it may return many more."""
@@ -276,6 +279,10 @@ def _entries(filesystem: Any, path: str) -> Entries:
         return Entries(problems=["no such file or directory"])
     if info["type"] == "file":
         return Entries({path: (path.rpartition("/")[2], info)})
+    if info["type"] == _OTHER:
+        return Entries(
+            problems=["expected a file or a folder, found a device, FIFO or socket: name another path"]
+        )
     return _folder(filesystem, path)
 
 
@@ -302,6 +309,8 @@ def _matches(filesystem: Any, pattern: str) -> Entries:
             entries.problems += [problem for problem in nested.problems if nested.files or nested.unnamed]
             entries.files.update({p: (_relative(p, base), i) for p, (_, i) in nested.files.items()})
             entries.skipped += [f"{relative}/{name}" for name in nested.skipped]
+        elif info["type"] == _OTHER:
+            entries.skipped.append(relative)
         else:
             entries.files[path] = (relative, info)
     if not entries.files and not entries.problems:
@@ -589,7 +598,8 @@ def open_small(filesystem: Any, path: str, state: FileState, *, last: bool = Tru
             if isinstance(filesystem, LocalFileSystem):
                 source = stack.enter_context(open(path, "rb", buffering=0))  # noqa: PTH123 - such files are many
                 stack.enter_context(watched(filesystem, path, source, state))
-                content: bytes = source.read()
+                # One byte more shows that a file has grown; it may grow without end.
+                content: bytes = source.read(state.size + 1)
             else:
                 content = SMALL_FILES.fetch(filesystem, path, *state, again=False)
                 stack.enter_context(watched(filesystem, path, None, state, first=False, last=last))
