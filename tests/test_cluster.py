@@ -70,10 +70,10 @@ def test_a_scheduler_that_dies_during_the_sort(place, dask, start):
 
 def test_a_scheduler_that_stops_answering(place, dask, start):
     place.write_long_log(files=20)
-    running = start(place, "fit", *dask.settings, "cluster.timeout=5")
+    running = start(place, "fit", *dask.settings, "cluster.timeout=20")
     running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
     dask.processes[0].send_signal(signal.SIGSTOP)
-    running.result().expect(75, "the scheduler has not answered for 5 s (cluster.timeout)")
+    running.result().expect(75, "the scheduler has not answered for 20 s (cluster.timeout)")
     assert list(place.scratch.iterdir()) == []
     assert not list(place.store.rglob("versions"))
 
@@ -341,10 +341,10 @@ def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_i
 
 def test_no_worker_is_left(place, start, dask):
     place.write_long_log(files=20)
-    running = start(place, "fit", *dask.settings, "cluster.timeout=5")
+    running = start(place, "fit", *dask.settings, "cluster.timeout=20")
     running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
     dask.worker.kill()
-    running.result().expect(75, "no worker came within 5 s (cluster.timeout)")
+    running.result().expect(75, "no worker came within 20 s (cluster.timeout)")
     assert list(place.scratch.iterdir()) == []
     assert not list(place.store.rglob("versions"))
 
