@@ -14,7 +14,8 @@ from calibrators.arithmetic.curve import cosines
 from calibrators.arithmetic.log_odds import exp_of_negative, log_odds, log_of, logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.processors import processors
-from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, Integers
+from calibrators.segments.adjusting import Adjusted, CellParts
+from calibrators.segments.curves import EXTREME, LEAST, MOST, Integers
 
 TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -36,9 +37,6 @@ _PIECE = 1 << 8
 _MOST_THREADS = 8
 _ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-4
 _LEAST_PIVOT = 1e-15
-_MOST = 27.6
-"""Largest log odds, about those of 1 - 1e-12: as priors, probabilities must not be 0 or 1."""
-
 _J = np.arange(TERMS)
 _SUM, _DIFFERENCE = _J[:, np.newaxis] + _J + 2, np.abs(_J[:, np.newaxis] - _J)
 
@@ -219,7 +217,27 @@ def _solved(factor: Array, gradient: Array) -> Array:
     return step
 
 
-def bent(eta: Array, weight: Array, sizes: Integers, theta: Array) -> Array:
-    """Bend the log odds of segments' cells. eta : adjusted log odds. sizes : cells per segment. theta : see `Bends`."""
+def bent(eta: Array, weight: Array, positives: Array, sizes: Integers, theta: Array) -> Array:
+    """Bend the log odds of segments' cells, and shift them so that each segment expects the positives that it has.
+
+    eta : float64 array, shape (cells,): adjusted log odds; weight, positives : of the cells
+    sizes : number of cells of each segment, > 0; theta : see `Bends`
+    """
     terms = cosines(_ranks(eta, weight, sizes), TERMS + 1)[:, 1:]
-    return np.asarray(np.clip(eta + (terms * np.repeat(theta, sizes, axis=0)).sum(axis=1), -_MOST, _MOST))
+    curve = np.clip(eta + (terms * np.repeat(theta, sizes, axis=0)).sum(axis=1), -EXTREME, EXTREME)
+    starts = np.cumsum(sizes) - sizes
+    total = np.add.reduceat(weight, starts)
+    # A segment of one label has no finite log odds.
+    target = np.clip(np.add.reduceat(positives, starts), 0.5, np.maximum(total - 0.5, 0.5))
+    shift, moving = np.zeros(sizes.size), np.full(sizes.size, True)
+    for _ in range(_ROUNDS):
+        p = logistic(curve + np.repeat(shift, sizes))
+        missing = target - np.add.reduceat(weight * p, starts)
+        information = np.maximum(np.add.reduceat(weight * p * (1.0 - p), starts), LEAST)
+        step = np.where(moving, np.clip(missing / information, -1.0, 1.0), 0.0)
+        shift += step
+        # Each segment stops for itself, so that results do not depend on the others of a task.
+        moving &= np.abs(step) > _CLOSE
+        if not moving.any():
+            break
+    return np.asarray(np.clip(curve + np.repeat(shift, sizes), -EXTREME, EXTREME))

@@ -19,9 +19,6 @@ from calibrators.arithmetic.passes import Array
 
 Integers = npt.NDArray[np.int64]
 
-OWN_STRENGTH = 300.0
-"""M: information, sum of w p (1 - p), of an adjusted map made of blocks as prior of a segment's own map."""
-
 
 class WithinBlockRanges(NamedTuple):
     """Rows of groups within the block ranges of their parents' maps, group after group, ascending in each.
@@ -126,7 +123,7 @@ def own_maps(
     positives: Array,
     starts: Integers,
     prior: Array,
-    strength: float = OWN_STRENGTH,
+    strength: float,
 ) -> OwnMaps:
     """Fit groups' own maps: isotonic regression of each group's points, pooled with a prior curve.
 

@@ -17,8 +17,9 @@ from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.calibration_map import maps_of_blocks
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
-from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, Cells, logit_of
-from calibrators.segments.bends import bent
+from calibrators.segments.adjusting import Adjusted, CellParts, Cells
+from calibrators.segments.bends import STRENGTH, bent
+from calibrators.segments.curves import LEAST, MOST, logit_of
 from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
@@ -196,23 +197,20 @@ class MapInput(NamedTuple):
 
     shift, slope : adjustment of each segment
     pooled : mask of the segments that get their own map
-    theta : coefficients of these segments' bends, see `Bends`; None: no bends
-    strength : see `own_maps`
+    theta : coefficients of these segments' bends, see `Bends`
     """
 
     shift: Array
     slope: Array
     pooled: npt.NDArray[np.bool_]
-    theta: Array | None
-    strength: float
+    theta: Array
 
 
 def map_inputs(
     gathered: Sequence[GatheredCells | None],
     adjusted: Adjusted,
     pooled: npt.NDArray[np.bool_],
-    theta: Array | None,
-    strength: float,
+    theta: Array,
 ) -> list[MapInput | None]:
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
@@ -223,8 +221,8 @@ def map_inputs(
             inputs.append(None)
             continue
         span = slice(at, at + part.segments)
-        bends = None if theta is None else theta[before[span.start] : before[span.stop]]
-        inputs.append(MapInput(adjusted.shift[span], adjusted.slope[span], pooled[span], bends, strength))
+        bends = theta[before[span.start] : before[span.stop]]
+        inputs.append(MapInput(adjusted.shift[span], adjusted.slope[span], pooled[span], bends))
         at += part.segments
     return inputs
 
@@ -279,17 +277,15 @@ def make_maps(
         fitted[estimates.pooled] = several
     if fitted.any():
         level, pooled = np.empty(cell_items.size), np.repeat(estimates.pooled, cells)
-        logit = eta[pooled]
-        if estimates.theta is not None:
-            logit = bent(logit, gathered.numbers(2)[pooled], cells[estimates.pooled], estimates.theta)
-        logistic(logit, level)
+        counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
+        logistic(bent(eta[pooled], *counts, cells[estimates.pooled], estimates.theta), level)
         prior = np.repeat(level, cell_items)
         if not several.all():
             mask = np.repeat(several, items)
             first, last, weight, positives, prior = (
                 column[mask] for column in (first, last, weight, positives, prior)
             )
-        maps = own_maps(first, last, weight, positives, starts_of(items[several]), prior, estimates.strength)
+        maps = own_maps(first, last, weight, positives, starts_of(items[several]), prior, STRENGTH)
         prob = maps.level if rate == 1.0 else np.asarray(odds_divided(maps.level, rate))
         blocks = np.stack([maps.first, maps.last, maps.weight, maps.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, prob, maps.sizes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,11 @@ from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
-from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, adjust, cross, curve_of, logit_of
-from calibrators.segments.bends import STRENGTH, bend
-from calibrators.segments.partial_pooling import OWN_STRENGTH, BlockRanges
+from calibrators.segments.adjusting import Adjusted, CellParts, adjust
+from calibrators.segments.bends import bend
+from calibrators.segments.crossing import cross
+from calibrators.segments.curves import LEAST, MOST, bounded, curve_of, logit_of
+from calibrators.segments.partial_pooling import BlockRanges
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import check_classes_and_scores
@@ -53,7 +55,7 @@ class _Curves:
     ----------
     block_ranges : block ranges on which each curve is constant
     logit : float64 array, shape (block ranges,): logit of the curve's value
-    centre : float64 array, shape (curves,): see `calibrators.segments.adjusting.Curve`
+    centre : float64 array, shape (curves,): see `calibrators.segments.curves.Curve`
     adjustments : how each curve follows from a map in the table
     """
 
@@ -83,9 +85,7 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
 
     Parameters
     ----------
-    calibrator : calibrator of all rows. For isotonic regression shifts and slopes are the most likely ones, and own
-        maps are pooled with the adjusted maps. For other methods shifts and slopes give expected probabilities, and
-        own maps are pooled with adjusted maps that bend.
+    calibrator : calibrator of all rows
     first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns
@@ -93,7 +93,6 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
     reference to the fits of the levels, the variances of each level's shifts and slopes, and the fitted calibrator
     """
     rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
-    mean = not isinstance(calibrator, Isotonic)
     fitted = graph.task("whole", _fit_all_rows, first, calibrator)
     curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
@@ -103,7 +102,7 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
         tasks = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         gathered = graph.layer(f"join-{i + 1}", gather_cells, [(task,) for task in tasks], receipts=receipts)
-        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, mean)
+        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i)
         inputs = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("inputs"), adjusted), most
         )
@@ -191,40 +190,43 @@ class _Level(NamedTuple):
     inputs: list[MapInput | None]
 
 
-def _adjust(
-    numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int, mean: bool
-) -> _Level:
+def _adjust(numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int) -> _Level:
     parent, pooled = _parents(numbered, index), numbered.wanted[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre)
-    adjusted, variances, across = _adjusted(cells, centre, numbered.segments.levels[index], parent, mean)
-    if not mean:
-        return _Level(adjusted, variances, {}, map_inputs(gathered, adjusted, pooled, None, OWN_STRENGTH))
+    adjusted, main = _adjusted(cells, centre, numbered.segments.levels[index], parent)
     bends = bend(cells, adjusted, pooled)
     # Without bends, own maps would only add noise.
     bending = pooled & (bends.sigma > 0)
-    facts = {"place": adjusted.pivot, "place_across": across, "bend": bends.sigma}
-    return _Level(adjusted, variances, facts, map_inputs(gathered, adjusted, bending, bends.theta, STRENGTH))
+    facts = {"place": adjusted.pivot, "bend": bends.sigma} | _typical(adjusted)
+    if main is not None:
+        facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
+    across = (0.0, 0.0) if main is None else main.variances
+    return _Level(adjusted, across, facts, map_inputs(gathered, adjusted, bending, bends.theta))
+
+
+def _typical(adjusted: Adjusted) -> dict[str, float]:
+    return {"typical_shift": adjusted.typical[0], "typical_slope": adjusted.typical[1]}
 
 
 def _adjusted(
-    parts: CellParts, centre: Array, level: Level, parent: Codes, mean: bool
-) -> tuple[Adjusted, tuple[float, float], float]:
+    parts: CellParts, centre: Array, level: Level, parent: Codes
+) -> tuple[Adjusted, Adjusted | None]:
     """Adjust parents' curves to segments: first by the last column's value, across all parents, then by segment.
 
-    Returns the adjustments, and the variances and the pivot of the first step.
+    Returns the adjustments, and those of the first step, if there are several columns.
     """
     if level.level < 2:
-        return adjust(parts, mean=mean), (0.0, 0.0), 0.0
+        return adjust(parts), None
     cells = parts.part(0, parts.groups)
     values: dict[Any, int] = {}
     value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
-    main = cross(cells, value, parent.astype(np.int64), mean=mean)
+    main = cross(cells, value, parent.astype(np.int64))
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
+    residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre))
     shift, slope = residual.shift + residual.slope * main.shift, residual.slope * main.slope
-    return Adjusted(residual.variances, shift, slope, residual.pivot), main.variances, main.pivot
+    return replace(residual, shift=shift, slope=slope, outlying=residual.outlying | main.outlying), main
 
 
 def _fit_level(
@@ -283,7 +285,8 @@ def _adjustments(
         bound[fitted] = np.concatenate([_ends(part)[i] for part in parts])
     shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])
     slope = np.where(fitted, 1.0, slope * above.slope[parent])
-    return Adjustments(fitted_level, shift, slope, np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST))
+    low, high = np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST)
+    return Adjustments(fitted_level, *bounded(shift, slope, low, high))
 
 
 def _ends(maps: TaskMaps) -> tuple[Array, Array]:

@@ -1,0 +1,100 @@
+"""Totals of segments: what their adjusted curves expect, and how many positives they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.arithmetic.passes import Array
+from calibrators.segments.curves import Integers
+
+MANY = 2500.0
+"""Weight of positives and of negatives from which a segment keeps its own total."""
+
+TOLERANCE = 0.015
+"""Largest difference of the positives that such a segment expects and has, as a share of its rarer label."""
+
+FURTHEST = np.array([2.0, 0.5])
+"""Largest distance of the typical curve's shift and slope from those of a curve whose mean is the parent's."""
+
+_CLOSE = 1e-3
+_LONGEST = 1.0
+_MOST_ROUNDS = 30
+_SINGULAR = 1e-6
+
+
+def responses(derivatives: Array, prior: Array) -> Array:
+    """Compute the sums from which `centring` finds its step: shape (5,).
+
+    If the typical curve moves by s, a segment's curve moves by (I + T H)^-1 s, with its prior variances T and its
+    information H, and its expected gradient by H times this.
+
+    derivatives : see the kernel's `adjust_curves`; prior : float64 array, shape (segments, 2)
+    """
+    s, t = prior.T
+    g_a, g_d, h_aa, h_ad, h_dd = derivatives.T
+    of_h = np.maximum(h_aa * h_dd - h_ad * h_ad, 0.0)
+    determinant = 1.0 + s * h_aa + t * h_dd + s * t * of_h
+    moved = np.stack([h_aa + t * of_h, h_ad, h_dd + s * of_h]) / determinant
+    return np.concatenate([moved.sum(axis=1), [g_a.sum(), g_d.sum()]])
+
+
+def centring(sums: Array) -> Array:
+    """Find the step of the typical curve with which the gradients add up to 0, at most 1. sums : see `responses`."""
+    m_aa, m_ad, m_dd, g_a, g_d = sums
+    determinant = m_aa * m_dd - m_ad * m_ad
+    if determinant > _SINGULAR * m_aa * m_dd:
+        step = np.array([m_dd * g_a - m_ad * g_d, m_aa * g_d - m_ad * g_a]) / determinant
+    else:
+        step = np.array([g_a / m_aa if m_aa > 0 else 0.0, 0.0])
+    return np.asarray(np.clip(step, -_LONGEST, _LONGEST))
+
+
+def keep_total(
+    curves: Array, usual: npt.NDArray[np.bool_], rarer: float, derive: Callable[[Array], Array]
+) -> None:
+    """Shift curves equally, so that all segments together expect as many positives as they have, within a thousandth.
+
+    Centring leaves little to do, unless segments vary in a way that no variances describe: if weights are no counts.
+
+    Parameters
+    ----------
+    curves : float64 array, shape (segments, 2): shift and slope - 1 of each segment, changed in place
+    usual : bool array, shape (segments,): segments that are shifted; the others keep their own totals
+    rarer : weight of the rarer label of all segments
+    derive : computes the derivatives of the log likelihood for curves, see the kernel's `derive`
+    """
+    for _ in range(_MOST_ROUNDS):
+        derivatives = derive(curves)
+        missing, information = derivatives[:, 0].sum(), derivatives[usual, 2].sum()
+        if abs(missing) <= _CLOSE * rarer or not information > 0:
+            break
+        curves[usual, 0] += np.clip(missing / information, -_LONGEST, _LONGEST)
+
+
+def large(weight: Array, positives: Array) -> Integers:
+    """Return the indices of segments that keep their totals: see `limit`."""
+    return np.flatnonzero(np.minimum(positives, weight - positives) >= MANY)
+
+
+def limit(curves: Array, rarer: Array, derive: Callable[[Array], Array]) -> None:
+    """Shift large segments' curves so that each expects as many positives as it has, within TOLERANCE.
+
+    Pooling shrinks a large segment's shift by less than its error, but by more than this if the others hardly differ.
+    A rule of limited translation (Efron and Morris, 1972, JASA 67, 130-139): the estimates of the others, and their
+    mean error, hardly change.
+
+    curves, derive : see `keep_total`; rarer : float64 array, shape (segments,): weight of the rarer label
+    """
+    most = TOLERANCE * rarer
+    for _ in range(_MOST_ROUNDS):
+        derivatives = derive(curves)
+        missing = derivatives[:, 0] - np.clip(derivatives[:, 0], -most, most)
+        # Each segment stops for itself, so that results do not depend on the others that are computed with it.
+        missing[np.abs(missing) <= _CLOSE * most] = 0.0
+        if not missing.any():
+            break
+        information = np.maximum(derivatives[:, 2], np.finfo(np.float64).tiny)
+        curves[:, 0] += np.clip(missing / information, -_LONGEST, _LONGEST)
