@@ -132,6 +132,33 @@ def test_maps_that_follow_the_rows_pass(place, gated, method):
     assert sum(profile["positives"]) == dipped()["label"].sum()
 
 
+@pytest.mark.parametrize("method", ["platt", "isotonic", "smooth"])
+def test_a_segment_whose_map_does_not_agree_is_named(place, gated, method, monkeypatch):
+    columns = dipped() | {"country": np.array(["at", "be", "ch"])[np.arange(DIPPED.size) % 3]}
+    right = np.random.default_rng(1).random(DIPPED.size) < DIPPED
+    columns["label"] = np.where(columns["country"] == "be", columns["label"], right).astype(np.int8)
+    place.write_log(columns)
+    settings = (f"calibrator.method={method}", "log.segment=country", "segments={shrinkage: none, min_rows: 50}")
+    outcome = gated(*settings)
+    agreement = place.newest_manifest["agreement"]
+    (level,) = agreement["levels"]
+    assert level["tests"] >= 3
+    assert {entry["segment"][0] for entry in level["most_informative"]} == {"at", "be", "ch"}
+    for entry in level["most_informative"]:
+        rows = columns["country"] == entry["segment"][0]
+        assert (entry["weight"], entry["positives"]) == (rows.sum(), columns["label"][rows].sum())
+        assert entry["expected"] == pytest.approx(entry["positives"], rel=0.02)
+    if method != "platt":
+        outcome.expect(0)
+        assert level["misfits"] == []
+        assert level["agrees"]
+        return
+    outcome.expect(4, "gate.agreement: ", "in segment be for scores from 0.", "standard errors")
+    assert [entry["segment"] for entry in level["misfits"]] == [["be"]]
+    assert level["segments_with_misfits"] == 1
+    gated(*settings, "gate.agreement=false").expect(0)
+
+
 def test_auto_says_that_it_fell_back(place, gated, monkeypatch):
     place.write_log(predictions(20_000))
     knots = Choice.knots

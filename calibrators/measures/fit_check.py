@@ -182,7 +182,7 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
     dispersion = _dispersion(sums, information)
     families = [_unions(information), _narrow(information)]
-    total = np.append(0.0, np.cumsum(information)) * dispersion
+    total = np.append(0.0, np.cumsum(information))
     found = [_compare(sums, *family, dispersion, total, heaviest) for family in families if family[0].size]
     start, stop, difference, root, limit = (np.concatenate(x) for x in zip(*found, strict=True))
     excess = np.where(np.abs(difference) > LEAST_DIFFERENCE, np.abs(root) / limit, 0.0)
@@ -264,18 +264,23 @@ def _narrow(information: Array) -> tuple[Indices, Indices]:
 
 
 def _compare(
-    sums: Array, start: Indices, stop: Indices, dispersion: float, variance: Array, heaviest: float
+    sums: Array, start: Indices, stop: Indices, dispersion: float, information: Array, heaviest: float
 ) -> tuple[Any, ...]:
-    """Compare ranges; `variance` is cumulative.
-
-    A single row of weight h adds a heavy tail: Bernstein's inequality has 2 (V + h t / 3) in place of 2 V.
-    """
+    """Compare ranges; `information` is cumulative."""
     difference, root = smaller(*(sums[:, stop] - sums[:, start]))
-    root = root / math.sqrt(dispersion)
-    deviation = np.sqrt(np.maximum(variance[stop] - variance[start], 1e-300))
-    root = root / np.sqrt(1 + max(0.0, heaviest - 1) * np.abs(root) / (3 * deviation))
+    root = tempered(root, information[stop] - information[start], dispersion, heaviest)
     limit = normal_limit(start.size, ERROR_RATE / 2)
     return start, stop, difference, root, np.full(start.size, limit)
+
+
+def tempered(root: Array, information: Array, dispersion: float, heaviest: float) -> Array:
+    """Reduce roots for over-dispersion, and for single rows of large weight.
+
+    A row of weight h adds a heavy tail: Bernstein's inequality has 2 (V + h t / 3) in place of 2 V.
+    """
+    root = root / math.sqrt(dispersion)
+    deviation = np.sqrt(np.maximum(information * dispersion, 1e-300))
+    return np.asarray(root / np.sqrt(1 + max(0.0, heaviest - 1) * np.abs(root) / (3 * deviation)))
 
 
 def _disjoint(start: Indices, stop: Indices, excess: Array) -> list[int]:

@@ -30,7 +30,7 @@ from calibrators.methods.intervals import (
 from calibrators.methods.isotonic import Isotonic, largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, nearest
 from pipeline.execution import Executor
-from pipeline.fit.self_check import CellCollector
+from pipeline.fit.self_check import CellCollector, Checked, layout_of_table
 from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows
 from pipeline.table.segment_maps import SegmentRules
 
@@ -178,6 +178,7 @@ class Fit:
     venn_abers : multiprobabilities; None for other intervals
     posterior : whether rows of maps have posterior intervals
     checked : cells of the observations for the check of the map; None: the map's own rows
+    agreement : result of the check of the map of all rows; None: not checked yet, or there is none
     """
 
     calibrator: Calibrator
@@ -186,6 +187,7 @@ class Fit:
     venn_abers: Interval | None = None
     posterior: bool = False
     checked: FineCells | None = None
+    agreement: Checked | None = None
 
 
 def needs_table(calibrator: Calibrator, interval: str = NONE) -> bool:
@@ -235,8 +237,8 @@ def fit_log(
         nonlocal table
         number = next(passes)
         if table is not None and rows.plan.write is not None:
-            stored = table
-            return collector.run(request, table, lambda p: stored.run(p, executor, f"pass-{number}"))
+            stored, collector.layout = table, layout_of_table(table)
+            return collector.run(request, lambda p: stored.run(p, executor, f"pass-{number}"))
         earlier = table or (merged and merged[0])
         if table is None and merged is not None:
             table, result = merged
@@ -257,9 +259,9 @@ def fit_log(
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
     cells = run_passes(cell_passes(), run) if interval == BAND else None
     assert table is not None
-    if collector.needed and table.parts[0].path is not None:
-        stored = table
-        collector.run(None, table, lambda request: stored.run(request, executor, "check"))
+    if rows.plan.write is not None:
+        written = table
+        collector.finish(lambda request: written.run(request, executor, "check"))
     return Fit(calibrator, table, cells, venn_abers, interval == POSTERIOR, collector.cells)
 
 

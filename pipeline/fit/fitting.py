@@ -25,7 +25,7 @@ from pipeline.fit.calibration import (
     with_table_path,
 )
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
-from pipeline.fit.self_check import check_all_rows
+from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
 from pipeline.sort.source import Days, Source
@@ -214,6 +214,10 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
             for level in fit.levels[2:]
         ]
     facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
+    facts["agreement"] = {
+        **(no_check() if overall.agreement is None else overall.agreement.facts()),
+        "levels": level_facts(fit.levels[1:], overall.agreement, overall.calibrator.heaviest),
+    }
     if fit.interval != NONE:
         facts["interval"] = fit.interval
         segments["intervals_refuted"] = fit.refuted

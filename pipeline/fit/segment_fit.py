@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.fine_cells import FineCells
 from calibrators.arithmetic.passes import Pass, in_memory, run_passes
+from calibrators.measures.segment_check import joined
 from calibrators.methods.base import Calibrator, Line
 from calibrators.methods.intervals import NONE, POSTERIOR, divided, interval_passes
 from calibrators.methods.isotonic import Isotonic
@@ -37,6 +39,14 @@ from pipeline.fit.calibration import (
     with_table_path,
 )
 from pipeline.fit.pooled_segments import Numbered, add_pooled
+from pipeline.fit.self_check import (
+    CellCollector,
+    check_all_rows,
+    expected_positives,
+    sums_of_cells,
+    sums_of_points,
+    sums_of_rows,
+)
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, add_merge
 from pipeline.sort.segment_tasks import (
@@ -176,7 +186,7 @@ def finish_segments(
         fit = Fit(calibrator, first[0])
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
-    level_0, identity, repair, refuted = _fit_level_0(fit, recipe)
+    level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
     if recipe.partial_pooling:
         types = numbered.segments.levels[-1].types
         return SegmentedFit((level_0, *pooled_levels), types, False, True, 0.0, variances), fit
@@ -199,7 +209,7 @@ def finish_segments(
         lines.append(_lines_of(len(level.keys), level_results))
     if any(line is not None for level_lines in lines for line in level_lines):
         _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
-    first_map = level_0.maps.first()
+    first_map, repair = level_0.maps.first(), 0.0 if fit.agreement is None else fit.agreement.repair
     monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
         tuple(levels),
@@ -213,10 +223,10 @@ def finish_segments(
     return fitted, fit
 
 
-def _fit_level_0(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
+def _fit_level_0(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, Fit, int]:
     """Make level 0: the map of all rows, or the identity if they are too few.
 
-    Also return whether it is the identity, the largest change by the monotone repair, and the number of refuted bands.
+    Also return whether it is the identity, the fit with the check of its map, and the number of refuted bands.
     """
     table, interval = fit.table, None
     rows, positives = np.array([table.used]), np.array([table.used_positive])
@@ -226,14 +236,16 @@ def _fit_level_0(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
         else replace(recipe.rules, partial_pooling=False).reasons(rows, positives)
     )
     if reason is None:
-        calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
+        keep = functools.partial(keep_monotone, policy=recipe.monotone)
+        agreement = fit.agreement or check_all_rows(fit.calibrator, fit.checked, keep)
+        calibration_map, fit = agreement.fitted, replace(fit, agreement=agreement)
         interval = interval_of(fit, calibration_map)
     else:
-        calibration_map, repair = _identity(table, reason), 0.0
+        calibration_map = _identity(table, reason)
     maps = Maps.empty([], recipe.interval)
     maps.add(calibration_map, interval)
     refuted = int(reason is None and recipe.interval != NONE and interval is None)
-    return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, repair, refuted
+    return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, fit, refuted
 
 
 def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
@@ -261,7 +273,17 @@ def _level_fit(
             reasons[code] = reason
         for column, arrays in zip(maps.columns, result.maps.columns, strict=True):
             column.extend(arrays)
-    return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, of=level.of)
+    checked = [(codes, result.checked) for codes, result in fits if result.checked is not None]
+    return LevelFit(
+        level.level,
+        level.keys,
+        level.rows,
+        level.positives,
+        reasons,
+        maps,
+        of=level.of,
+        checked=joined(checked, len(level.keys)),
+    )
 
 
 def _lines_of(count: int, fits: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:
@@ -309,11 +331,15 @@ class _Settings(NamedTuple):
 
 def _fit_small(settings: _Settings, segments: Slices) -> Fitted:
     """Fit segments whose points are in memory."""
-    results = [
-        _fit(settings, segments.heaviest, points.score.size, in_memory(points))
-        for points in segments.points()
-    ]
-    return _collect(results, settings.interval)
+    results, expected = [], []
+    for points in segments.points():
+        result = _fit(settings, segments.heaviest, points.score.size, in_memory(points))
+        results.append(result)
+        expected.append(expected_positives(result.outcome, points, settings.calibrator.sampling_rate))
+    checked = sums_of_points(
+        segments, np.concatenate(expected), np.array([result.fitted for result in results])
+    )
+    return _collect(results, settings.interval)._replace(checked=checked)
 
 
 def _fit_pooled(ends: float, segments: Slices) -> Fitted:
@@ -321,11 +347,21 @@ def _fit_pooled(ends: float, segments: Slices) -> Fitted:
     columns, sizes = fit_groups(segments.columns, segments.starts, ends)
     rows = sizes.tolist()
     reasons = [ONE_SCORE if size == 0 else None for size in rows]
-    return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)
+    checked = sums_of_rows(columns, sizes)
+    return Fitted(
+        Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0, checked=checked
+    )
 
 
 def _fit_large(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass], Any]) -> Fitted:
-    return _collect([_fit(settings, heaviest, points, run)], settings.interval)
+    collector = CellCollector(settings.calibrator)
+    result = _fit(settings, heaviest, points, lambda request: collector.run(request, run))
+    cells = result.fine
+    if result.fitted and cells is None:
+        collector.finish(run)
+        cells = collector.cells
+    checked = sums_of_cells(result.outcome, cells, settings.calibrator.sampling_rate)
+    return _collect([result], settings.interval)._replace(checked=checked)
 
 
 class _Result(NamedTuple):
@@ -334,11 +370,18 @@ class _Result(NamedTuple):
     outcome : its map or its line, or the reason for neither
     repair : largest change by the monotone repair
     interval : interval of the map's rows
+    fine : fine cells of the segment, if the fit gathered them
     """
 
     outcome: CalibrationMap | Line | str
     repair: float = 0.0
     interval: Interval | None = None
+    fine: FineCells | None = None
+
+    @property
+    def fitted(self) -> bool:
+        """True if the segment has a map or a line."""
+        return not isinstance(self.outcome, str)
 
     @property
     def monotone(self) -> bool:
@@ -378,9 +421,11 @@ def _fit(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass]
     if calibrator.line_ is not None:
         return _Result(calibrator.line_)
     new_map, repair = keep_monotone(calibrator.calibration_map_, settings.monotone)
+    result = _Result(new_map, repair, fine=calibrator.fine_cells_)
     if settings.interval == NONE:
-        return _Result(new_map, repair)
+        return result
     if settings.interval == POSTERIOR:
-        return _Result(new_map, repair, calibrator.posterior_.interval(new_map))
+        return result._replace(interval=calibrator.posterior_.interval(new_map))
     interval = run_passes(interval_passes(settings.interval, new_map, heaviest), run)
-    return _Result(new_map, repair, None if interval is None else divided(interval, calibrator.sampling_rate))
+    rate = calibrator.sampling_rate
+    return result._replace(interval=None if interval is None else divided(interval, rate))

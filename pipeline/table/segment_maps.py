@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.passes import Array
+from calibrators.measures.segment_check import SegmentSums
 from calibrators.methods.base import Line
 from calibrators.methods.intervals import NONE
 from pipeline.log.segment_values import Key
@@ -133,6 +134,7 @@ class Fitted(NamedTuple):
     repair : largest change by the monotone repair
     lines : a line of log-odds for a segment that has one instead of a map, else None
     refuted : number of maps without a band, because their observations refute a non-decreasing true probability
+    checked : sums for the check of the maps against their rows
     """
 
     maps: Maps
@@ -141,6 +143,7 @@ class Fitted(NamedTuple):
     repair: float
     lines: list[Line | None] = []  # noqa: RUF012 it is never changed
     refuted: int = 0
+    checked: SegmentSums | None = None
 
 
 @dataclass
@@ -159,6 +162,7 @@ class LevelFit:
     bend_facts : estimates for the manifest: size of the bends of own maps from adjusted ones, and log-odds at which
         shifts and slopes are independent
     of : int32 array: index at this level of each segment of the last level; None with partial pooling
+    checked : sums for the check of the maps against their rows; None for level 0
     """
 
     level: int
@@ -171,6 +175,7 @@ class LevelFit:
     variances_across: tuple[float, float] = (0.0, 0.0)
     bend_facts: dict[str, float] = field(default_factory=dict)
     of: npt.NDArray[np.int32] | None = None
+    checked: SegmentSums | None = None
 
 
 @dataclass(frozen=True)
