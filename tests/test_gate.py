@@ -138,7 +138,11 @@ def test_a_segment_whose_map_does_not_agree_is_named(place, gated, method, monke
     right = np.random.default_rng(1).random(DIPPED.size) < DIPPED
     columns["label"] = np.where(columns["country"] == "be", columns["label"], right).astype(np.int8)
     place.write_log(columns)
-    settings = (f"calibrator.method={method}", "log.segment=country", "segments={shrinkage: none, min_rows: 50}")
+    settings = (
+        f"calibrator.method={method}",
+        "log.segment=country",
+        "segments={shrinkage: none, min_rows: 50}",
+    )
     outcome = gated(*settings)
     agreement = place.newest_manifest["agreement"]
     (level,) = agreement["levels"]
