@@ -31,8 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _measure import logcal, measure, print_machine, touch_memory, warm
 
-from calibrators.arithmetic.ordering import sort_pairs, sort_scores
-from pipeline.sort.folding import bits_of_tags, sort_tagged
+from calibrators.arithmetic.keys import order_rows, sort_rows
 
 THREADS = 2
 RUN_ROWS = 2_000_000
@@ -139,20 +138,13 @@ class _Run:
 
 def _prepared(table: pa.Table) -> _Run:
     score = np.array(table["score"], np.float64)
-    label = np.array(table["label"])
+    tag = np.array(table["label"]).astype(np.int32)
     if "segment" in table.column_names:
         codes = pc.dictionary_encode(table["segment"]).combine_chunks()
-        tag = 2 * np.array(codes.indices, np.int32) + label.astype(np.int32)
-        return _Run(score.size, [partial(sort_tagged, score, tag, bits_of_tags(len(codes.dictionary)))])
+        tag += 2 * np.array(codes.indices, np.int32)
     if "weight" in table.column_names:
-        pairs = np.column_stack([score, np.array(table["weight"])])
-        return _Run(score.size, [lambda: sort_pairs(pairs.copy())])
-    classes = [score[label == value] for value in (0, 1)]
-    return _Run(score.size, [partial(_sorted, part) for part in classes])
-
-
-def _sorted(score: np.ndarray) -> None:
-    sort_scores(score.copy())
+        return _Run(score.size, [partial(order_rows, score, tag)])
+    return _Run(score.size, [lambda: sort_rows(score.copy(), tag.copy())])
 
 
 def _fit(log: Path, folder: Path) -> float:

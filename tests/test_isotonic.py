@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from calibrators import CalibrationMap, Isotonic, collapse
 from calibrators._kernels import pava
 from calibrators.arithmetic.passes import Points
-from calibrators.arithmetic.pooling import pool_classes, pool_points
+from calibrators.arithmetic.pooling import pool_points
 from calibrators.segments.partial_pooling import BlockRanges, fit_groups, pool_ranks_within
 
 
@@ -52,24 +52,33 @@ SCORE = st.one_of(
 )
 
 
-def check_classes(s, z):
-    blocks, distinct = pool_classes(np.sort(s[~z] + 0.0), np.sort(s[z] + 0.0))
+def check_counts(s, z):
+    """Blocks of points with whole weights against those of the kernel for any weights."""
     points = collapse(s, z)
-    assert distinct == points.score.size
-    for found, expected in zip(blocks, pool_points(points), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    none = np.empty(0)
+    expected = pava.pool(points.score, points.score, points.weight, none, points.positives, none)
+    assert pava.pool_counts(*points).shape == (expected.shape[1], 4)
+    for found, column in zip(pool_points(points), expected, strict=True):
+        np.testing.assert_array_equal(found, column)
 
 
 @given(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=60))
-def test_pooling_classes_is_pooling_their_points(rows):
-    check_classes(*(np.array(column) for column in zip(*rows, strict=True)))
+def test_pooling_whole_weights_is_pooling_any_weights(rows):
+    check_counts(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
 @pytest.mark.parametrize(("power", "digits"), [(-40, 17), (-1, 4), (0.0, 2), (0.2, 17), (40, 2), (40, 17)])
-def test_pooling_classes_of_long_stretches_is_pooling_their_points(power, digits):
+def test_pooling_whole_weights_of_long_stretches_is_pooling_any_weights(power, digits):
     rng = np.random.default_rng(digits)
     s = rng.random(30_000).round(digits)
-    check_classes(s, rng.random(s.size) < (s**power if power >= 0 else 1 - s**-power))
+    check_counts(s, rng.random(s.size) < (s**power if power >= 0 else 1 - s**-power))
+
+
+@pytest.mark.parametrize(
+    ("weight", "positives"), [([1.0, 1.5], [1.0, 0.0]), ([1.0, 3.0], [0.5, 2.0]), ([2.0**25] * 2, [1.0, 0.0])]
+)
+def test_counts_that_are_not_whole_or_too_many_are_left_to_the_other_kernel(weight, positives):
+    assert pava.pool_counts(np.arange(2.0), np.array(weight), np.array(positives)).size == 0
 
 
 @pytest.mark.parametrize("weighted", [False, True])

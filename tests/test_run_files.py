@@ -5,35 +5,15 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.ordering import (
-    Coded,
-    sort_entries,
-    sort_pairs,
-    sort_pieces,
-    sort_scores,
-    stable_order,
-)
-from calibrators.arithmetic.passes import Points
+from calibrators.arithmetic.ordering import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files
-from pipeline.sort.buckets import CodedBucket
-from pipeline.sort.folding import fold_coded, sort_tagged
-from pipeline.sort.run_files import (
-    COLUMNS,
-    CodedRows,
-    RunFile,
-    Sections,
-    SignedRows,
-    Tagged,
-    read_run,
-    restore_run,
-    write_run,
-)
+from pipeline.sort.run_files import COLUMNS, WEIGHTED, RunFile, read_run, restore_run, write_run
+from pipeline.sort.sections import Sections, UnitRows, WeightedRows
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)
 # Often the same, often a float's, so that there are ties and bits that all numbers lack.
@@ -46,28 +26,31 @@ def column(values):
     return np.array(values, dtype=np.float64)
 
 
+def section(rows, *types):
+    """Columns of sorted rows."""
+    return [
+        np.array(values, kind)
+        for values, kind in zip(
+            zip(*sorted(rows), strict=True) if rows else [()] * len(types), types, strict=True
+        )
+    ]
+
+
+TAGS = st.integers(0, 2**31 - 1)
+
+
 @given(
-    st.lists(FEW, max_size=40),
-    st.lists(FEW, max_size=40),
-    st.lists(st.tuples(FEW, WEIGHTS, st.booleans()), max_size=40),
-    st.lists(st.tuples(FEW, st.floats(-1e300, 1e300), SCORES), max_size=40),
-    st.lists(st.tuples(FEW, st.integers(0, 2**32)), max_size=40),
+    st.lists(st.tuples(FEW, TAGS), max_size=40),
+    st.lists(st.tuples(FEW, TAGS, WEIGHTS), max_size=40),
+    st.lists(st.tuples(FEW, TAGS, st.floats(-1e300, 1e300), SCORES), max_size=40),
     STRIDES,
 )
-def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives, rows, entries, tags, stride):
-    rows = sorted((score, weight if hit else -weight) for score, weight, hit in rows)
-    entries = sorted(entries)
-    tags = sorted(tags)
-    code = np.array([tag for _, tag in tags], np.int64)
-    score = column([score for score, _ in tags])
+def test_a_run_is_read_as_it_was_written(tmp_path_factory, rows, weighted, sums, stride):
+    numbers = np.float64, np.int32, np.float64, np.float64
     written = Sections(
-        np.sort(column(negatives)),
-        np.sort(column(positives)),
-        SignedRows(*column(rows).reshape(-1, 2).T),
-        Points(*column(entries).reshape(-1, 3).T),
-        Tagged(score, code),
-        CodedRows(score, code, -score),
-        Coded(score, code, np.full(score.size, 1.5), score),
+        UnitRows(*section(rows, *numbers[:2])),
+        WeightedRows(*section(weighted, *numbers[:3])),
+        Coded(*section(sums, *numbers)),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
@@ -77,48 +60,54 @@ def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives,
         again, rest = restore_run(str(path), run.sizes, np.append(run.index, [7.0]))
         assert rest.tolist() == [7.0]
         for found in (run, again):
-            sizes = (len(negatives), len(positives), len(rows), len(entries), *[len(tags)] * 3)
-            assert found.sizes == sizes
+            assert found.sizes == (len(rows), len(weighted), len(sums))
             for one, other in zip(read_run(found).columns, written.columns, strict=True):
                 # Bit for bit.
-                assert one.tobytes() == np.ascontiguousarray(other).tobytes()
+                assert one.dtype == other.dtype
+                assert one.tobytes() == other.tobytes()
         with pytest.raises(ValueError, match="numbers, found"):
             restore_run(str(path), run.sizes, run.index[:-1])
 
 
 @given(
-    st.lists(st.tuples(FEW, WEIGHTS), min_size=1, max_size=60), st.lists(FEW, min_size=2, max_size=2), STRIDES
+    st.lists(st.tuples(FEW, st.just(3), WEIGHTS), min_size=1, max_size=60),
+    st.lists(FEW, min_size=2, max_size=2),
+    STRIDES,
 )
 def test_any_range_of_scores_is_read(tmp_path_factory, rows, bounds, stride):
-    rows = column(sorted(rows))
+    rows = WeightedRows(*section(rows, np.float64, np.int32, np.float64))
     low, high = sorted(bounds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
-        sections = Sections(rows=SignedRows(*rows.T))
-        run = write_run(tmp_path_factory.mktemp("run") / "run", sections)
+        run = write_run(tmp_path_factory.mktemp("run") / "run", Sections(weighted=rows))
         edges = [-np.inf, low, high, np.inf]
-        start, stop = run_files.blocks_between(run, 2, column(edges))
+        start, stop = run_files.blocks_between(run, WEIGHTED, column(edges))
         for i in range(3):
-            own = [(run.ends[c][start[i]], run.ends[c][stop[i]]) for c in COLUMNS[2]]
-            out = np.zeros((len(rows) + 1, 2), np.uint64)
+            own = [(run.ends[c][start[i]], run.ends[c][stop[i]]) for c in COLUMNS[WEIGHTED]]
+            out = run_files.allocate(WEIGHTED, rows.score.size)
             below, above = edges[i : i + 2]
-            inside = (rows[:, 0] >= below) & (rows[:, 0] < above)
+            inside = (rows.score >= below) & (rows.score < above)
             if own[0][0] == own[0][1]:
                 assert not inside.any()
                 continue
             with RunFile(run.path) as file:
-                first, end = file.read_rows(own, below, above, out, 1)
-            assert first == np.count_nonzero(rows[:, 0] < below)
-            assert out[1:end].view(np.float64).tolist() == rows[inside].tolist()
+                count = file.read_rows(own, below, above, out)
+            for found, expected in zip(out, rows, strict=True):
+                assert found[:count].tolist() == expected[inside].tolist()
+
+
+def unit_rows(score):
+    """Rows of weight 1 with label 0."""
+    return Sections(UnitRows(score, np.zeros(score.size, np.int32)))
 
 
 def test_sorted_scores_and_weights_take_few_bytes(tmp_path):
     rng = np.random.default_rng(0)
     n = 200_000
-    doubles = write_run(tmp_path / "doubles", Sections(np.sort(rng.random(n)))).file_bytes
-    floats = write_run(tmp_path / "floats", Sections(np.sort(rng.random(n, np.float32)).astype(float)))
-    weights = rng.choice([1.0, 10.0], n) * rng.choice([-1, 1], n)
-    weighted = write_run(tmp_path / "w", Sections(rows=SignedRows(np.sort(rng.random(n)), weights)))
+    doubles = write_run(tmp_path / "doubles", unit_rows(np.sort(rng.random(n)))).file_bytes
+    floats = write_run(tmp_path / "floats", unit_rows(np.sort(rng.random(n, np.float32)).astype(float)))
+    rows = WeightedRows(np.sort(rng.random(n)), rng.integers(0, 2, n, np.int32), rng.choice([1.0, 10.0], n))
+    weighted = write_run(tmp_path / "w", Sections(weighted=rows))
     assert doubles < 5.6 * n
     assert floats.file_bytes < 2.5 * n
     assert weighted.file_bytes < doubles + 1.8 * n
@@ -127,12 +116,12 @@ def test_sorted_scores_and_weights_take_few_bytes(tmp_path):
 def test_what_cannot_be_packed_takes_little_more_than_its_size(tmp_path):
     raw = np.random.default_rng(0).integers(0, 2**63, 100_000, np.uint64).view(np.float64)
     values = np.sort(raw[np.isfinite(raw)])
-    run = write_run(tmp_path / "run", Sections(values))
+    run = write_run(tmp_path / "run", unit_rows(values))
     assert run.file_bytes <= 8.05 * values.size
 
 
 def test_a_file_that_was_cut_off_is_noticed(tmp_path):
-    run = write_run(tmp_path / "run", Sections(np.arange(5000.0)))
+    run = write_run(tmp_path / "run", unit_rows(np.arange(5000.0)))
     (tmp_path / "run").write_bytes((tmp_path / "run").read_bytes()[:-8])
     with pytest.raises(OSError, match=r"expected [0-9,]+ bytes, found"):
         read_run(run)
@@ -142,25 +131,22 @@ def test_a_file_that_was_cut_off_is_noticed(tmp_path):
     st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5]), WEIGHTS, st.booleans()), min_size=1, max_size=60)
 )
 def test_folding_weighted_ties_changes_no_sum(rows):
-    score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
-    kept, entries = fold_coded(CodedRows.of(score.copy(), signed.copy()))
+    score, weight, hit = column([(s, w, hit) for s, w, hit in rows]).T.copy()
+    sections = Sections(weighted=WeightedRows(score, hit.astype(np.int32), weight))
+    kept = sections.sorted()
     found, expected = {}, {}
-    for sums, columns in (
-        (expected, (score, abs(signed), np.maximum(signed, 0))),
-        (found, (kept.score, abs(kept.signed), np.maximum(kept.signed, 0))),
-        (found, (entries.score, entries.weight, entries.positives)),
-    ):
-        for s, w, k in zip(*(column.tolist() for column in columns), strict=True):
+    for sums, entries in ((expected, sections.as_sums()), (found, kept.as_sums())):
+        for s, _, w, k in zip(*(own.tolist() for own in entries), strict=True):
             before = sums.get(s, (0, 0))
             sums[s] = (before[0] + Fraction(w), before[1] + Fraction(k))
     assert found == expected
     # As points, they are rounded once.
-    points = ordering.sum_ties(score, abs(signed), np.maximum(signed, 0))
-    exact = [(s, float(w), float(k)) for s, (w, k) in expected.items()]
-    assert list(zip(*(own.tolist() for own in points), strict=True)) == exact
+    exact = [(s, float(w), float(k)) for s, (w, k) in sorted(expected.items())]
+    for own in (sections, kept):
+        assert list(zip(*(part.tolist() for part in own.points()), strict=True)) == exact
     # Shorter than the rows, or the rows.
-    assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
-    assert (np.diff(entries.score) >= 0).all()
+    assert 20 * kept.weighted.score.size + 28 * kept.sums.score.size <= 20 * score.size
+    assert (np.diff(kept.sums.score) >= 0).all()
 
 
 def held(run, segment=None):
@@ -173,21 +159,12 @@ def held(run, segment=None):
         before = found.get((score, value), (0, 0))
         found[score, value] = (before[0] + Fraction(weight), before[1] + Fraction(hits))
 
-    for label, scores in enumerate((sections.negatives, sections.positives)):
-        for score in scores.tolist():
-            add(0, score, 1, label)
-    for score, tag in zip(*map(np.ndarray.tolist, sections.tagged), strict=True):
-        add(tag >> 1, score, 1, tag & 1)
-    for score, signed in zip(*map(np.ndarray.tolist, sections.rows), strict=True):
-        add(0, score, abs(signed), max(signed, 0))
-    for entry in zip(*map(np.ndarray.tolist, sections.entries), strict=True):
-        add(0, *entry)
-    for score, code, weight, hits in zip(*map(np.ndarray.tolist, sections.coded_entries), strict=True):
+    for score, code, weight, hits in zip(*map(np.ndarray.tolist, sections.as_sums()), strict=True):
         add(code, score, weight, hits)
     for own in sections.columns:
         assert own.flags.c_contiguous
-    for own in (sections.negatives, sections.positives, sections.entries.score, sections.coded_entries.score):
-        assert (np.diff(own) >= 0).all()
+    for score, tag, *_ in sections:
+        assert (np.lexsort((tag, score)) == np.arange(score.size)).all()
     return found
 
 
@@ -219,11 +196,9 @@ def test_counted_rows_are_all_rows(tmp_path_factory, batches, kind, slots, many)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "_SLOTS", slots)
         patch.setattr(counting, "_MANY", many)
-        own = {"segments": buffers.CodedBuffer, "weights": buffers.WeightedBuffer, "rows": buffers.Buffer}[
-            kind
-        ]
-        more = (encoder, False) if kind == "segments" else ()
-        buffer = own(50, str(tmp_path_factory.mktemp("runs")), 0, *more)
+        own = encoder if kind == "segments" else None
+        folder = str(tmp_path_factory.mktemp("runs"))
+        buffer = buffers.Buffer(50, folder, 0, own, weighted=kind == "weights")
         wanted, used, positive = {}, 0, 0
         for batch in batches:
             score, label, weight, value = (list(part) for part in zip(*batch, strict=True))
@@ -262,112 +237,16 @@ def test_counted_rows_are_all_rows(tmp_path_factory, batches, kind, slots, many)
         assert (buffer.lowest, buffer.highest) == (min(scores), max(scores))
 
 
-# Sorting doubles by way of whole numbers, against numpy's stable sort
-
-
-@pytest.fixture(autouse=True, params=["radix", "numpy"])
-def sort(request, monkeypatch):
-    """Either sort, whichever this processor does better: results are the same."""
-    monkeypatch.setattr(ordering, "radix_for", lambda rows: request.param == "radix" and rows > 0)
-
-
-FIXTURES_STAY = [HealthCheck.function_scoped_fixture]
-VALUES = {
-    "uniform": lambda random, n: random.random(n),
-    "normal": lambda random, n: random.normal(size=n),
-    "few": lambda random, n: random.integers(-20, 20, n) / 7,
-    "zeros": lambda random, n: np.where(random.random(n) < 0.5, -0.0, 0.0),
-    "every size": lambda random, n: random.normal(size=n) * 10.0 ** random.integers(-300, 300, n),
-    # Only the lowest bits differ, where the keys hold the places.
-    "close": lambda random, n: 0.5 + random.random(n) * 1e-13,
-    "close and negative": lambda random, n: -0.5 - random.random(n) * 1e-15,
-    "pairs of close": lambda random, n: np.nextafter(
-        np.repeat(random.random(n // 2 + 1), 2)[:n], random.random(n)
-    ),
-    "subnormal": lambda random, n: random.integers(-50, 50, n) * 5e-324,
-    "sorted": lambda random, n: np.sort(random.random(n)),
-    # Most leading bits tell nothing apart.
-    "close, and one far away": lambda random, n: np.append(0.5 + random.random(n - 1) * 1e-9, -1.0),
-    "many close to many": lambda random, n: random.integers(0, 50, n) + random.random(n) * 1e-12,
-    "falling": lambda random, n: np.sort(0.5 + random.random(n) * 1e-9)[::-1],
-    "a heavy tie": lambda random, n: np.where(random.random(n) < 0.5, 0.25, random.random(n)),
-}
-
-
-@settings(suppress_health_check=FIXTURES_STAY)
-@given(st.sampled_from(sorted(VALUES)), st.integers(1, 40_000), st.integers(0, 2**32))
-def test_the_order_is_numpys_stable_one(kind, n, seed):
-    random = np.random.default_rng(seed)
-    values = VALUES[kind](random, n)
-    order = np.argsort(values, kind="stable")
-    np.testing.assert_array_equal(stable_order(values), order)
-    scores = values + 0.0
-    sort_scores(scores)
-    np.testing.assert_array_equal(scores.view(np.uint64), np.sort(values + 0.0).view(np.uint64))
-    # Numbers move with their scores, those of equal ones in their order.
-    pairs = np.stack([values, np.arange(n) * random.choice([-1.0, 1.0], n)], axis=1)
-    np.testing.assert_array_equal(sort_entries(values, pairs), [values[order], *pairs[order].T])
-    np.testing.assert_array_equal(np.stack(sort_pairs(pairs.copy())), pairs[order].T)
-
-
-def test_many_numbers_are_sorted_by_what_was_measured_to_be_faster(monkeypatch):
-    monkeypatch.undo()
-    ordering._measure.cache_clear()
-    for seconds, expected in (([1.0, 2.0], True), ([2.0, 1.0], False)):
-        monkeypatch.setattr(ordering, "_seconds", lambda sort, left=list(seconds): left.pop(0))
-        assert ordering.radix_for(1 << 20) is expected
-        assert ordering.radix_for(1 << 20) is expected
-        assert not ordering.radix_for(1000)
-        ordering._measure.cache_clear()
-
-
-@settings(suppress_health_check=FIXTURES_STAY)
-@given(
-    st.lists(st.integers(0, 64), min_size=1, max_size=4),
-    st.integers(1, 40_000),
-    st.integers(1, 40_000),
-    st.integers(0, 2**32),
-)
-def test_whole_numbers_are_sorted_piece_by_piece(bits, n, different, seed):
-    random = np.random.default_rng(seed)
-    widths = random.choice(bits, n)
-    numbers = random.integers(0, 2**64, n, np.uint64)
-    numbers = np.where(widths == 0, 0, numbers >> (64 - widths.clip(1)).astype(np.uint64))
-    numbers = numbers[random.integers(0, min(different, n), n)]
-    ends = np.append(np.sort(random.integers(0, n + 1, 5)), n)
-    expected = np.concatenate([np.sort(piece) for piece in np.split(numbers, ends[:-1])])
-    found = sort_pieces(numbers.copy(), ends, max(bits))
-    np.testing.assert_array_equal(found, expected)
-
-
-@settings(deadline=None, suppress_health_check=FIXTURES_STAY)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([0, 1, 5, 300, 5000]),
-    st.sampled_from([1, 2, 12]),
-    st.integers(1, 31),
-)
-def test_rows_with_tags_are_in_the_order_of_score_and_tag(seed, n, digits, bits):
-    """By pieces where their number and the tags allow it, otherwise by pairs."""
-    random = np.random.default_rng(seed)
-    score = random.normal(0, 10.0 ** random.integers(-3, 4), n).round(digits) + 0.0
-    tag = random.integers(0, 1 << bits, n).astype(np.int64)
-    order = np.lexsort((tag, score))
-    found = (score, tag) if n == 0 else sort_tagged(score, tag, bits)
-    assert (found[0] == score[order]).all()
-    assert (found[1] == tag[order]).all()
-    assert found[1].dtype == np.int64
-
-
-@settings(deadline=None, suppress_health_check=FIXTURES_STAY)
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 50, 3000]), st.sampled_from([0, 1, 40]))
 def test_rows_and_entries_are_merged_in_the_order_of_score_and_code(seed, n, m):
     """As a range's rows are that has ties that were folded; equal ones may be in any order, since they are added up."""
     random = np.random.default_rng(seed)
-    score, tag = random.integers(0, 9, n) / 4, random.integers(0, 12, n)
-    own = random.integers(0, 9, m) / 4, random.integers(0, 6, m), random.integers(1, 9, m) * 1.0, np.ones(m)
-    bucket = CodedBucket(score, tag, (np.empty(0), np.empty(0, np.int64), np.empty(0)), own)
-    found = np.stack([np.asarray(column, np.float64) for column in bucket.sorted_entries()])
+    score, tag = random.integers(0, 9, n) / 4, random.integers(0, 12, n).astype(np.int32)
+    code = random.integers(0, 6, m).astype(np.int32)
+    own = Coded(random.integers(0, 9, m) / 4, code, random.integers(1, 9, m) * 1.0, np.ones(m))
+    sections = Sections(UnitRows(score, tag), sums=own)
+    found = np.stack([np.asarray(column, np.float64) for column in sections.sorted_sums()])
     rows = np.stack([score, tag >> 1, np.ones(n), tag & 1])
     whole = np.concatenate([rows, np.stack(own)], axis=1)
     assert (np.lexsort((found[1], found[0])) == np.arange(n + m)).all()

@@ -628,7 +628,7 @@ def test_kept_score_tables_are_measured_as_their_log(place, segments, weighted, 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_heavy_score_takes_the_memory_of_its_segments_not_of_its_rows(tmp_path, monkeypatch, weighted):
     peaks = []
-    read = buckets.read_coded_bucket
+    read = buckets.read_bucket
 
     def measured(*arguments):
         tracemalloc.start()
@@ -637,7 +637,7 @@ def test_a_heavy_score_takes_the_memory_of_its_segments_not_of_its_rows(tmp_path
         tracemalloc.stop()
         return found
 
-    monkeypatch.setattr(buckets, "read_coded_bucket", measured)
+    monkeypatch.setattr(buckets, "read_bucket", measured)
     columns, rules, highest = ("model",), SegmentRules(5, 1), []
     for times in (1, 5):
         rng = np.random.default_rng(2)

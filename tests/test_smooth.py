@@ -46,21 +46,6 @@ def assert_same(one, other):
 # Cells
 
 
-@pytest.mark.parametrize("decimals", [None, 4, 2])
-def test_cells_of_classes_are_those_of_points(decimals):
-    s, y = observations(60_000, decimals=decimals, truth=lambda z: z - 3)
-    request = fine_cells_pass()
-    cuts = [-np.inf, 0.1, 0.11, 0.5, np.inf]
-    states, points = [], 0
-    for low, high in itertools.pairwise(cuts):
-        own = (s > low) & (s <= high)
-        state, found = request.classes(np.sort(s[own & ~y]), np.sort(s[own & y]))
-        states.append(state)
-        points += found
-    assert points == np.unique(s).size
-    assert_same(in_parts([collapse(s, y)]), request.combine(states))
-
-
 def test_cells_hold_what_lies_in_them():
     s, y = observations(200_000, truth=lambda z: z - 5)
     points = collapse(s, y)
@@ -366,7 +351,6 @@ def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
 
 def test_shares_are_those_of_all_paths():
     """Every path of states through few bins, one by one."""
-    import itertools
 
     random = np.random.default_rng(0)
     gains = random.normal(size=(6, 3))

@@ -8,7 +8,6 @@ part are among the k points of the part with the highest priority.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.pava import first_not_below
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -55,46 +54,6 @@ def candidate_points(score, bits, weight, least, room, salt):
                     drawn[size, 0], drawn[size, 1] = w / u, score[i]
                 size += 1
     return drawn[: min(size, room)], size
-
-
-@kernel
-def class_candidates(score, bits, least, room, salt):
-    """Do `candidate_points` for rows of weight 1, given their ascending scores; a point's weight is its row count."""
-    drawn = np.empty((room, 2))
-    size = i = 0
-    n = score.size
-    while i < n:
-        s = score[i]
-        start = i
-        i += 1
-        while i < n and score[i] == s:
-            i += 1
-        w = np.float64(i - start)
-        u = _uniform(bits[start], salt)
-        if u * least <= w * _ROUNDED and w / u >= least:
-            if size < room:
-                drawn[size, 0], drawn[size, 1] = w / u, s
-            size += 1
-    return drawn[: min(size, room)], size
-
-
-@kernel
-def distinct_in_either(first, second):
-    """Count the distinct scores of two ascending arrays together."""
-    i, n = 0, first.size
-    distinct = min(n, 1) + min(second.size, 1)
-    for k in range(1, n):
-        distinct += first[k] != first[k - 1]
-    for k in range(1, second.size):
-        distinct += second[k] != second[k - 1]
-    for j in range(second.size):
-        s = second[j]
-        if j > 0 and s == second[j - 1]:
-            continue
-        i = first_not_below(first, i, n, s)
-        if i < n and first[i] == s:
-            distinct -= 1
-    return distinct
 
 
 @kernel

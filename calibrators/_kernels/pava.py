@@ -15,6 +15,7 @@ Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
+_MOST_ROWS = 2.0**26  # total weight below which cross products of whole numbers are exact
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
 
 
@@ -165,22 +166,6 @@ def pool_ends(columns: Array, sizes: Integers, ends: float) -> tuple[Array, Arra
 
 
 @kernel(inline=True)
-def first_not_below(values, i, stop, bound):
-    """Return the first index in [i, stop] with values[index] >= bound, or `stop`. values : ascending up to `stop`."""
-    # Eight at a time without branches: the end of so short a range cannot be predicted.
-    while i + 8 <= stop:
-        count = 0
-        for d in range(8):
-            count += values[i + d] < bound
-        i += count
-        if count < 8:
-            return i
-    while i < stop and values[i] < bound:
-        i += 1
-    return i
-
-
-@kernel(inline=True)
 def _join(stack, top, a, w, k):
     """Join blocks from the top of stack[:top] to the last block until the level below is lower.
 
@@ -195,61 +180,55 @@ def _join(stack, top, a, w, k):
 
 
 @kernel
-def pool_classes(negatives, positives):
-    """Compute isotonic blocks of rows without weights directly from the scores of both classes.
+def pool_counts(score, weight, positives):
+    """Compute the isotonic blocks of points with whole-number weights; several times as fast as `pool_groups`.
 
-    negatives, positives : float64 arrays, the ascending scores of each class; from 1 to 2**26 - 1 rows together
+    score, weight, positives : float64 arrays, shape (m,), m >= 1, strictly ascending scores
 
     Returns
     -------
-    blocks : float64 array, shape (blocks, 4): first, last, weight, positives
-    both : int: number of scores that occur in both classes
+    float64 array, shape (blocks, 4): first, last, weight, positives; no blocks if a weight is not a whole number, or
+    the sum of the weights is too large for exact cross products
     """
-    i = j = top = 0
-    n, p = negatives.size, positives.size
+    n = score.size
+    total, fractions = 0.0, 0
+    for i in range(n):
+        total += weight[i]
+        fractions += (weight[i] != np.floor(weight[i])) | (positives[i] != np.floor(positives[i]))
+    if fractions or total >= _MOST_ROWS:
+        return np.empty((0, 4))
     # Rows for the largest possible number of blocks; pages that are not written to use no memory.
-    stack = np.empty((n + p, 4))
-    both = 0
+    stack = np.empty((n, 4))
+    i = top = 0
     # The last block is in local variables, because most points join it.
-    a = b = w = k = 0.0
-    while i < n or j < p:
+    a = b = score[0]
+    w = k = 0.0
+    while i < n:
         # Neighbours with equal labels form one block; one of negatives always joins the block below it.
-        s = positives[j] if j < p else np.inf
         start = i
-        i = first_not_below(negatives, i, n, s)
+        while i < n and positives[i] == 0.0:
+            w += weight[i]
+            i += 1
         if i > start:
-            a = negatives[start] if w == 0.0 else a
-            b = negatives[i - 1]
-            w += i - start
+            b = score[i - 1]
             top, a, w, k = _join(stack, top, a, w, k)
-        s = negatives[i] if i < n else np.inf
-        start = j
-        j = first_not_below(positives, j, p, s)
-        hits = weight = float(j - start)
-        if j > start:
-            first, last = positives[start], positives[j - 1]
-        elif i < n and j < p:
-            # A score that occurs in both classes.
-            first = last = s
-            weight = -float(i)
-            while i < n and negatives[i] == s:
-                i += 1
-            while j < p and positives[j] == s:
-                j += 1
-            hits = float(j - start)
-            weight += i + hits
-            both += 1
-        else:
+        if i == n:
             break
-        if k * weight < hits * w:
+        first, w1, k1 = score[i], weight[i], positives[i]
+        i += 1
+        if k1 == w1:
+            while i < n and positives[i] == weight[i]:
+                w1 += weight[i]
+                i += 1
+            k1 = w1
+        if k * w1 < k1 * w:
             stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
             top += 1
-            a, b, w, k = first, last, weight, hits
+            a, b, w, k = first, score[i - 1], w1, k1
             continue
-        a = first if w == 0.0 else a
-        b = last
-        w += weight
-        k += hits
+        b = score[i - 1]
+        w += w1
+        k += k1
         top, a, w, k = _join(stack, top, a, w, k)
     stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
-    return stack[: top + 1].copy(), both
+    return stack[: top + 1].copy()

@@ -139,37 +139,6 @@ def sort_pieces(numbers, ends, spare, span):
 
 
 @kernel
-def merge_classes(negatives, positives, score, weight, hits):
-    """Merge the sorted scores of both classes into points; every observation has weight 1.
-
-    score, weight, hits : float64 arrays with room for all observations, filled with one point per distinct score
-
-    Returns
-    -------
-    number of points
-    """
-    i = j = 0
-    m = -1
-    last = np.nan
-    w = h = 0.0
-    n, p = negatives.size, positives.size
-    while i < n or j < p:
-        # No branch on the class of the next row, which cannot be predicted.
-        negative = j == p or (i < n and negatives[i] <= positives[j])
-        s = negatives[i] if negative else positives[j]
-        i += negative
-        j += 1 - negative
-        tied = s == last
-        m += 1 - tied
-        w = 1.0 + tied * w
-        h = (1.0 - negative) + tied * h
-        score[m] = last = s
-        weight[m] = w
-        hits[m] = h
-    return m + 1
-
-
-@kernel
 def add_ties(entries, rounding, out, codes):
     """Sum weight and positives of ties, entries with equal score and code, exactly; round the sums if asked to.
 
@@ -177,11 +146,11 @@ def add_ties(entries, rounding, out, codes):
     ----------
     entries : four arrays, shape (n,), sorted by score and code:
         score, code, weight, positives : several entries of a tie may be components of one expansion. The codes are
-        int64; the array is empty if ties are of the score alone
+        int32; the array is empty if ties are of the score alone
     rounding : whether a tie becomes one entry with sums rounded once. Otherwise it becomes the components of its
         exact sums, as many as the longer of its two expansions has (one for integers), padded with zeros; it is
         unchanged if that is more entries
-    out, codes : float64 array, shape (3, n), and int64 array of the size of `code`, filled
+    out, codes : float64 array, shape (3, n), and int32 array of the size of `code`, filled
 
     Returns
     -------

@@ -66,7 +66,7 @@ class _Part(NamedTuple):
 
 def fine_cells_pass() -> Pass:
     """Return the pass that yields the `FineCells`."""
-    return Pass(chunk=_cells_of_points, combine=_join, classes=_cells_of_classes)
+    return Pass(chunk=_cells_of_points, combine=_join)
 
 
 def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
@@ -109,42 +109,11 @@ def _cells_of_points(points: Points) -> _Part:
     return _Part(first, last, priority, w, k, (w_lengths, k_lengths))
 
 
-def _cells_of_classes(negatives: Array, positives: Array) -> tuple[_Part, int]:
-    classes = negatives, positives
-    drawn = [
-        _draw(
-            partial(kernel.class_candidates, column, column.view(np.uint64)), column.size, column.size, salt
-        )
-        for column, salt in zip(classes, _SALTS, strict=True)
-    ]
-    lowest = np.unique(np.concatenate([_first_distinct(column, ENDS) for column in classes]))[:ENDS]
-    highest = np.unique(np.concatenate([_first_distinct(column[::-1], ENDS) for column in classes]))[-ENDS:]
-    marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), lowest, highest]))
-    # The ends of gaps and points in turn: number of rows below each mark, and up to it.
-    bounds = [
-        np.column_stack([np.searchsorted(column, marks), np.searchsorted(column, marks, "right")])
-        for column in classes
-    ]
-    stops = [np.append(bound.ravel(), column.size) for bound, column in zip(bounds, classes, strict=True)]
-    starts = [np.append(0, stop[:-1]) for stop in stops]
-    counts = [(stop - start).astype(np.float64) for stop, start in zip(stops, starts, strict=True)]
-    nonempty = counts[0] + counts[1] > 0
-    first, last = np.full(nonempty.size, np.inf), np.full(nonempty.size, -np.inf)
-    for column, start, stop, count in zip(classes, starts, stops, counts, strict=True):
-        rows = count > 0
-        first[rows] = np.minimum(first[rows], column[start[rows]])
-        last[rows] = np.maximum(last[rows], column[stop[rows] - 1])
-    first, last = first[nonempty], last[nonempty]
-    totals = (counts[0] + counts[1])[nonempty], counts[1][nonempty]
-    state = _Part(first, last, _priorities(first, last, drawn), *totals, (np.ones(first.size, np.int64),) * 2)
-    return state, int(kernel.distinct_in_either(negatives, positives))
-
-
 def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
     """Sample up to `DRAWN` points with the highest priorities, of ties those with lower scores.
 
-    sample : `candidate_points` or `class_candidates` without the last three arguments
-    count, weight : number and total weight of the points or rows
+    sample : `candidate_points` without the last three arguments
+    count, weight : number and total weight of the points
 
     Returns
     -------
@@ -160,17 +129,6 @@ def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, s
             least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
     candidates, _ = sample(0.0, count, salt)
     return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
-
-
-def _first_distinct(values: Array, most: int) -> Array:
-    """Return the first distinct values, at most `most`, of ascending or descending values."""
-    size = most
-    while True:
-        prefix = values[:size]
-        distinct = prefix[np.append(True, prefix[1:] != prefix[:-1])[: prefix.size]]
-        if distinct.size >= most or size >= values.size:
-            return np.asarray(distinct[:most])
-        size *= 8
 
 
 def _priorities(first: Array, last: Array, drawn: list[Array]) -> Array:

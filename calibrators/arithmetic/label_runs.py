@@ -12,7 +12,6 @@ from calibrators._kernels import label_runs as kernel
 from calibrators._kernels import sums
 from calibrators.arithmetic.double_double import two_product
 from calibrators.arithmetic.passes import Pass, Points
-from calibrators.arithmetic.pooling import count_distinct
 
 Array = npt.NDArray[np.float64]
 
@@ -84,19 +83,6 @@ def part_runs(points: Points, moments: bool = False) -> PartRuns:
 
     no_moments = [] if moments else [np.empty(0)]
     return PartRuns(Runs(score[start], score[end - 1], *totals, *no_moments), border(0), border(-1))
-
-
-def class_runs(negatives: Array, positives: Array) -> tuple[PartRuns, int]:
-    """Find the runs of a part of rows without weights, and count its distinct scores; see `Pass.classes`."""
-    first, last, weight, hits, both = kernel.class_runs(negatives, positives)
-    empty = np.empty(0)
-
-    def border(run: int) -> Border:
-        expansions = (sums.expansion_of(x) for x in (weight[[run]], hits[[run]], empty))
-        return Border(float(weight[run]), float(hits[run]), *expansions)
-
-    runs = Runs(first, last, weight, hits, empty)
-    return PartRuns(runs, border(0), border(-1)), count_distinct(negatives, positives, both)
 
 
 def join_runs(parts: list[PartRuns]) -> Runs:

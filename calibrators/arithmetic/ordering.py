@@ -1,4 +1,4 @@
-"""Sorting of scores and entries by the faster of two algorithms on this processor; exact sums of ties.
+"""Sorting of numbers by the faster of two algorithms on this processor; exact sums of ties.
 
 Compiled code is imported on its first use, because applications sort little and should load quickly.
 """
@@ -9,19 +9,20 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
 _FEW = 1 << 18
 """Number of values below which numpy sorts: it takes at most 0.01 s and needs no compilation or measurement."""
 
-_NO_CODES = np.empty(0, np.int64)
+_NO_CODES = np.empty(0, np.int32)
 _SAMPLE = 1 << 16
 _TRIALS = 3
 
@@ -76,16 +77,6 @@ def ordinals(values: Array) -> Words:
     bits = (values + 0.0).view(np.uint64)
     # The bits of negative numbers ascend as the numbers descend.
     return np.where(bits & _TOP, ~bits, bits | _TOP)
-
-
-def sort_scores(values: Array) -> None:
-    """Sort finite doubles without -0.0 in place. values : float64 array, shape (n,), contiguous."""
-    if radix_for(values.size):
-        from calibrators._kernels import sorting
-
-        sorting.sort_numbers(values.view(np.uint64), np.empty(values.size, np.uint64), True)
-    else:
-        values.sort()
 
 
 def sort_pieces(numbers: Words, ends: Integers, bits: int) -> Words:
@@ -149,71 +140,16 @@ def _by_radix(values: Array | Integers) -> Integers:
     return order
 
 
-def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
-    """Sort entries by score; the sort is stable.
-
-    Parameters
-    ----------
-    score : float64 array, shape (n,), finite
-    pairs : float64 array, shape (n, 2): weight and positives of each entry
-
-    Returns
-    -------
-    score, weight, positives : float64 arrays, shape (n,)
-    """
-    order = stable_order(score)
-    weight, positives = np.ascontiguousarray(np.take(pairs, order, axis=0).T)
-    return score[order], weight, positives
-
-
-def sort_pairs(pairs: Array) -> tuple[Array, Array]:
-    """Sort pairs by their first number; the sort is stable. -0.0 in the first column becomes 0.0.
-
-    Parameters
-    ----------
-    pairs : float64 array, shape (n, 2), contiguous, the first column finite; overwritten
-
-    Returns
-    -------
-    both columns : float64 arrays, shape (n,)
-    """
-    pairs[:, 0] += 0.0  # -0.0 is 0.0
-    if radix_for(pairs.shape[0]):
-        from calibrators._kernels import sorting
-
-        # In place, because the pairs are most of a task's memory.
-        sorting.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
-        first, second = pairs.reshape(2, -1)
-    else:
-        first, second = np.ascontiguousarray(np.take(pairs, stable_order(pairs[:, 0]), axis=0).T)
-    return first, second
-
-
 class Coded(NamedTuple):
-    """Entries with codes, sorted by score and code. Arrays, shape (n,), float64, int64, float64 and float64."""
+    """Entries with codes, sorted by score and code. Arrays, shape (n,), float64, int32, float64 and float64."""
 
     score: Array
-    code: Integers
+    code: Codes
     weight: Array
     positives: Array
 
 
-def without_codes(score: Array, weight: Array, positives: Array) -> Coded:
-    """Return entries without codes; their ties are equal scores."""
-    return Coded(score, _NO_CODES, weight, positives)
-
-
-def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Array]:
-    """Merge the sorted scores of both classes, of rows of weight 1, to score, weight and positives of points."""
-    from calibrators._kernels import sorting
-
-    columns = [np.empty(negatives.size + positives.size) for _ in range(3)]
-    n = sorting.merge_classes(negatives, positives, *columns)
-    score, weight, hits = _first_rows(columns, n)
-    return score, weight, hits
-
-
-def _first_rows(columns: list[Array], n: int) -> list[Array]:
+def first_rows(columns: list[npt.NDArray[Any]], n: int) -> list[npt.NDArray[Any]]:
     """Return the first n values of each column."""
     # A copy of more than half of an array would cost more than its unused end.
     return [column[:n] if 2 * n > column.size else column[:n].copy() for column in columns]
@@ -225,17 +161,7 @@ def sum_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Arra
     Entries are sorted by score. An entry is any (score, weight, positives); several entries of one score may be
     components of an expansion.
     """
-    entries = _add_ties(without_codes(score, weight, positives), rounding=True)
-    return entries.score, entries.weight, entries.positives
-
-
-def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
-    """Sum ties of entries sorted by score without rounding: each tie becomes the components of its exact sums.
-
-    A tie of any length becomes as many entries as the longer of its two expansions (one for integers),
-    padded with zeros. `sum_ties` of the results of several parts equals `sum_ties` of all their entries.
-    """
-    entries = _add_ties(without_codes(score, weight, positives), rounding=False)
+    entries = _add_ties(Coded(score, _NO_CODES, weight, positives), rounding=True)
     return entries.score, entries.weight, entries.positives
 
 
@@ -245,7 +171,11 @@ def sum_coded(entries: Coded) -> Coded:
 
 
 def expand_coded(entries: Coded) -> Coded:
-    """Do `expand_ties` for entries that share a score and a code."""
+    """Sum ties of entries that share a score and a code, without rounding: a tie becomes components of its exact sums.
+
+    A tie of any length becomes as many entries as the longer of its two expansions (one for integers), padded with
+    zeros. `sum_coded` of the results of several parts equals `sum_coded` of all their entries.
+    """
     return _add_ties(entries, rounding=False)
 
 
@@ -260,13 +190,13 @@ def _add_ties(entries: Coded, *, rounding: bool) -> Coded:
     if adds_exactly(weight) and adds_exactly(positives):
         sums = (np.add.reduceat(column, starts) for column in (weight, positives))
         return Coded(score[starts], code[starts] if code.size else code, *sums)
-    out, codes = np.empty((3, score.size)), np.empty(code.size, np.int64)
+    out, codes = np.empty((3, score.size)), np.empty(code.size, np.int32)
     n = sorting.add_ties((score, code, weight, positives), rounding, out, codes)
-    score, weight, positives = _first_rows(list(out), n)
+    score, weight, positives = first_rows(list(out), n)
     return Coded(score, codes[:n], weight, positives)
 
 
-def tie_starts(score: Array, code: Integers = _NO_CODES) -> Integers:
+def tie_starts(score: Array, code: Codes = _NO_CODES) -> Integers:
     """Return the first index of each tie: entries with equal scores, and with equal codes if there are codes."""
     new = np.empty(score.size, np.bool_)
     new[:1] = True

@@ -6,7 +6,7 @@ This module does not import scikit-learn, because every worker process imports i
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic import ordering
+from calibrators.arithmetic import keys, ordering
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.ordering import sort_scores, stable_order
+from calibrators.arithmetic.ordering import stable_order
 
 Array = npt.NDArray[np.float64]
 
@@ -53,10 +53,6 @@ def blocks_of(points: Points) -> Iterator[Points]:
         yield Points(*(column[start : start + _BLOCK] for column in points))
 
 
-Classes = Callable[[Array, Array], tuple[Any, int]]
-"""See `Pass.classes`."""
-
-
 @dataclass(frozen=True)
 class Pass:
     """One sweep over the parts of a score table.
@@ -71,50 +67,25 @@ class Pass:
     only : frozenset of float, optional
         The first scores of the parts that the pass needs; None for all. An executor may skip the other parts;
         `combine` then gets fewer states.
-    classes : callable, optional
-        Takes the ascending scores of the negatives and those of the positives, float64 arrays, of a part of fewer than
-        2**26 rows without weights. Returns the state that `chunk` returns for their points, and the number of points.
-        An executor that needs no points may call it instead of `chunk`, which saves making them.
     """
 
     chunk: Callable[[Points], Any]
     combine: Callable[[list[Any]], Any]
     only: frozenset[float] | None = None
-    classes: Classes | None = None
 
 
 def merge_passes(requests: Sequence[Pass]) -> Pass:
     """Merge passes into one that yields the list of their results, in order."""
-    classes = [request.classes for request in requests if request.classes is not None]
     needed = [request.only for request in requests if request.only is not None]
     return Pass(
         chunk=partial(_apply_chunks, [request.chunk for request in requests]),
         combine=partial(_combine_each, [request.combine for request in requests]),
         only=frozenset().union(*needed) if len(needed) == len(requests) else None,
-        classes=partial(_apply_classes, classes) if len(classes) == len(requests) else None,
     )
 
 
 def _apply_chunks(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
     return [chunk(points) for chunk in chunks]
-
-
-States = Mapping[Classes, tuple[Any, int]]
-"""States of a part, and its numbers of points, by the `Pass.classes` that returned them."""
-
-
-def _apply_classes(
-    requests: list[Classes], negatives: Array, positives: Array, states: States | None = None
-) -> tuple[list[Any], int]:
-    results = [state_of_classes(classes, negatives, positives, states or {}) for classes in requests]
-    return [state for state, _ in results], results[0][1]
-
-
-def state_of_classes(classes: Classes, negatives: Array, positives: Array, states: States) -> tuple[Any, int]:
-    """Return the state of `Pass.classes`, from `states` if it is there; see `Pass`."""
-    if isinstance(classes, partial) and classes.func is _apply_classes:
-        return _apply_classes(classes.args[0], negatives, positives, states)
-    return states[classes] if classes in states else classes(negatives, positives)
 
 
 def _combine_each(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]]) -> list[Any]:
@@ -189,10 +160,8 @@ def collapse(
     s = check_scores(scores)
     z = check_labels(labels, s.size)
     if sample_weight is None:
-        negatives, positives = s[~z], s[z]
-        sort_scores(negatives)
-        sort_scores(positives)
-        return Points(*ordering.merge_classes(negatives, positives))
+        sums = keys.add_rows(s, z.astype(np.int32), by_code=False)
+        return Points(sums.score, sums.weight, sums.positives)
     w = check_weights(sample_weight, s.size)
     order = stable_order(s)
     s, w, z = s[order], w[order], z[order]

@@ -1,4 +1,4 @@
-"""Pool adjacent violators: isotonic blocks of points, of rows without weights, and of blocks of parts."""
+"""Pool adjacent violators: isotonic blocks of points and of blocks of parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 1 << 18
 
 def pooling_pass() -> Pass:
     """Return the pass that yields the isotonic `Blocks`."""
-    return Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
+    return Pass(chunk=pool_points, combine=pool_blocks)
 
 
 def pool_points(points: Points) -> Blocks:
@@ -27,26 +27,11 @@ def pool_points(points: Points) -> Blocks:
     return pieces[0] if len(pieces) == 1 else pool_blocks(pieces)
 
 
-def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
-    """Return the isotonic blocks of rows without weights, and the number of distinct scores. O(rows).
-
-    The blocks equal those of the rows' points.
-
-    negatives, positives : float64 arrays: the ascending scores of each class, fewer than 2**26 rows together
-    """
-    blocks, both = pava.pool_classes(negatives, positives)
-    first, last, weight, hits = np.ascontiguousarray(blocks.T)
-    zero = np.zeros(first.size)
-    return Blocks(first, last, weight, zero, hits, zero), count_distinct(negatives, positives, both)
-
-
-def count_distinct(negatives: Array, positives: Array, both: int) -> int:
-    """Count the distinct values of two ascending arrays that have `both` distinct values in common."""
-    counts = (min(1, x.size) + int(np.count_nonzero(x[1:] != x[:-1])) for x in (negatives, positives))
-    return sum(counts) - int(both)
-
-
 def _pool_piece(points: Points) -> Blocks:
+    first, last, weight, hits = np.ascontiguousarray(pava.pool_counts(*points).T)
+    if first.size:
+        zero = np.zeros(first.size)
+        return Blocks(first, last, weight, zero, hits, zero)
     none = np.empty(0)
     return Blocks(*pava.pool(points.score, points.score, points.weight, none, points.positives, none))
 

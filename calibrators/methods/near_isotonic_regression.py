@@ -16,7 +16,7 @@ from calibrators._kernels import near_isotonic as kernel
 from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import pava
 from calibrators._kernels.taut_string import settled_ends
-from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, class_runs, join_runs, part_runs
+from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, join_runs, part_runs
 from calibrators.arithmetic.passes import Pass, Passes, Points
 from calibrators.methods.base import Calibrator
 from calibrators.methods.shrinking import check_shrink, floor_of, shrunk_map
@@ -141,11 +141,7 @@ def blocks_pass(limit: float = np.inf, keep: int | None = None) -> Pass:
     limit : lambda up to which blocks are merged
     keep : number of blocks per part at which merging stops; then bounds of the solutions below are computed
     """
-    return Pass(
-        chunk=partial(part_blocks, limit=limit, keep=keep),
-        combine=join_blocks,
-        classes=partial(class_blocks, limit=limit, keep=keep),
-    )
+    return Pass(chunk=partial(part_blocks, limit=limit, keep=keep), combine=join_blocks)
 
 
 def path_from(blocks: Blocks, limit: float = np.inf) -> NearIsotonicPath:
@@ -155,19 +151,7 @@ def path_from(blocks: Blocks, limit: float = np.inf) -> NearIsotonicPath:
 
 def part_blocks(points: Points, limit: float = np.inf, keep: int | None = None) -> PartBlocks:
     """Compute the blocks of a part. O(points) time; O(runs) temporary memory, under 100 bytes per run."""
-    return _blocks_of(part_runs(points), limit, keep)
-
-
-def class_blocks(
-    negatives: Array, positives: Array, limit: float = np.inf, keep: int | None = None
-) -> tuple[PartBlocks, int]:
-    """Compute `part_blocks` of rows without weights, and the number of distinct scores; see `Pass.classes`."""
-    runs, distinct = class_runs(negatives, positives)
-    return _blocks_of(runs, limit, keep), distinct
-
-
-def _blocks_of(part: PartRuns, limit: float, keep: int | None) -> PartBlocks:
-    runs, head, tail = part
+    runs, head, tail = part_runs(points)
     weight, positives, unit = scaled(runs)
     falls = kernel.falling_gaps(weight, positives)
     saturated = tree.log_likelihood(positives / weight, weight, positives)

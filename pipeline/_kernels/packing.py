@@ -8,7 +8,6 @@ take 4 to 5 bytes each; weights with all 53 significant bits, about 7; counts an
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.lookup import bits_of, ordinal
@@ -27,11 +26,6 @@ number in its column (32 bits)."""
 
 PADDING = 2
 """Words beyond the last block that `unpack` may read."""
-
-
-def first_position(words: npt.NDArray[np.uint64]) -> int:
-    """Return the position in its column of a block's first number; `words` begins with the block's header."""
-    return int(words[1] >> np.uint64(32))
 
 
 @kernel
@@ -123,19 +117,94 @@ def unpack(words, stop, ascending, out):
         n = np.int64((header >> np.uint64(16)) & np.uint64(0xFFFF))
         w += HEADER
         mask = (_ONE << width) - _ONE if width < _WORD else ~_ZERO
-        bit = _ZERO
-        for i in range(m, m + n):
+        # The compiler needs no checks of indices that cannot be negative.
+        block, target, bit = words[w:], out[m : m + n], _ZERO
+        for i in range(target.size):
             # Read the word that begins at this bit; the mask removes the bits of later numbers.
-            j = w + np.int64(bit >> np.uint64(6))
+            j = bit >> np.uint64(6)
             offset = bit & _LAST
-            x = ((words[j] >> offset) | ((words[j + 1] << _ONE) << (_LAST - offset))) & mask
+            x = ((block[j] >> offset) | ((block[j + _ONE] << _ONE) << (_LAST - offset))) & mask
             bit += width
             if ascending:
                 reference += x << left_out
-                out[i] = bits_of(reference)
+                target[i] = bits_of(reference)
             else:
-                out[i] = (reference + ((x >> sign) << left_out)) | ((x & sign) << _LAST)
+                target[i] = (reference + ((x >> sign) << left_out)) | ((x & sign) << _LAST)
         w += np.int64((bit + _LAST) >> np.uint64(6))
+        m += n
+    return m
+
+
+@kernel
+def pack_tags(tag, stride, words, ends):
+    """Pack int32 numbers >= 0 into blocks of `stride`: a word with bit width (8 bits) and count, then the numbers.
+
+    words, ends : see `pack`
+    """
+    w = 0
+    ends[0] = 0
+    for b in range(ends.size - 1):
+        # The compiler vectorises loops over a slice, whose indices cannot be negative.
+        block = tag[b * stride : min(b * stride + stride, tag.size)]
+        n = block.size
+        union = np.int32(0)
+        for i in range(n):
+            union |= block[i]
+        width = 0
+        while union >> width:
+            width += 1
+        words[w] = np.uint64(width | n << 8)
+        w += 1
+        i = 0
+        if width == 1:
+            # Labels of rows without segments: a word at a time.
+            for j in range(n // 64):
+                labels = block[64 * j : 64 * j + 64]
+                word = _ZERO
+                for k in range(64):
+                    word |= np.uint64(labels[k]) << np.uint64(k)
+                words[w] = word
+                w += 1
+            i = n - n % 64
+        word, used = _ZERO, 0
+        while i < n and width:
+            x = np.uint64(block[i])
+            word |= x << np.uint64(used)
+            used += width
+            if used >= 64:
+                words[w] = word
+                w += 1
+                used -= 64
+                word = x >> np.uint64(width - used) if used else _ZERO
+            i += 1
+        if used:
+            words[w] = word
+            w += 1
+        ends[b + 1] = w
+
+
+@kernel
+def unpack_tags(words, stop, out):
+    """Unpack blocks of `pack_tags` and return how many numbers there are. words, stop, out : see `unpack`; int32."""
+    w = m = 0
+    while w < stop:
+        width, n = np.int64(words[w] & _BYTE), np.int64(words[w] >> np.uint64(8))
+        w += 1
+        mask = (_ONE << np.uint64(width)) - _ONE
+        start = 0
+        if width == 1:
+            while start + 64 <= n:
+                word = words[w + start // 64]
+                for k in range(64):
+                    out[m + start + k] = np.int32((word >> np.uint64(k)) & _ONE)
+                start += 64
+        block, target, bit = words[w:], out[m : m + n], np.uint64(start * width)
+        for i in range(start, target.size):
+            j, offset = bit >> np.uint64(6), bit & _LAST
+            x = (block[j] >> offset) | ((block[j + _ONE] << _ONE) << (_LAST - offset))
+            bit += np.uint64(width)
+            target[i] = np.int32(x & mask)
+        w += (n * width + 63) // 64
         m += n
     return m
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.ordering import Coded, expand_coded
+from calibrators.arithmetic.ordering import Coded
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from logcal.manifest import read_manifest
@@ -24,10 +24,10 @@ from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
 from pipeline.log.windows import Window, day_of
-from pipeline.sort.folding import merge_entries
-from pipeline.sort.run_files import RunSegments, Sections, write_run
-from pipeline.sort.runs import RunReceipt, write_points_run
+from pipeline.sort.run_files import RunSegments
+from pipeline.sort.runs import RunReceipt, write_sections
 from pipeline.sort.score_table import SortPlan, add_up
+from pipeline.sort.sections import Sections
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import MANIFEST, SCORE_TABLE, days_fitted
 
@@ -165,17 +165,17 @@ def _write_points(
         table = file.read_row_groups([group], columns=[*segments, *names], use_threads=False)
     batch = table.combine_chunks().to_batches()[0]
     score, weight, positives = (as_numpy(batch.column(name)) for name in names)
-    if not segments:
-        if lookup is not None:
-            score = cached_lookup_table(lookup).map.predict(score)
-        return write_points_run(score, weight, positives, folder, index)
-    encoder = Encoder(segments)
-    code = encoder.encode(batch)
-    entries = expand_coded(merge_entries(Coded(score, code.astype(np.int64), weight, positives)))
-    # The version has the row counts of the segments.
-    counts = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
-    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), counts)
-    return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
+    code, counts = np.zeros(score.size, np.int32), None
+    if segments:
+        encoder = Encoder(segments)
+        code = encoder.encode(batch)
+        # The version has the row counts of the segments.
+        counts = RunSegments(
+            encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64)
+        )
+    elif lookup is not None:
+        score = cached_lookup_table(lookup).map.predict(score)
+    return write_sections(Sections(sums=Coded(score, code, weight, positives)), folder, index, counts)
 
 
 _TOTALS = (

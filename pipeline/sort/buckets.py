@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic import ordering
-from calibrators.arithmetic.ordering import Coded, sort_entries, sort_pairs, sort_scores
-from calibrators.arithmetic.passes import Array, Blocks, Points
+from calibrators.arithmetic.passes import Array
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
-from pipeline.sort.folding import merge_entries, recode
-from pipeline.sort.run_files import (
-    CODED_ENTRIES,
-    CODED_ROWS,
-    COLUMNS,
-    ENTRIES,
-    NEGATIVES,
-    POSITIVES,
-    ROWS,
-    TAGGED,
-    WIDTHS,
-    Integers,
-    Run,
-    RunFile,
-    Words,
-)
+from pipeline.sort.run_files import COLUMNS, SUMS, WIDTHS, Run, RunFile, allocate, sections_of
+from pipeline.sort.sections import Sections
 from pipeline.sort.segments import Codes
 
 TableOf = Callable[[int], Codes]
 
 HEAVY = 3
-"""Multiple of a bucket's bytes above which ties of rows with segments are folded while the bucket is read."""
+"""Multiple of a bucket's bytes above which ties are folded while the bucket is read."""
 
 
 def splitters(runs: list[Run], bucket_bytes: int) -> Array:
@@ -123,135 +108,13 @@ def bucket_spans(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Bucke
     return spans
 
 
-class Bucket(NamedTuple):
-    """Rows of a range of scores.
+def read_bucket(spans: BucketSpans, low: float, high: float, table_of: TableOf | None = None) -> Sections:
+    """Read the rows with low <= score < high of all runs, in the order of the runs.
 
-    Attributes
-    ----------
-    negatives, positives : float64 arrays, ascending: scores of rows of weight 1 with label 0 and 1
-    rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
-    entries : scores, and an array with the columns weight and positives, in the order of the runs; None if empty
-    pooled : result of `pool_classes` for negatives and positives, if computed
+    table_of : function from a run's number to its table of new codes; None without segments
     """
-
-    negatives: Array
-    positives: Array
-    rows: Array
-    entries: tuple[Array, Array] | None
-    pooled: tuple[Blocks, int] | None = None
-
-    @property
-    def unweighted(self) -> bool:
-        """True if the bucket only has scores of rows of weight 1."""
-        return self.entries is None and self.rows.size == 0
-
-    def points(self) -> Points:
-        """Return the points of all rows; `rows` is overwritten."""
-        unweighted = list(ordering.merge_classes(self.negatives, self.positives))
-        if self.rows.size == 0 and self.entries is None:
-            return Points(*unweighted)
-        weighted = self._weighted_rows()
-        if self.entries is not None:
-            entries = sort_entries(*self.entries)
-            index = np.searchsorted(weighted[0], entries[0])
-            pairs = zip(weighted, entries, strict=True)
-            weighted = [np.insert(column, index, sums) for column, sums in pairs]
-        folded = Points(*ordering.sum_ties(*weighted))
-        # Without weights the sums are whole numbers, which add exactly.
-        return folded if unweighted[0].size == 0 else _merge_points(unweighted, folded)
-
-    def _weighted_rows(self) -> list[Array]:
-        """Return score, weight and positives of the weighted rows, sorted by score."""
-        score, signed = sort_pairs(self.rows) if self.rows.size else (np.empty(0), np.empty(0))
-        return [score, np.abs(signed), np.maximum(signed, 0.0)]
-
-
-def _merge_points(columns: list[Array], others: Points) -> Points:
-    """Merge two sorted sets of points with whole-number weights; fast if `others` are few.
-
-    columns : first set, overwritten
-    """
-    score = columns[0]
-    positions = np.searchsorted(score, others.score)
-    matched = score[np.minimum(positions, score.size - 1)] == others.score
-    for column, sums in zip(columns[1:], others[1:], strict=True):
-        column[positions[matched]] += sums[matched]
-    del score, column
-    if not matched.all():
-        for i, sums in enumerate(others):  # one column at a time saves some MB
-            columns[i] = np.insert(columns[i], positions[~matched], sums[~matched])
-    return Points(*columns)
-
-
-class CodedBucket(NamedTuple):
-    """Rows of a range of scores of a log with segments, in the order of the runs, with the codes of all runs.
-
-    Attributes
-    ----------
-    score, tag : float64 and int64 arrays: rows of weight 1
-    rows : score, code and signed weight of weighted rows. entries : score, code, weight and positives
-    """
-
-    score: Array
-    tag: Integers
-    rows: tuple[Array, Integers, Array]
-    entries: tuple[Array, Integers, Array, Array]
-
-    @property
-    def unweighted(self) -> bool:
-        """True if the bucket only has rows of weight 1."""
-        return self.rows[0].size == 0 and self.entries[0].size == 0
-
-    def sorted_entries(self) -> Coded:
-        """Return all rows as entries, sorted by score and code."""
-        score, code, signed = self.rows
-        label = (self.tag & 1).astype(np.float64)
-        return merge_entries(
-            Coded(*self.entries),
-            Coded(score, code, np.abs(signed), np.maximum(signed, 0.0)),
-            Coded(self.score, self.tag >> 1, np.ones(label.size), label),
-        )
-
-
-def read_bucket(spans: BucketSpans, low: float, high: float) -> Bucket:
-    """Read the rows with low <= score < high of all runs."""
-    columns = _read(spans, low, high, None)
-    entries = columns[ENTRIES]
-    return Bucket(
-        _sorted_scores(columns[NEGATIVES]),
-        _sorted_scores(columns[POSITIVES]),
-        columns[ROWS],
-        (entries[:, 0].copy(), entries[:, 1:].copy()) if entries.size else None,
-    )
-
-
-def read_coded_bucket(spans: BucketSpans, low: float, high: float, table_of: TableOf) -> CodedBucket:
-    """Read a bucket of a log with segments. table_of : function from a run's number to its table of new codes."""
-    return _coded(_read(spans, low, high, table_of))
-
-
-def _coded(columns: list[Array]) -> CodedBucket:
-    score, tag = _columns(columns[TAGGED])
-    rows, entries = _columns(columns[CODED_ROWS]), _columns(columns[CODED_ENTRIES])
-    return CodedBucket(
-        score,
-        tag.view(np.int64),
-        (rows[0], rows[1].view(np.int64), rows[2]),
-        (entries[0], entries[1].view(np.int64), entries[2], entries[3]),
-    )
-
-
-def _columns(rows: Array) -> list[Array]:
-    return [np.ascontiguousarray(column) for column in rows.T]
-
-
-def _read(spans: BucketSpans, low: float, high: float, table_of: TableOf | None) -> list[Array]:
-    """Read the rows of each section, in the order of the runs."""
-    most_bytes = spans.most_bytes if table_of is not None else sum(map(operator.mul, spans.room, WIDTHS))
-    buffers: list[Words] = [
-        np.empty((min(room, most_bytes // width + largest), width // 8), np.uint64)
-        for room, largest, width in zip(spans.room, spans.largest, WIDTHS, strict=True)
-    ]
+    most_bytes = spans.most_bytes
+    buffers = _buffers(spans, most_bytes)
     filled = [0] * len(COLUMNS)
     prefetched = _prefetch(spans)
     work = np.empty(max(spans.largest), np.uint64)
@@ -262,45 +125,46 @@ def _read(spans: BucketSpans, low: float, high: float, table_of: TableOf | None)
                 column_words, words = words[: len(COLUMNS[section])], words[len(COLUMNS[section]) :]
                 if column_words[0][0] == column_words[0][1]:
                     continue
-                start = filled[section]
-                folded = section in (ENTRIES, CODED_ENTRIES)
-                bounds = (-np.inf, np.inf) if folded else (low, high)
-                _, stop = file.read_rows(column_words, *bounds, buffers[section], start)
-                if folded:
-                    block = buffers[section][start:stop]
-                    scores = block[:, 0].view(np.float64)
-                    a, b = np.searchsorted(scores, [low, high])
-                    block[: b - a] = block[a:b].copy()
-                    stop = start + int(b - a)
+                out = [column[filled[section] :] for column in buffers[section]]
+                count = file.read_rows(column_words, low, high, out)
                 if table is not None:
-                    recode(buffers[section][start:stop, 1], table, labelled=section == TAGGED)
-                filled[section] = stop
+                    _recode(out[1][:count], table, tags=section != SUMS)
+                filled[section] += count
         if sum(map(operator.mul, filled, WIDTHS)) > most_bytes:
-            most_bytes = _fold_ties(buffers, filled, spans.most_bytes, spans.largest)
-    return [rows[:stop].view(np.float64) for rows, stop in zip(buffers, filled, strict=True)]
+            # A heavily tied score lies in a single bucket; as sums, its memory is bounded by the number of segments.
+            sums = ordering.expand_coded(_filled(buffers, filled).sorted_sums())
+            # A higher limit avoids folding again and again if little was folded.
+            most_bytes = max(spans.most_bytes, 2 * sums.score.size * WIDTHS[SUMS])
+            buffers = _buffers(spans, most_bytes)
+            filled = [0, 0, sums.score.size]
+            for column, values in zip(buffers[SUMS], sums, strict=True):
+                column[: filled[SUMS]] = values
+    return _filled(buffers, filled)
 
 
-def _fold_ties(buffers: list[Words], filled: list[int], most_bytes: int, largest: Sequence[int]) -> int:
-    """Fold all rows read so far into entries, one per score and segment if sums allow; return the next bytes limit.
+def _buffers(spans: BucketSpans, most_bytes: int) -> list[list[npt.NDArray[Any]]]:
+    """Allocate the columns of each section: for `most_bytes` and another run, or for all rows if none are folded."""
+    room = spans.room
+    if sum(map(operator.mul, room, WIDTHS)) > spans.most_bytes:
+        room = tuple(
+            most_bytes // width + largest if largest or section == SUMS else 0
+            for section, (largest, width) in enumerate(zip(spans.largest, WIDTHS, strict=True))
+        )
+    return [allocate(section, size) for section, size in enumerate(room)]
 
-    A heavily tied score lies in a single bucket; after folding, its memory is bounded by the number of segments.
+
+def _filled(buffers: list[list[npt.NDArray[Any]]], filled: list[int]) -> Sections:
+    return sections_of(
+        [[column[:n] for column in columns] for columns, n in zip(buffers, filled, strict=True)]
+    )
+
+
+def _recode(column: Codes, table: Codes, *, tags: bool) -> None:
+    """Replace a run's codes, or the codes in its tags, by those of all runs.
+
+    table : new code by old code
     """
-    bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(buffers, filled, strict=True)])
-    score, code, weight, positives = ordering.expand_coded(bucket.sorted_entries())
-    filled[:] = [0] * len(filled)
-    filled[CODED_ENTRIES] = score.size
-    used_bytes = score.size * WIDTHS[CODED_ENTRIES]
-    # A higher limit avoids folding again and again if little was folded.
-    most_bytes = max(most_bytes, 2 * used_bytes)
-    for section, (rows, width) in enumerate(zip(buffers, WIDTHS, strict=True)):
-        room = most_bytes // width + largest[section] if largest[section] else 0
-        room = max(room, filled[section])
-        if rows.shape[0] < room:
-            buffers[section] = np.empty((room, width // 8), np.uint64)
-    out = buffers[CODED_ENTRIES]
-    for i, column in enumerate((score, code, weight, positives)):
-        out[: score.size, i] = column.view(np.uint64)
-    return most_bytes
+    column[:] = (table[column >> 1] << 1) | (column & 1) if tags else table[column]
 
 
 def _prefetch(spans: BucketSpans) -> dict[str, dict[int, bytes]]:
@@ -314,9 +178,3 @@ def _prefetch(spans: BucketSpans) -> dict[str, dict[int, bytes]]:
             if start < stop
         ]
     )
-
-
-def _sorted_scores(scores: Array) -> Array:
-    flat = scores.reshape(-1)
-    sort_scores(flat)
-    return flat

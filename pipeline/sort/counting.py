@@ -1,7 +1,7 @@
 """Counting of rows with repeated scores in a hash table, instead of sorting them.
 
 Many models give few different scores: trees with few leaves, scores of four digits. If a sample of a batch shows this,
-its rows are summed by score in a hash table, into the entries that sorting and folding would give.
+its rows are summed by score in a hash table, into the sums that sorting and folding would give.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import Coded, without_codes
+from calibrators.arithmetic.ordering import Coded
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 
@@ -30,12 +30,6 @@ _TRIAL = 1 << 17
 _NO_CODES = np.empty(0, np.int32)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
-_COUNT_BITS = 22
-"""Bits of the number of weights that are summed."""
-
-_HEADROOM = 8
-"""Largest weight of later batches, as a multiple of the first batch's."""
-
 
 class RowCounter:
     """Counter of rows of weight 1 by score.
@@ -46,8 +40,6 @@ class RowCounter:
     ----------
     rows : number of rows counted
     """
-
-    most_rows = _MOST_ROWS
 
     def __init__(self, coded: bool) -> None:
         self.coded = coded
@@ -64,7 +56,7 @@ class RowCounter:
 
         Uncounted are all rows of a batch whose scores mostly differ, and rows for whose scores the table has no room.
         """
-        if self._stopped or self.rows + rows.score.size > self.most_rows or not _scores_repeat(rows):
+        if self._stopped or self.rows + rows.score.size > _MOST_ROWS or not _scores_repeat(rows):
             return rows
         uncounted = np.empty(rows.score.size, np.int64)
         remaining = self._count(rows, uncounted)
@@ -81,49 +73,15 @@ class RowCounter:
         columns = rows.score, rows.label, code
         return int(kernels.count_rows(*columns, self._table, self._codes, uncounted))
 
-    def take(self) -> tuple[Coded, int]:
-        """Return the counted rows as entries, in any order, and the number of positives; clear the table."""
+    def take(self) -> Coded:
+        """Return the sums of the counted rows by score and code, in any order; clear the table."""
         slots = np.flatnonzero(self._table[:-1, 0])
         key, counts = self._table[slots].T
-        code = self._codes[slots].astype(np.int64) if self.coded and slots.size else np.empty(0, np.int64)
+        code = self._codes[slots] if self.coded and slots.size else np.zeros(slots.size, np.int32)
         self._clear()
         positives = (counts >> np.uint64(32)).astype(np.float64)
         weight = (counts & np.uint64(0xFFFFFFFF)).astype(np.float64) + positives
-        entries = Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
-        return entries, int(positives.sum())
-
-
-class WeightCounter(RowCounter):
-    """Counter that sums the weights of rows exactly by score."""
-
-    most_rows = 1 << _COUNT_BITS
-
-    def _count(self, rows: Rows, uncounted: npt.NDArray[np.int64]) -> int:
-        assert rows.weight is not None
-        if self._table.shape[0] == 1:
-            self._table = np.zeros((_SLOTS + 1, 1), np.uint64)
-            self._sums = np.zeros((_SLOTS, 6))
-            # Each part of a weight, and so the sum of parts, is a multiple of its cutter's last bit.
-            self._positive = 0
-            exponent = int(np.frexp(_HEADROOM * rows.weight.max())[1])
-            cutters = np.ldexp(1.5, [exponent + _COUNT_BITS - k * (52 - _COUNT_BITS) for k in range(3)])
-            self._cutters = np.append(cutters, np.ldexp(1.0, exponent))
-        arrays = (rows.score, rows.label, rows.weight), self._table[:, 0], self._sums, self._cutters
-        remaining, hits = kernels.count_weights(*arrays, uncounted)
-        self._positive += hits
-        return int(remaining)
-
-    def take(self) -> tuple[Coded, int]:
-        """As `RowCounter.take`, with up to three entries for each score: the components of its sums."""
-        slots = np.flatnonzero(self._table[:-1, 0])
-        if not slots.size:
-            return super().take()
-        score = (self._table[slots, 0] - np.uint64(1)).view(np.float64)
-        parts = [without_codes(score, *self._sums[slots, k::3].T) for k in range(3)]
-        score, code, weight, positives = (np.concatenate(column) for column in zip(*parts, strict=True))
-        nonzero = (weight != 0) | (positives != 0)
-        self._clear()
-        return Coded(score[nonzero], code, weight[nonzero], positives[nonzero]), self._positive
+        return Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
 
 
 def _scores_repeat(rows: Rows) -> bool:

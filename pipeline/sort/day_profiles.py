@@ -16,19 +16,18 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import Coded, sort_pairs
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.passes import Array
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
 from pipeline.sort.day_files import checksum
 from pipeline.sort.day_tables import DayTable
-from pipeline.sort.folding import order_tagged
-from pipeline.sort.run_files import CodedRows, Sections, SignedRows, read_run, write_run
+from pipeline.sort.run_files import Run, read_run, write_run
+from pipeline.sort.sections import Sections, WeightedRows
 
 PROFILE = "profile"
 """Name of the file in a day table's folder."""
@@ -114,7 +113,7 @@ def profile_day(days_folder: str, table: DayTable) -> Profile:
     stored = stored_profile(folder)
     if stored is not None:
         return stored
-    profile = Profile.total([profile_of_sections(read_run(run)) for run in table.receipt.runs])
+    profile = Profile.total([Profile.of(*_points(run)) for run in table.receipt.runs])
     content = io.BytesIO()
     np.save(content, np.stack([profile.cell.astype(np.float64), profile.negatives, profile.positives]))
     numbers = content.getvalue()
@@ -122,20 +121,10 @@ def profile_day(days_folder: str, table: DayTable) -> Profile:
     return profile
 
 
-def profile_of_sections(sections: Sections) -> Profile:
-    """Return the profile of a run's rows."""
-    negatives, positives, rows, entries, tagged, coded, coded_entries = sections
-    ones = np.ones
-    parts: list[tuple[Any, Any, Any]] = [
-        (negatives, ones(negatives.size), np.zeros(negatives.size)),
-        (positives, ones(positives.size), ones(positives.size)),
-        (rows.score, np.abs(rows.signed), np.maximum(rows.signed, 0.0)),
-        (entries.score, entries.weight, entries.positives),
-        (tagged.score, ones(tagged.score.size), (tagged.tag & 1).astype(np.float64)),
-        (coded.score, np.abs(coded.signed), np.maximum(coded.signed, 0.0)),
-        (coded_entries.score, coded_entries.weight, coded_entries.positives),
-    ]
-    return Profile.total([Profile.of(*part) for part in parts if part[0].size])
+def _points(run: Run) -> tuple[Array, Array, Array]:
+    """Return score, weight and positives of a run's rows and sums."""
+    score, _, weight, positives = read_run(run).as_sums()
+    return score, weight, positives
 
 
 def stored_profile(folder: str) -> Profile | None:
@@ -195,30 +184,9 @@ def with_weights(log: Log) -> Log:
 
 
 def scale_weights(sections: Sections, weight: float) -> Sections:
-    """Multiply the weights of all rows and ties by `weight`; rows without weights count as 1."""
-    negatives, positives = sections.negatives, sections.positives
-    pairs = np.concatenate(
-        [
-            np.stack([negatives, np.full(negatives.size, -weight)], axis=1),
-            np.stack([positives, np.full(positives.size, weight)], axis=1),
-            np.stack([sections.rows.score, sections.rows.signed * weight], axis=1),
-        ]
-    )
-    entries = sections.entries
-    coded = sections.coded_entries
-    return Sections(
-        rows=SignedRows(*sort_pairs(pairs)) if pairs.size else SignedRows(*pairs.T),
-        entries=Points(entries.score, entries.weight * weight, entries.positives * weight),
-        coded_rows=_scaled_rows(sections, weight),
-        coded_entries=Coded(coded.score, coded.code, coded.weight * weight, coded.positives * weight),
-    )
-
-
-def _scaled_rows(sections: Sections, weight: float) -> CodedRows:
-    score, tag = sections.tagged
-    rows = sections.coded_rows
-    scores = np.concatenate([score, rows.score])
-    codes = np.concatenate([tag >> 1, rows.code])
-    signed = np.concatenate([np.where(tag & 1, weight, -weight), rows.signed * weight])
-    order = order_tagged(scores, codes)
-    return CodedRows(scores[order], codes[order], signed[order])
+    """Multiply the weights of all rows and sums by `weight`; rows without weights count as 1."""
+    rows, weighted, sums = sections
+    scores, tags = np.concatenate([rows.score, weighted.score]), np.concatenate([rows.tag, weighted.tag])
+    weights = np.concatenate([np.full(rows.score.size, weight), weighted.weight * weight])
+    scaled = sums._replace(weight=sums.weight * weight, positives=sums.positives * weight)
+    return Sections(weighted=WeightedRows(scores, tags, weights), sums=scaled).sorted()

@@ -164,7 +164,7 @@ class DayTables:
         covers = self.covers(window)
         files = {day: cover.missing for day, cover in covers.items() if cover.missing}
         folders = {day: self._folder(window, day, files[day]) for day in files}
-        run_bytes = plan.run_rows * row_width(weighted=False, segmented=bool(window.log.columns.segments))
+        run_bytes = plan.run_rows * row_width(weighted=False)
         if steps_per_unit(plan.grid) is not None:
             run_bytes = max(run_bytes, _GRID_BYTES)
         parts = add_days(graph, window, files, folders, plan)

@@ -16,17 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.hashing import mixed
-from calibrators.arithmetic.ordering import Coded, sum_coded
+from calibrators.arithmetic.ordering import Coded
 from calibrators.arithmetic.passes import Array, Points
 from logcal.lookup_table import one_array
 from pipeline.execution import Executor
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
 from pipeline.sort.buckets import BucketSpans
-from pipeline.sort.run_files import Integers, Run, RunSegments, Sections, write_run
-from pipeline.sort.runs import RunReceipt, write_points_run
+from pipeline.sort.run_files import Integers, Run, RunSegments
+from pipeline.sort.runs import RunReceipt, write_sections
 from pipeline.sort.score_table import SortPlan, ranges
+from pipeline.sort.sections import Sections
 from pipeline.sort.segments import (
+    Codes,
     Coding,
     Level,
     number_segments,
@@ -178,49 +180,41 @@ class _Side(NamedTuple):
     positives: float = 0.0
     lowest: float = np.inf
     highest: float = -np.inf
-    codes: Integers | None = None
+    codes: Codes | None = None
 
 
 def _divide(
     entry: tuple[BucketSpans, float, float], share: float, drawing: _Drawing | None, folder: str, index: int
 ) -> tuple[_Side, _Side]:
     spans, low, high = entry
-    code = cell = salt = None
-    if drawing is None:
-        points = buckets.read_bucket(spans, low, high).points()
-    else:
-        entries = buckets.read_coded_bucket(spans, low, high, drawing.coding.table).sorted_entries()
+    bucket = buckets.read_bucket(spans, low, high, None if drawing is None else drawing.coding.table)
+    score, code, *sums = bucket.segment_points()
+    points, cell, salt = Points(score, *sums), None, None
+    if drawing is not None:
         count = drawing.coding.count
-        score, code, weight, positives = sum_coded(entries)
-        points = Points(score, weight, positives)
         cell = read_codes(drawing.cells, 0, count).astype(np.int64)[code]
         salt = read_codes(drawing.salts, 0, 2 * count).view(np.uint64)[code]
     written = []
     for i, side in enumerate(divide_points(share, points, cell, salt)):
         side_points, selected = _with_weight(*side)
-        codes = None if code is None else code[selected]
-        written.append(_write(side_points, codes, drawing, folder, 2 * index + i))
+        written.append(_write(side_points, code[selected], drawing, folder, 2 * index + i))
     return written[0], written[1]
 
 
-def _write(points: Points, code: Integers | None, drawing: _Drawing | None, folder: str, index: int) -> _Side:
-    if points.score.size == 0:
+def _write(points: Points, code: Codes, drawing: _Drawing | None, folder: str, index: int) -> _Side:
+    score, weight, positives = points
+    if score.size == 0:
         return _Side()
-    sums = (float(points.weight.sum()), float(points.positives.sum()))
-    ends = (float(points.score[0]), float(points.score[-1]))
-    if code is None or drawing is None:
-        [run] = write_points_run(*points, folder, index).runs
-        return _Side(run, *sums, *ends)
-    run_codes, position = np.unique(code, return_inverse=True)
-    values = [one_array(column) for column in read_keys(drawing.keys, run_codes).columns]
-    negatives, positives = (
-        np.bincount(position, weights, run_codes.size).astype(np.int64)
-        for weights in (points.weight - points.positives, points.positives)
-    )
-    entries = Coded(points.score, position.astype(np.int64), points.weight, points.positives)
-    segments = RunSegments(values, np.column_stack([negatives, positives]))
-    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), segments)
-    return _Side(run, *sums, *ends, run_codes)
+    run_codes, segments = None, None
+    if drawing is not None:
+        run_codes, position = np.unique(code, return_inverse=True)
+        values = [one_array(column) for column in read_keys(drawing.keys, run_codes).columns]
+        by_label = (np.bincount(position, rows, run_codes.size) for rows in (weight - positives, positives))
+        segments = RunSegments(values, np.column_stack(list(by_label)).astype(np.int64))
+        code = position.astype(np.int32)
+    receipt = write_sections(Sections(sums=Coded(score, code, weight, positives)), folder, index, segments)
+    sums = float(weight.sum()), float(positives.sum())
+    return _Side(receipt.runs[0], *sums, receipt.lowest, receipt.highest, run_codes)
 
 
 def _count_rows(parts: Sequence[_Side], level: Level) -> None:

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels.sums import expansion_of
-from calibrators.arithmetic.passes import Array, Classes, Pass, Points, state_of_classes
-from calibrators.arithmetic.pooling import pool_classes
+from calibrators.arithmetic.passes import Array, Pass, Points
 from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
 from pipeline.execution import Executor
 from pipeline.files.blobs import reading, writing
-from pipeline.sort.buckets import Bucket
-
-_MOST_CLASSES = 1 << 26
-"""Rows below which `Pass.classes` is exact."""
 
 
 class Part(NamedTuple):
@@ -54,32 +48,11 @@ def _run_part(part: Any, chunk: Callable[[Points], Any]) -> Any:
     return chunk(part.read())
 
 
-def merge_bucket(
-    bucket: Bucket, path: str | None, chunk: Callable[[Points], Any] | None, classes: Classes | None
-) -> tuple[Part, Any] | None:
-    """Make a part of a bucket's rows, written if there is a path; return it with the pass's state, None without rows.
-
-    chunk, classes : functions of the pass
-    """
-    rows = bucket.negatives.size + bucket.positives.size
-    if classes is not None and path is None and bucket.unweighted and 0 < rows < _MOST_CLASSES:
-        return _pooled(bucket, classes)
-    points = bucket.points()
-    return merge_points(points, path, chunk) if points.score.size else None
-
-
-def _pooled(bucket: Bucket, classes: Classes) -> tuple[Part, Any]:
-    """Make a part of rows without weights from their scores alone, without their points."""
-    negatives, positives = bucket.negatives, bucket.positives
-    states: dict[Classes, Any] = {} if bucket.pooled is None else {pool_classes: bucket.pooled}
-    state, points = state_of_classes(classes, negatives, positives, states)
-    first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
-    hits = np.array([float(positives.size)])[: min(1, positives.size)]
-    return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
-
-
 def merge_points(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
-    """Make a part of points; see `merge_bucket`."""
+    """Make a part of points, written if there is a path; return it with the state of a pass.
+
+    chunk : function of the pass
+    """
     if path is not None:
         write_points(points, path)
     part = Part(

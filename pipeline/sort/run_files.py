@@ -1,11 +1,8 @@
 """Run files: sorted rows in scratch space, packed, with an index.
 
-A run's sections ascend by score. A log without segments has four: the scores of rows with label 0, those of rows with
-label 1, weighted rows (score and weight, with the sign of the label), and *entries* (score, weight, positives) for ties
-of several rows. With segments each row also has the run's code of its segment, and equal scores ascend by code. Rows of
-weight 1 have a *tag* instead: twice the code, plus the label.
-
-Each column of a section is packed in blocks (`pipeline._kernels.packing`); any range of blocks can be read alone.
+A run's sections (`pipeline.sort.sections`) ascend by score, and equal scores by tag. Codes of segments are
+the run's own. Each column of a section is packed in blocks (`pipeline._kernels.packing`); any range of blocks can be
+read alone.
 """
 
 from __future__ import annotations
@@ -19,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.ordering import Coded
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.passes import Array
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
+from pipeline.sort.sections import Coded, Sections, UnitRows, WeightedRows
 
 SAMPLE_STRIDE = 1024
 """Numbers per block. The first score of each block is a sample, used to find splitters and block ranges."""
@@ -30,102 +27,32 @@ SAMPLE_STRIDE = 1024
 MOST_ROWS = 1 << 30
 """Most rows of a run: positions in it have 32 bits."""
 
-NEGATIVES, POSITIVES, ROWS, ENTRIES, TAGGED, CODED_ROWS, CODED_ENTRIES = range(7)
+ROWS, WEIGHTED, SUMS = range(3)
 """The sections."""
 
-COLUMNS = ((0,), (1,), (2, 3), (4, 5, 6), (7, 8), (9, 10, 11), (12, 13, 14, 15))
-"""Column numbers of each section, the scores first."""
+COLUMNS = ((0, 1), (2, 3, 4), (5, 6, 7, 8))
+"""Column numbers of each section: scores, tags or codes, and numbers."""
 
-WIDTHS = tuple(8 * len(columns) for columns in COLUMNS)
+WIDTHS = (12, 20, 28)
 """Bytes of a row in memory, by section."""
 
 _HEADERS = 1 << 13
 """Allowance for short last blocks in the runs of a small log, in bytes."""
 
-_EMPTY = np.empty(0)
-_NO_CODES = np.empty(0, np.int64)
-
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 
-def row_width(weighted: bool, segmented: bool = False) -> int:
+def row_width(weighted: bool) -> int:
     """Return the bytes of a row of a log in memory."""
-    if segmented:
-        return WIDTHS[CODED_ROWS if weighted else TAGGED]
-    return WIDTHS[ROWS if weighted else NEGATIVES]
+    return WIDTHS[WEIGHTED if weighted else ROWS]
 
 
 def most_bytes(rows: int, weighted: bool, segmented: bool = False) -> int:
     """Return an upper bound of the bytes of the run files of `rows` rows."""
-    width = row_width(weighted)
-    # A tag has some 21 bits at most.
-    return rows * (width + width // 8 + (3 if segmented else 0)) + _HEADERS
-
-
-class SignedRows(NamedTuple):
-    """Weighted rows: float64 arrays, shape (n,). signed : weight, negative for label 0."""
-
-    score: Array
-    signed: Array
-
-
-class Tagged(NamedTuple):
-    """Rows of weight 1 with segments. tag : int64 array: twice the segment's code, plus the label."""
-
-    score: Array
-    tag: Integers
-
-
-class CodedRows(NamedTuple):
-    """Weighted rows with segments. code : int64 array. signed : as in `SignedRows`."""
-
-    score: Array
-    code: Integers
-    signed: Array
-
-    @classmethod
-    def of(cls, score: Array, signed: Array) -> CodedRows:
-        """Return rows without segments."""
-        return cls(score, _NO_CODES, signed)
-
-
-class Sections(NamedTuple):
-    """Sections of a run, each ascending by score, and equal scores by segment.
-
-    coded_entries : ties of several rows of one segment. Several entries of one score and segment are components of an
-        exact sum.
-    """
-
-    negatives: Array = _EMPTY
-    positives: Array = _EMPTY
-    rows: SignedRows = SignedRows(_EMPTY, _EMPTY)
-    entries: Points = Points(_EMPTY, _EMPTY, _EMPTY)
-    tagged: Tagged = Tagged(_EMPTY, _NO_CODES)
-    coded_rows: CodedRows = CodedRows(_EMPTY, _NO_CODES, _EMPTY)
-    coded_entries: Coded = Coded(_EMPTY, _NO_CODES, _EMPTY, _EMPTY)
-
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        """All columns, numbered as in `COLUMNS`."""
-        return (
-            self.negatives,
-            self.positives,
-            *self.rows,
-            *self.entries,
-            *self.tagged,
-            *self.coded_rows,
-            *self.coded_entries,
-        )
-
-    @property
-    def score_range(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
-        scores = [self.columns[columns[0]] for columns in COLUMNS]
-        return (
-            min((float(score[0]) for score in scores if score.size), default=math.inf),
-            max((float(score[-1]) for score in scores if score.size), default=-math.inf),
-        )
+    width = 16 if weighted else 8
+    # A tag has some 21 bits at most, and one without segments.
+    return rows * (width + width // 8 + (3 if segmented else 1)) + _HEADERS
 
 
 class RunSegments(NamedTuple):
@@ -176,12 +103,11 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
     first = {columns[0] for columns in COLUMNS}
     columns = ((column, i in first) for i, column in enumerate(sections.columns))
     write_blob(path, packed_columns(columns, ends))
-    scores = [sections.columns[columns[0]] for columns in COLUMNS]
     return Run(
         path,
-        tuple(score.size for score in scores),
+        sections.sizes,
         # Copies: a view would keep the whole column alive.
-        tuple(score[::SAMPLE_STRIDE].copy() for score in scores),
+        tuple(section.score[::SAMPLE_STRIDE].copy() for section in sections),
         tuple(end.astype(np.uint32) for end in ends),
         segments,
         below=math.nextafter(sections.score_range[1], math.inf),
@@ -191,9 +117,9 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
 def packed_columns(
     columns: Iterable[tuple[npt.NDArray[Any], bool]], ends: list[Integers]
 ) -> Iterator[memoryview]:
-    """Yield the packed words of 8-byte columns; append the block offsets of each column to `ends`.
+    """Yield the packed words of columns; append the block offsets of each column to `ends`.
 
-    columns : pairs of a column and whether it ascends
+    columns : pairs of a column, of 8-byte numbers or of int32 >= 0, and whether it ascends
     """
     file_offset = 0
     words: Words = np.empty(0, np.uint64)
@@ -202,7 +128,11 @@ def packed_columns(
         room = column.size + (packing.HEADER + 1) * (offsets.size - 1)
         if words.size < room:
             words = np.empty(room, np.uint64)
-        packing.pack(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, ascending, words, offsets)
+        column = np.ascontiguousarray(column)
+        if column.dtype == np.int32:
+            packing.pack_tags(column, SAMPLE_STRIDE, words, offsets)
+        else:
+            packing.pack(column.view(np.uint64), SAMPLE_STRIDE, ascending, words, offsets)
         yield words[: offsets[-1]].data
         ends.append(offsets + file_offset)
         file_offset += int(offsets[-1])
@@ -236,25 +166,26 @@ def blocks_of(numbers: int) -> int:
 
 def read_run(run: Run) -> Sections:
     """Read a whole run."""
-    sections: list[list[Any]] = []
+    sections = []
     with RunFile(run.path) as file:
-        for columns, size in zip(COLUMNS, run.sizes, strict=True):
-            out: Words = np.empty((size, len(columns)), np.uint64)
+        for section, (columns, size) in enumerate(zip(COLUMNS, run.sizes, strict=True)):
+            rows = allocate(section, size)
             spans = [run.ends[column][[0, -1]].tolist() for column in columns]
-            file.read_rows(spans, -np.inf, np.inf, out, 0)
-            sections.append([np.ascontiguousarray(column) for column in out.view(np.float64).T])
-    negatives, positives, rows, entries, tagged, coded, coded_entries = sections
-    for section in (tagged, coded, coded_entries):
-        section[1] = section[1].view(np.int64)
-    return Sections(
-        negatives[0],
-        positives[0],
-        SignedRows(*rows),
-        Points(*entries),
-        Tagged(*tagged),
-        CodedRows(*coded),
-        Coded(*coded_entries),
-    )
+            file.read_rows(spans, -np.inf, np.inf, rows)
+            sections.append(rows)
+    return sections_of(sections)
+
+
+def allocate(section: int, size: int) -> list[npt.NDArray[Any]]:
+    """Return arrays for the columns of `size` rows of a section."""
+    numbers = range(len(COLUMNS[section]) - 2)
+    return [np.empty(size), np.empty(size, np.int32), *(np.empty(size) for _ in numbers)]
+
+
+def sections_of(columns: Sequence[Sequence[npt.NDArray[Any]]]) -> Sections:
+    """Return the sections with these columns."""
+    rows, weighted, sums = columns
+    return Sections(UnitRows(*rows), WeightedRows(*weighted), Coded(*sums))
 
 
 class RunFile(Blob):
@@ -271,30 +202,29 @@ class RunFile(Blob):
         self._numbers = numbers
 
     def read_rows(
-        self, spans: Sequence[Sequence[int]], low: float, high: float, out: Words, start: int
-    ) -> tuple[int, int]:
-        """Read the rows with low <= score < high from a range of blocks of a section.
+        self, spans: Sequence[Sequence[int]], low: float, high: float, out: Sequence[npt.NDArray[Any]]
+    ) -> int:
+        """Read the rows with low <= score < high from a range of blocks of a section; return their number.
 
         Parameters
         ----------
         spans : words of these blocks, [start, stop) for each column of the section
-        out : uint64 array, shape (rows, columns): bits of doubles, filled from row `start` on; needs room for all rows
-            of the blocks
-
-        Returns
-        -------
-        first : position in the section of the first row read. stop : row of `out` after the last one
+        out : an array for each column, float64 or int32, with room for all rows of the blocks; filled from the start
         """
-        numbers = np.empty(out.shape[0] - start, np.uint64) if self._numbers is None else self._numbers
-        first, a, stop = 0, 0, start
-        for column, span in enumerate(spans):
+        numbers = np.empty(out[0].size, np.uint64) if self._numbers is None else self._numbers
+        a = b = 0
+        for column, (span, target) in enumerate(zip(spans, out, strict=True)):
             words, size = self._read_words(*span)
-            n = packing.unpack(words, size, column == 0, numbers)
-            if column == 0 and n:
-                a, b = np.searchsorted(numbers[:n].view(np.float64), [low, high]).tolist()
-                first, stop = packing.first_position(words) + a, start + b - a
-            out[start:stop, column] = numbers[a : a + stop - start]
-        return first, stop
+            if target.dtype == np.int32:
+                values = numbers.view(np.int32)
+                packing.unpack_tags(words, size, values)
+            else:
+                values = numbers.view(np.float64)
+                n = packing.unpack(words, size, column == 0, numbers)
+                if column == 0:
+                    a, b = np.searchsorted(values[:n], [low, high]).tolist()
+            target[: b - a] = values[a:b]
+        return b - a
 
     def _read_words(self, start: int, stop: int) -> tuple[Words, int]:
         """Read the words from start to stop; return them with padding, and their number."""

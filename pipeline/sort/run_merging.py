@@ -18,14 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.ordering import Coded, without_codes
 from pipeline.execution import Graph
 from pipeline.log.logs import batched_by_size
 from pipeline.log.segment_values import Encoder, unified_values
 from pipeline.sort import buckets
-from pipeline.sort.folding import coded_sections, merge_entries, tagged_sections, unsegmented_sections
-from pipeline.sort.run_files import Run, RunSegments, Sections, write_run
+from pipeline.sort.run_files import Run, RunSegments, write_run
 from pipeline.sort.runs import RunReceipt
 
 _EVERYWHERE = np.array([-np.inf, np.inf])
@@ -85,19 +82,10 @@ def pieces_of(runs: Sequence[Run], edges: npt.NDArray[np.float64]) -> list[Piece
 
 def merge_piece(piece: Piece, path: str) -> Run | None:
     """Merge the rows of a piece into one run; return None if the run would be empty."""
-    if piece.segments:
-        return _merge_coded(piece, path)
-    bucket = buckets.read_bucket(piece.spans, piece.low, piece.high)
-    entries = []
-    if bucket.entries is not None:
-        score, sums = bucket.entries
-        entries.append(without_codes(score, *sums.T))
-    sections = unsegmented_sections(bucket.negatives, bucket.positives, bucket.rows, *entries)
-    return write_run(path, sections) if any(column.size for column in sections.columns) else None
-
-
-def _merge_coded(piece: Piece, path: str) -> Run | None:
-    """Merge a piece of runs with segments, which get common codes."""
+    if not piece.segments:
+        sections = buckets.read_bucket(piece.spans, piece.low, piece.high).sorted()
+        return write_run(path, sections) if any(sections.sizes) else None
+    # The segments get common codes.
     names = [str(i) for i in range(len(piece.segments[0].values))]
     encoder = Encoder(names)
     parts = unified_values([part.values for part in piece.segments])
@@ -108,38 +96,14 @@ def _merge_coded(piece: Piece, path: str) -> Run | None:
             counts[table] += part.counts
     # The tables of runs that are only counted come last and are not read.
     table_of = dict(zip(piece.spans.runs, tables, strict=False)).__getitem__
-    bucket = buckets.read_coded_bucket(piece.spans, piece.low, piece.high, table_of)
-    tagged = tagged_sections(bucket.score, bucket.tag, len(encoder))
-    rows = coded_sections(*bucket.rows) if bucket.rows[0].size else Sections()
-    entries = merge_entries(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)
-    sections = Sections(
-        tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=ordering.expand_coded(entries)
-    )
+    sections = buckets.read_bucket(piece.spans, piece.low, piece.high, table_of).sorted()
     codes = np.arange(len(encoder))
     if not piece.counts:
-        sections, codes = _drop_absent_segments(sections, len(encoder))
+        sections, codes = sections.renumbered(len(encoder))
         counts = counts[codes]
     if not codes.size:
         return None
     return write_run(path, sections, RunSegments(encoder.values_of(codes), counts))
-
-
-def _drop_absent_segments(sections: Sections, codes: int) -> tuple[Sections, npt.NDArray[np.int64]]:
-    """Renumber the segments that have rows as 0, 1, ...; return their old codes, too."""
-    tagged, rows, entries = sections.tagged, sections.coded_rows, sections.coded_entries
-    present = np.zeros(codes, np.bool_)
-    for code in (tagged.tag >> 1, rows.code, entries.code):
-        present[code] = True
-    old_codes = np.flatnonzero(present)
-    new_codes = np.cumsum(present) - 1
-    return (
-        Sections(
-            tagged=tagged._replace(tag=(new_codes[tagged.tag >> 1] << 1) | (tagged.tag & 1)),
-            coded_rows=rows._replace(code=new_codes[rows.code]),
-            coded_entries=entries._replace(code=new_codes[entries.code]),
-        ),
-        old_codes,
-    )
 
 
 MOST_READS = 1 << 22

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.arithmetic.ordering import expand_ties
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import WeightSums
 from pipeline.log import quarantine
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
@@ -23,8 +22,9 @@ from pipeline.log.log_files import Piece
 from pipeline.log.logs import Columns, Rows, pieces_ahead, read_rows
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder
-from pipeline.sort.buffers import Buffer, CodedBuffer, WeightedBuffer
-from pipeline.sort.run_files import Run, Sections, write_run
+from pipeline.sort.buffers import Buffer
+from pipeline.sort.run_files import Run, RunSegments, write_run
+from pipeline.sort.sections import Sections
 
 NO_GRID = "none"
 _EXACT = 2.0**52
@@ -169,14 +169,9 @@ class Intake:
 
     def buffer(self, capacity: int, folder: str, index: int) -> Buffer:
         """Return a buffer for the rows read; it writes runs of at most `capacity` rows."""
-        weighted = self.reading.columns.weight is not None
-        buffer: Buffer
-        if self.encoder is not None:
-            buffer = CodedBuffer(capacity, folder, index, self.encoder, weighted)
-        else:
-            buffer = (WeightedBuffer if weighted else Buffer)(capacity, folder, index)
-        buffer.sampling = self.reading.columns.sampling
-        return buffer
+        columns = self.reading.columns
+        weighted = columns.weight is not None
+        return Buffer(capacity, folder, index, self.encoder, weighted=weighted, sampling=columns.sampling)
 
 
 def calibration_scores(score: Array, reading: Reading) -> Array:
@@ -195,12 +190,13 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     return score
 
 
-def write_points_run(score: Array, weight: Array, positives: Array, folder: str, index: int) -> RunReceipt:
-    """Write points, in any order, as a run; return a receipt with the run and its extreme scores only."""
-    order = np.argsort(score, kind="stable")
-    entries = Points(*expand_ties(score[order], weight[order], positives[order]))
-    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(entries=entries))
-    return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
+def write_sections(
+    sections: Sections, folder: str, index: int, segments: RunSegments | None = None
+) -> RunReceipt:
+    """Sort sections, and write them as a run; return a receipt with the run and its extreme scores only."""
+    sections = sections.sorted()
+    run = write_run(f"{folder}/run-{index:06d}-0000", sections, segments)
+    return RunReceipt([run], lowest=sections.score_range[0], highest=sections.score_range[1])
 
 
 def steps_per_unit(grid: str) -> float | None:

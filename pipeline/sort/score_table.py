@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators._kernels.sums import exact_sum
-from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.arithmetic.passes import Array, Pass
 from calibrators.arithmetic.sampling import add_sums, scaled
 from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
@@ -29,7 +29,7 @@ from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import BucketSpans
 from pipeline.sort.label_join import add_labels
-from pipeline.sort.parts import Part, merge_bucket, merge_points, run_parts
+from pipeline.sort.parts import Part, merge_points, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
@@ -182,7 +182,7 @@ class SortedRows(NamedTuple):
         if isinstance(self.total, RunReceipt):
             total_bytes = sum(run.bytes for run in self.total.runs)
         else:
-            total_bytes = self.log.rows * row_width(self.weighted, bool(self.log.columns.segments))
+            total_bytes = self.log.rows * row_width(self.weighted)
         return max(1, -(-total_bytes // self.plan.bucket_bytes))
 
 
@@ -342,21 +342,15 @@ def _merge_bucket(
         return None
     spans, low, high, scale = entry
     files: list[ShuffleFile] = []
-    bucket: buckets.Bucket | Points
-    if cutting is None:
-        bucket = buckets.read_bucket(spans, low, high)
-        if scale != 1.0:
-            bucket = scaled(bucket.points(), scale)
+    table_of = None if cutting is None else cutting.coding.table
+    bucket = buckets.read_bucket(spans, low, high, table_of)
+    if cutting is not None:
+        points, files = merge_segments(bucket, cutting, index, scale)
     else:
-        coded = buckets.read_coded_bucket(spans, low, high, cutting.coding.table)
-        bucket, files = merge_segments(coded, cutting, index, scale)
-    chunk, classes = (None, None) if first is None else (first.chunk, first.classes)
-    if isinstance(bucket, Points):
-        if not bucket.score.size:
-            return None
-        return (*merge_points(bucket, path, chunk), files)
-    merged = merge_bucket(bucket, path, chunk, classes)
-    return None if merged is None else (*merged, files)
+        points = bucket.points() if scale == 1.0 else scaled(bucket.points(), scale)
+    if not points.score.size:
+        return None
+    return (*merge_points(points, path, None if first is None else first.chunk), files)
 
 
 def _combine(

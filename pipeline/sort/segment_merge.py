@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from calibrators._kernels import pava
 from calibrators.arithmetic import ordering
+from calibrators.arithmetic.keys import add_sorted, sort_rows
 from calibrators.arithmetic.ordering import Coded
 from calibrators.arithmetic.passes import Array, Points
-from calibrators.arithmetic.pooling import pool_classes, pool_points
+from calibrators.arithmetic.pooling import pool_points
 from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import rows as kernels
-from pipeline.sort.buckets import Bucket, CodedBucket
-from pipeline.sort.folding import sort_tagged
 from pipeline.sort.parts import write_part
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segments import Coding, ShuffleFile, read_codes, read_keys, write_shuffle
+from pipeline.sort.sections import Sections, UnitRows
+from pipeline.sort.segments import Codes, Coding, ShuffleFile, read_codes, read_keys, write_shuffle
 
 
 class LevelCut(NamedTuple):
@@ -72,102 +72,54 @@ class Cutting(NamedTuple):
 
 
 def merge_segments(
-    bucket: CodedBucket, cutting: Cutting, index: int, scale: float = 1.0
-) -> tuple[Bucket | Points, list[ShuffleFile]]:
+    bucket: Sections, cutting: Cutting, index: int, scale: float = 1.0
+) -> tuple[Points, list[ShuffleFile]]:
     """Merge all rows of a range, and write the items of each segment on each level.
 
     scale : factor of the sums of weights of a score and a segment
 
     Returns
     -------
-    rows : scores sorted by class; points if rows have weights or ties have been folded
-    files : one shuffle file per level
+    points : of all rows. files : one shuffle file per level
     """
-    codes = cutting.coding.count
-    files = []
+    rows = _Ranked(bucket.rows) if bucket.unweighted else _Summed(bucket, scale)
+    if not rows.points.score.size:
+        return rows.points, []
     if cutting.kept is not None:
-        _write_kept_points(_entries(bucket, scale), cutting.kept, index)
-    if bucket.unweighted:
-        score, tag = bucket.score, bucket.tag
-        if score.size:
-            score, tag = sort_tagged(score, tag, cutting.coding.bits)
-        classes = _classes(score, tag)
-        pooled = pool_classes(*classes) if cutting.in_block_ranges and score.size else None
-        ranges: _Ranges | None = None
-        for cut in cutting.levels:
-            groups = read_codes(cut.groups, 0, codes)
-            ranked = _rank_rows(score, tag, groups, cut.size)
-            if pooled is None:
-                columns, starts = _cut_rows(ranked, cut, cutting.weighted)
-            else:
-                ranges = ranges or _Ranges(np.searchsorted(ranked.distinct, pooled[0].first).astype(np.int32))
-                columns, starts = ranges.cut_rows(ranked, groups, cut, cutting.weighted)
-            files.append(write_shuffle(f"{cut.path}-{index:05d}", columns, starts))
-        return Bucket(classes[0], classes[1], np.empty((0, 2)), None, pooled), files
-    entries = _entries(bucket, scale)
-    score, _, weight, positives = entries
-    points = Points(*ordering.sum_ties(score, weight, positives))
-    ranges = _Ranges(pool_points(points).first) if cutting.in_block_ranges else None
+        _write_kept_points(rows.segment_points(), cutting.kept, index)
+    ranges = _Ranges(rows.edges(pool_points(rows.points).first)) if cutting.in_block_ranges else None
+    files = []
     for cut in cutting.levels:
-        groups = read_codes(cut.groups, 0, codes)
-        columns, starts = _cut_entries(entries, groups, cut, cutting.weighted)
-        if ranges is not None:
-            columns, starts = ranges.cut(columns, starts, groups, cut, cutting.weighted)
-        files.append(write_shuffle(f"{cut.path}-{index:05d}", columns, starts))
-    return points, files
+        groups = read_codes(cut.groups, 0, cutting.coding.count)
+        columns, starts = rows.items(cut, groups, ranges)
+        files.append(write_shuffle(f"{cut.path}-{index:05d}", _of_blocks(columns, cutting.weighted), starts))
+    return rows.points, files
 
 
-def _entries(bucket: CodedBucket, scale: float) -> Coded:
-    """Return a bucket's entries, sorted by score and code, with scaled weights."""
-    entries = bucket.sorted_entries()
-    if scale == 1.0:
-        return entries
-    # Scale complete sums: rounding must not depend on how rows are divided into runs.
-    score, code, weight, positives = ordering.sum_coded(entries)
-    return ordering.Coded(score, code, weight * scale, positives * scale)
-
-
-def _classes(score: Array, tag: Integers) -> tuple[Array, Array]:
-    """Split scores by label, keeping their order."""
-    negatives, positives = np.empty(score.size + 1), np.empty(score.size + 1)
-    n, p = kernels.split_classes(score, (tag & 1).astype(np.uint8), negatives, positives, 0, 0)
-    return negatives[:n], positives[:p]
+def _of_blocks(columns: list[Array], weighted: bool) -> list[Array]:
+    """Return the columns to write: the sums of blocks have low parts, as double-doubles, if rows have weights."""
+    if len(columns) == 6 and not weighted:
+        return [*columns[:3], columns[4]]
+    if len(columns) == 4 and weighted:
+        zero = np.zeros(columns[0].size)
+        return [*columns[:3], zero, columns[3], zero]
+    return columns
 
 
 class _Ranges:
     """Block ranges where the parent maps of a level's segments can be constant, level by level.
 
     The map of all rows is constant on unions of the range's isotonic blocks, and so are maps adjusted from it. A
-    segment's own map is constant on unions of the items that this class returns for the segment.
+    segment's own map is constant on unions of the items that lie within these ranges.
+
+    edges : starts of the range's isotonic blocks: float64 scores, or their int32 ranks
     """
 
     def __init__(self, edges: Any) -> None:
-        # Starts of the range's isotonic blocks: float64 scores, or their int32 ranks.
-        self._block_ranges = BlockRanges(edges, np.array([0, edges.size]))
+        self.block_ranges = BlockRanges(edges, np.array([0, edges.size]))
         self._parents: Any = None
 
-    def cut_rows(
-        self, ranked: _Ranked, groups: Any, cut: LevelCut, weighted: bool
-    ) -> tuple[list[Array], Integers]:
-        """Return the items of the next level's segments from their rows. groups : segment of each code."""
-        parent, with_map = self._read_parents(groups, cut)
-        items, ranks, sizes = pool_ranks_within(*ranked, self._block_ranges, parent, with_map)
-        return _item_columns(list(items), weighted), self._next_level(ranks, sizes, groups)
-
-    def cut(
-        self, points: list[Array], starts: Integers, groups: Any, cut: LevelCut, weighted: bool
-    ) -> tuple[list[Array], Integers]:
-        """Return the items of the next level's segments from their points. groups : segment of each code."""
-        parent, with_map = self._read_parents(groups, cut)
-        score, weight, positives = points
-        zero = np.zeros(score.size)
-        items = (score, score, weight, zero, positives, zero)
-        pooled = pool_within(items, starts, self._block_ranges, parent, with_map)
-        ends = self._next_level(pooled.items[0], pooled.sizes, groups)
-        columns = pooled.items
-        return list(columns if weighted else columns[[0, 1, 2, 4]]), ends
-
-    def _read_parents(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
+    def parents(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
         """Return the parent of each of a level's segments, and whether it gets a map of its own."""
         parent = np.zeros(cut.size, np.int32)
         if self._parents is not None:
@@ -175,16 +127,14 @@ class _Ranges:
         assert cut.own_maps is not None
         return parent, read_codes(cut.own_maps, 0, cut.size).astype(np.bool_)
 
-    def _next_level(self, edges: Any, sizes: Integers, groups: Any) -> Integers:
-        """Go to the next level; return the start of each segment's items."""
-        ends = _offsets(sizes)
-        self._block_ranges, self._parents = BlockRanges(edges, ends), groups
-        return ends
+    def descend(self, edges: Any, starts: Integers, groups: Any) -> None:
+        """Go to the next level. edges, starts : starts of each segment's items, and of each segment among them."""
+        self.block_ranges, self._parents = BlockRanges(edges, starts), groups
 
 
-def _write_kept_points(entries: Coded, kept: KeptSegments, index: int) -> None:
+def _write_kept_points(points: Coded, kept: KeptSegments, index: int) -> None:
     """Write each segment's points; a repeated task writes the same file again."""
-    score, code, weight, positives = ordering.sum_coded(entries)
+    score, code, weight, positives = points
     keys = read_keys(kept.keys, code)
     fields = [(field.name, field.type) for field in keys.schema]
     table = pa.Table.from_arrays(
@@ -198,68 +148,87 @@ def _offsets(counts: Integers) -> Integers:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
-class _Ranked(NamedTuple):
-    """Rows of weight 1, segment after segment, ascending in each.
+class _Ranked:
+    """Rows of weight 1 of a range. A segment's rows are the ranks of their scores in the range, and their labels.
 
-    rows : uint32 array: twice the rank of the row's score, plus the label. starts : start of each segment, and the end
-    distinct : float64 array: score of each rank
+    points : points of all segments together
     """
 
-    rows: npt.NDArray[np.uint32]
-    starts: Integers
-    distinct: Array
+    def __init__(self, rows: UnitRows) -> None:
+        sort_rows(*rows)
+        self.rows = rows
+        score, _, *sums = add_sorted(*rows, by_code=False)
+        self.points = Points(score, *sums)
+
+    def segment_points(self) -> Coded:
+        """Return the points of each segment."""
+        return add_sorted(*self.rows, by_code=True)
+
+    def edges(self, scores: Array) -> npt.NDArray[np.int32]:
+        """Return the ranks of scores."""
+        return np.searchsorted(self.points.score, scores).astype(np.int32)
+
+    def items(self, cut: LevelCut, groups: Codes, ranges: _Ranges | None) -> tuple[list[Array], Integers]:
+        """Return the items of a level's segments by column, and the start of each segment's."""
+        score, tag = self.rows
+        counts = np.zeros(cut.size, np.int64)
+        kernels.count_groups(tag, groups, counts)
+        starts = _offsets(counts)
+        ranks = np.empty(starts[-1], np.uint32)
+        kernels.scatter_ranks(score, tag, groups, starts[:-1].copy(), ranks)
+        if ranges is None and not cut.pooled:
+            points = np.empty((3, ranks.size))
+            ends = np.empty(cut.size, np.int64)
+            kernels.points_of_ranks(ranks, starts, self.points.score, points, ends)
+            point_starts = np.concatenate([[0], ends])
+            return [column[: point_starts[-1]] for column in points], point_starts
+        if ranges is None:
+            one_range = BlockRanges(np.zeros(1, np.int32), np.array([0, 1]))
+            within = one_range, np.zeros(cut.size, np.int32), np.ones(cut.size, np.bool_)
+        else:
+            within = ranges.block_ranges, *ranges.parents(groups, cut)
+        blocks, first_ranks, sizes = pool_ranks_within(ranks, starts, self.points.score, *within)
+        starts = _offsets(sizes)
+        if ranges is not None:
+            ranges.descend(first_ranks, starts, groups)
+        return list(blocks), starts
 
 
-def _rank_rows(score: Array, tag: Integers, group_of: Any, size: int) -> _Ranked:
-    counts = np.zeros(size, np.int64)
-    kernels.count_groups(tag, 1, group_of, counts)
-    starts = _offsets(counts)
-    rows = np.empty(starts[-1], np.uint32)
-    distinct = np.empty(score.size)
-    n = kernels.scatter_ranks(score, tag, group_of, starts[:-1].copy(), distinct, rows)
-    return _Ranked(rows, starts, distinct[:n])
+class _Summed:
+    """Rows of a range as sums by score and segment, with scaled weights; see `_Ranked`."""
 
+    def __init__(self, bucket: Sections, scale: float) -> None:
+        self.sums = bucket.sorted_sums()
+        if scale != 1.0:
+            # Scale complete sums: rounding must not depend on how rows are divided into runs.
+            score, code, weight, positives = ordering.sum_coded(self.sums)
+            self.sums = Coded(score, code, weight * scale, positives * scale)
+        score, _, *sums = self.sums
+        self.points = Points(*ordering.sum_ties(score, *sums))
 
-def _item_columns(columns: list[Array], weighted: bool) -> list[Array]:
-    """Return the columns of blocks; with weights, sums get low parts, as for double-doubles."""
-    if not weighted:
-        return columns
-    first, last, weight, positives = columns
-    zero = np.zeros(first.size)
-    return [first, last, weight, zero, positives, zero]
+    def segment_points(self) -> Coded:
+        """Return the points of each segment."""
+        return ordering.sum_coded(self.sums)
 
+    def edges(self, scores: Array) -> Array:
+        """Return the scores."""
+        return scores
 
-def _cut_rows(ranked: _Ranked, cut: LevelCut, weighted: bool) -> tuple[list[Array], Integers]:
-    rows, starts, distinct = ranked
-    if cut.pooled:
-        one_range = BlockRanges(np.zeros(1, np.int32), np.array([0, 1]))
-        parents = np.zeros(cut.size, np.int32)
-        blocks, _, sizes = pool_ranks_within(*ranked, one_range, parents, np.ones(cut.size, np.bool_))
-        return _item_columns(list(blocks), weighted), _offsets(sizes)
-    points = np.empty((3, rows.size))
-    ends = np.empty(cut.size, np.int64)
-    kernels.points_of_ranks(rows, starts, distinct, points, ends)
-    point_starts = np.concatenate([[0], ends])
-    return [column[: point_starts[-1]] for column in points], point_starts
-
-
-def _cut_entries(
-    entries: Coded, group_of: Any, cut: LevelCut, weighted: bool
-) -> tuple[list[Array], Integers]:
-    group = group_of[entries.code].astype(np.int64)
-    score, group, weight, positives = ordering.sum_coded(entries._replace(code=group))
-    wanted = group >= 0
-    starts = _offsets(np.bincount(group[wanted], minlength=cut.size))
-    points = np.empty((3, starts[-1]))
-    # Codes are groups already: map each to itself.
-    identity = np.arange(cut.size + 1, dtype=np.int32)
-    identity[-1] = -1
-    kernels.scatter_points(score, group, weight, positives, identity, starts[:-1].copy(), points)
-    if not cut.pooled:
-        return list(points), starts
-    zero = np.zeros(starts[-1])
-    blocks, sizes = pava.pool_groups(
-        (points[0], points[0], points[1], zero, points[2], zero), starts, pava.ALL
-    )
-    columns = blocks if weighted else [blocks[i] for i in (0, 1, 2, 4)]
-    return list(columns), _offsets(sizes)
+    def items(self, cut: LevelCut, groups: Codes, ranges: _Ranges | None) -> tuple[list[Array], Integers]:
+        """Return the items of a level's segments by column, and the start of each segment's."""
+        score, group, weight, positives = ordering.sum_coded(self.sums._replace(code=groups[self.sums.code]))
+        starts = _offsets(np.bincount(group[group >= 0], minlength=cut.size))
+        points = np.empty((3, starts[-1]))
+        kernels.scatter_points(score, group, weight, positives, starts[:-1].copy(), points)
+        if ranges is None and not cut.pooled:
+            return list(points), starts
+        score, weight, positives = points
+        zero = np.zeros(score.size)
+        blocks = (score, score, weight, zero, positives, zero)
+        if ranges is None:
+            columns, sizes = pava.pool_groups(blocks, starts, pava.ALL)
+            return list(columns), _offsets(sizes)
+        pooled = pool_within(blocks, starts, ranges.block_ranges, *ranges.parents(groups, cut))
+        starts = _offsets(pooled.sizes)
+        ranges.descend(pooled.items[0], starts, groups)
+        return list(pooled.items), starts

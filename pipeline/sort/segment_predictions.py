@@ -21,10 +21,10 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
-from pipeline.sort.folding import coded_sections, merge_entries, tagged_sections
-from pipeline.sort.run_files import Integers, Sections, write_run
-from pipeline.sort.runs import RunReceipt, write_points_run
+from pipeline.sort.run_files import Integers
+from pipeline.sort.runs import RunReceipt, write_sections
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
+from pipeline.sort.sections import Sections, UnitRows, WeightedRows
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_rows import SegmentRows, cut_all
 from pipeline.sort.segment_tasks import SegmentBatch
@@ -197,7 +197,9 @@ def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, exec
 
 def _order(predictions: _Predictions, folder: str, index: int, codes: Integers, slices: Slices) -> RunReceipt:
     _, weight, positives = slices.columns
-    return write_points_run(predictions.of(codes, slices), weight, positives, folder, index)
+    score = predictions.of(codes, slices)
+    sums = Coded(score, np.zeros(score.size, np.int32), weight, positives)
+    return write_sections(Sections(sums=sums), folder, index)
 
 
 def _receipt_of(table: ScoreTable, receipts: Sequence[RunReceipt]) -> RunReceipt:
@@ -241,26 +243,22 @@ def _order_coded(
         return None
     slices = batch.items()
     score = predictions.of(batch.codes, slices)
-    code = np.repeat(np.arange(batch.codes.size), np.diff(slices.starts))
+    code = np.repeat(np.arange(batch.codes.size, dtype=np.int32), np.diff(slices.starts))
     # A map gives few different predictions in a segment, mostly in neighbouring points.
-    score, code, weight, positives = ordering.expand_coded(ordering.Coded(score, code, *slices.columns[1:]))
-    # Points that can be single rows are written as rows, which are smaller than entries. Components of a sum cannot.
+    sums = ordering.expand_coded(Coded(score, code, *slices.columns[1:]))
+    score, code, weight, positives = sums
+    # Points that can be single rows are written as rows, which are smaller than sums. Components of a sum cannot.
     differs = (np.diff(score) != 0) | (np.diff(code) != 0)
     single = np.append(True, differs) & np.append(differs, True) & ((positives == 0) | (positives == weight))
     if not weighted:
         single &= weight == 1
-    sections = Sections()
-    if single.any() and weighted:
-        signed = np.where(positives > 0, weight, -weight)
-        sections = coded_sections(score[single], code[single], signed[single])
-    elif single.any():
-        tag = 2 * code[single] + positives[single].astype(np.int64)
-        sections = tagged_sections(score[single], tag, batch.codes.size)
-    others = [column[~single] for column in (score, code, weight, positives)]
-    entries = ordering.expand_coded(merge_entries(sections.coded_entries, Coded(*others)))
-    sections = sections._replace(coded_entries=entries)
-    run = write_run(f"{folder}/run-{index:06d}-0000", sections)
-    return RunReceipt([run], lowest=float(score.min()), highest=float(score.max())), batch.codes
+    sections = Sections(sums=Coded(*(column[~single] for column in sums)))
+    score, tag, weight = score[single], 2 * code[single] + (positives[single] > 0), weight[single]
+    if weighted:
+        sections = sections._replace(weighted=WeightedRows(score, tag.astype(np.int32), weight))
+    else:
+        sections = sections._replace(rows=UnitRows(score, tag.astype(np.int32)))
+    return write_sections(sections, folder, index), batch.codes
 
 
 def _collect_order(

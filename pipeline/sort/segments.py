@@ -28,7 +28,6 @@ from pipeline.files.blobs import Blob, each, reading, write_blob, writing
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Key, arrays
 from pipeline.sort import run_files
-from pipeline.sort.folding import bits_of_tags
 from pipeline.sort.run_files import Integers, Run, Words, blocks_of, packed_columns
 
 Codes = npt.NDArray[np.int32]
@@ -64,11 +63,6 @@ class Coding:
         """Return the code among all runs for each of a run's codes."""
         return read_codes(self.path, *self.starts[run : run + 2])
 
-    @property
-    def bits(self) -> int:
-        """Number of bits of a tag."""
-        return bits_of_tags(self.count)
-
 
 @dataclass(frozen=True)
 class Level:
@@ -96,7 +90,7 @@ def write_keys(path: str, level: Level, names: Sequence[str]) -> str:
     return path
 
 
-def read_keys(path: str, codes: Integers) -> pa.Table:
+def read_keys(path: str, codes: Codes) -> pa.Table:
     """Read the values of the segments with these codes, one row each."""
     with reading(path) as source, pq.ParquetFile(source) as file:
         return file.read(use_threads=False).take(as_column(codes)).combine_chunks()
