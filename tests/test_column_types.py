@@ -3,6 +3,7 @@
 import datetime as dt
 import itertools
 import json
+import shutil
 from decimal import Decimal
 from fractions import Fraction
 
@@ -14,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logcal.errors import InputRejectedError
-from pipeline.log import decimals
+from pipeline.log import decimals, nested
 from pipeline.log.column_types import meaning
-from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, label_codes, numbers
+from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, Columns, label_codes, numbers, open_log, read_rows
 from pipeline.log.segment_values import Encoder, number, unified_values
+from pipeline.log.windows import choose_window
 
 ROWS = 600
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
@@ -255,3 +257,83 @@ def test_types_without_a_meaning(role, refused):
     without = {str(kind) for kind in TYPES if meaning(role, kind) is None}
     assert without >= {*refused, "duration[s]"}
     assert meaning(role, pa.list_(pa.int8())) is None
+
+
+# Fields of structs, and keys of folders
+
+
+def test_a_field_of_a_struct_is_a_column_and_a_column_of_that_name_wins(place):
+    columns = place.predictions(600)
+    columns["g"] = pa.array(["a", "b"] * 300)
+    place.write_log(columns)
+    settings = ("log.score=pred.score", "log.segment=pred.meta.g", "store.table=nested", *FEW)
+    place.job("fit", "log.segment=g", *FEW).expect(0)
+    plain = pa.table(columns)
+    shutil.rmtree(place.log)
+    meta = pa.StructArray.from_arrays([plain["g"].combine_chunks()], ["g"])
+    pred = pa.StructArray.from_arrays([plain["score"].combine_chunks(), meta], ["score", "meta"])
+    place.write_log({"pred": pred, "label": plain["label"]})
+    place.job("fit", *settings).expect(0)
+    one, other = maps(place, "ads")[0], maps(place, "nested")[0]
+    assert other.rename_columns(one.column_names).equals(one)
+    place.job("score", *settings[:2], "store.table=nested").expect(0)
+    scored = pq.read_table(place.output)
+    assert scored.schema.names == ["pred", "label", "probability", "table_version"]
+    assert scored["probability"].null_count == 0
+    shutil.rmtree(place.log)
+    place.write_log({"pred": pred, "pred.score": 1 - plain["score"].to_numpy(), "label": plain["label"]})
+    place.job("fit", "log.score=pred.score", "store.table=flat").expect(0)
+    [version] = (place.store / "flat" / "versions").iterdir()
+    facts = json.loads((version / "manifest.json").read_text())["data"]
+    assert facts["lowest_score"] == 1 - max(columns["score"])
+
+
+def test_a_struct_that_is_null_has_no_score():
+    pred = pa.array([{"score": 0.5}, None, {"score": None}])
+    batch = nested.with_columns(pa.record_batch({"pred": pred}), ["pred.score", "pred.other", "x"])
+    assert batch.column("pred.score").to_pylist() == [0.5, None, None]
+    assert batch.schema.names == ["pred", "pred.score"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "values", "fits"),
+    [
+        ("k=7", pa.array([7] * 4, pa.int8()), True),
+        ("k=7", pa.array([Decimal(7)] * 4), True),
+        ("k=a b", pa.array(["a b"] * 4).dictionary_encode(), True),
+        ("k=true", pa.array([True] * 4), True),
+        ("k=2026-03-01", pa.array([dt.date(2026, 3, 1)] * 4), True),
+        ("k=__HIVE_DEFAULT_PARTITION__", pa.nulls(4, pa.string()), True),
+        ("k=7", pa.array([7, 7, 8, 7]), False),
+        ("k=a", pa.array(["a", None, "a", "a"]), False),
+        ("k=2026-03-01", pa.array([dt.date(2026, 3, 2)] * 4), False),
+    ],
+)
+def test_keys_of_folders_that_are_columns_too(tmp_path, folder, values, fits):
+    path = tmp_path / folder / "a.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"score": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1], "k": values}), path)
+    log = open_log(str(tmp_path), Columns("score", "label", segments=("k",)))
+    [file] = log.files
+    read = read_rows(log.filesystem, file.piece((0,), 0, 4), log.columns)
+    if fits:
+        assert sum(rows.score.size for rows in read) == 4
+    else:
+        with pytest.raises(
+            InputRejectedError, match=rf"a.parquet: column 'k': expected .* {folder}, in every row"
+        ):
+            list(read)
+
+
+@pytest.mark.parametrize("dated", ["2026-03-01", "2026-03-02"])
+def test_days_of_folders_that_are_columns_too(tmp_path, dated):
+    path = tmp_path / "day=2026-03-01" / "a.parquet"
+    path.parent.mkdir()
+    day = pa.array([dt.datetime.fromisoformat(f"{dated}T05:00")] * 2, pa.timestamp("us"))
+    pq.write_table(pa.table({"score": [0.1, 0.2], "label": [0, 1], "day": day}), path)
+    log = open_log(str(tmp_path), Columns("score", "label"))
+    if dated == "2026-03-01":
+        assert not choose_window(log, "day", 1, None).mixed
+    else:
+        with pytest.raises(InputRejectedError, match="expected the day of its folder, day=2026-03-01"):
+            choose_window(log, "day", 1, None)

@@ -344,12 +344,51 @@ def test_a_column_that_holds_no_dates_is_named(tmp_path, dated, text):
 
 
 @pytest.mark.parametrize("options", [{"write_statistics": False}, {"use_deprecated_int96_timestamps": True}])
-def test_a_file_without_statistics_is_named(tmp_path, options):
-    column_log(tmp_path / "log", "us")
+def test_the_dates_of_a_file_without_statistics_are_read(tmp_path, options):
+    column_log(tmp_path / "log", "us", nulls=True)
+    rules = {"on_bad_rows": "quarantine", "max_bad_fraction": 0.5}
+    expected = run(tmp_path, tmp_path / "log", "first", log=rules, window=window())
     path = tmp_path / "log" / "part-1.parquet"
-    pq.write_table(pq.read_table(path), path, **options)
-    with pytest.raises(InputRejectedError, match=r"part-1\.parquet: expected the smallest"):
+    pq.write_table(pq.read_table(path), path, row_group_size=170, **options)
+    found = run(tmp_path, tmp_path / "log", "second", log=rules, window=window())
+    assert content(found) == content(expected)
+    assert found["quarantined_by_reason"] == expected["quarantined_by_reason"]
+    pq.write_table(
+        pa.table({**rows_of(1, 2).to_pydict(), "date": ["soon", "late"]}), path, write_statistics=False
+    )
+    with pytest.raises(InputRejectedError, match=r"part-1\.parquet: expected dates, .* found other values"):
         run(tmp_path, tmp_path / "log", window=window())
+
+
+def test_days_of_files_of_several_types_are_merged(tmp_path):
+    """Dates and segments are spelled otherwise in each file; the days' tables are one log's."""
+    column_log(tmp_path / "log", "us")
+    segments = {"segment": ["model", "k"]}
+    kinds = ["us", "date32", "text", "ns/UTC"]
+    texts = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
+    wholes = [pa.int64(), pa.int8(), pa.decimal128(19, 0), pa.uint32()]
+    for i in range(4):
+        path = tmp_path / "log" / f"part-{i}.parquet"
+        table = pq.read_table(path)
+        table = table.append_column("k", pa.array(np.arange(table.num_rows) % 3))
+        pq.write_table(table, path, row_group_size=170)
+    expected = run(tmp_path, tmp_path / "log", "first", log=segments, window=window())
+    for i in range(4):
+        path = tmp_path / "log" / f"part-{i}.parquet"
+        table = pq.read_table(path)
+        dates_of = {"date32": pa.date32(), "text": pa.string(), "ns/UTC": pa.timestamp("ns", "UTC")}
+        for name, kind in (("date", dates_of.get(kinds[i])), ("model", texts[i]), ("k", wholes[i])):
+            if kind is not None:
+                column = table[name].combine_chunks()
+                column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+                table = table.set_column(table.column_names.index(name), name, column)
+        pq.write_table(table, path, row_group_size=170)
+    for _ in range(2):  # anew, and from the days' tables
+        found = run(tmp_path, tmp_path / "log", "second", log=segments, window=window())
+        assert content(found) == content(expected)
+        late = pa.table({**rows_of(3, 50).to_pydict(), "k": [1] * 50, "date": [FIRST + dt.timedelta(5)] * 50})
+        pq.write_table(late, tmp_path / "log" / "late.parquet")
+        expected = run(tmp_path, tmp_path / "log", "third", log=segments, window=window())
 
 
 def test_dates_that_are_none_between_dates_are_bad_rows(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from logcal.arrow_columns import as_column
+from logcal.errors import InputRejectedError
 
 
 @dataclass
@@ -145,6 +148,51 @@ def hive_value(path: str, key: str) -> str | None:
     return None
 
 
+def keys_in(path: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return the keys of a file's folders that are among the names of its columns."""
+    if "=" not in path:
+        return ()
+    keys = [unquote(part.partition("=")[0]) for part in path.split("/")[:-1] if "=" in part]
+    return tuple(key for key in dict.fromkeys(keys) if key in names)
+
+
+def _check_equal(column: pa.Array, path: str, name: str) -> None:
+    """Check a column that is a key of the file's folders, too: all values must equal that of the folder.
+
+    Raises
+    ------
+    InputRejectedError
+        A value differs.
+    """
+    text = hive_value(path, name)
+    if text is None:
+        return
+    distinct = column.dictionary if pa.types.is_dictionary(column.type) else column.unique()
+    other = [value for value in distinct.to_pylist() if not _means(value, text)]
+    if other or (column.null_count and text != NO_VALUE):
+        found = str(other[0]) if other else "null"
+        raise InputRejectedError(
+            f"{path}: column '{name}': expected the value of its folder, {name}={text}, in every row, found {found}: "
+            "leave out the column, or name the folder by another key"
+        )
+
+
+def _means(value: Any, text: str) -> bool:
+    """Tell whether a value of a column is the one that a folder's name spells."""
+    if value is None:
+        return True  # nulls are counted
+    if isinstance(value, bool):
+        return str(value).lower() == text.lower()
+    if isinstance(value, dt.date):
+        return value.isoformat() == text or value.strftime("%Y%m%d") == text
+    if isinstance(value, int | Decimal):
+        try:
+            return bool(Decimal(text) == value)
+        except InvalidOperation:
+            return False
+    return bool(value == text)
+
+
 def with_keys(schema: pa.Schema, path: str, names: Iterable[str]) -> pa.Schema:
     """Add to a file's schema, as strings, those of the named columns that only its hive folders have."""
     for name in names:
@@ -157,6 +205,7 @@ def with_values(batch: pa.RecordBatch, path: str, names: Iterable[str]) -> pa.Re
     """Add to a batch of a file's rows, as strings, those of the named columns that only its hive folders have."""
     for name in names:
         if name in batch.schema.names:
+            _check_equal(batch.column(name), path, name)
             continue
         value = hive_value(path, name)
         values = [] if value is None or value == NO_VALUE else [value]

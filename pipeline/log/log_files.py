@@ -100,6 +100,7 @@ class LogFile:
     size, stamp : see `FileState`
     row_groups : number of rows of each row group
     fields : see `Snapshot`
+    keys : keys of its hive folders that are columns of the file, too
     name : path relative to `log.path`, or to the folder above all its paths; '': `relative`
     """
 
@@ -110,6 +111,7 @@ class LogFile:
     row_groups: tuple[int, ...] = ()
     fields: tuple[tuple[str, int], ...] = ()
     name: str = ""
+    keys: tuple[str, ...] = ()
 
     @property
     def identity(self) -> FileId:
@@ -462,6 +464,8 @@ def open_parquet(
             options: dict[str, Any] = {
                 "pre_buffer": False,
                 "page_checksum_verification": True,
+                # INT96 holds more years than nanoseconds do.
+                "coerce_int96_timestamp_unit": "us",
                 "buffer_size": _READ_BYTES if content is None else 0,
             }
             parquet = stack.enter_context(pq.ParquetFile(source, **options))

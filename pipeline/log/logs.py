@@ -26,7 +26,7 @@ from logcal.errors import (
 )
 from logcal.segment_types import segment_column
 from pipeline.files.requests import WHOLE_BYTES, together
-from pipeline.log import decimals, folder_tree
+from pipeline.log import decimals, folder_tree, nested
 from pipeline.log.column_types import Schemas, check_roles, date_columns, file_types
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
@@ -183,6 +183,7 @@ def open_log(
         "log.path",
         columns.folders,
         lambda files: select([f for f in files if f.relative not in skip]),
+        columns.names,
     )
     types, column_problems = check_columns(opened.schemas, columns)
     kind: type[InputRejectedError] = InputRejectedError
@@ -247,15 +248,21 @@ def open_files(
     setting: str,
     folders: Sequence[str] = (),
     select: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
+    names: Sequence[str] = (),
 ) -> OpenedFiles:
     """Find files and read their footers.
 
     folders : columns that may be keys of hive folders
     select : see `open_log`
+    names : columns that may be fields of structs
     """
     source = find_files(paths, setting)
     good, unreadable = read_footers(source.filesystem, select(source.files))
-    schemas = [(file.relative, folder_tree.with_keys(schema, file.path, folders)) for file, schema in good]
+    complete = {id(schema): nested.with_fields(schema, names) for _, schema in good}
+    schemas = [
+        (file.relative, folder_tree.with_keys(complete[id(schema)], file.path, folders))
+        for file, schema in good
+    ]
     return OpenedFiles(source, tuple(file for file, _ in good), schemas, unreadable)
 
 
@@ -294,7 +301,7 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
             schema = without_reused_names(parquet.schema_arrow, file.fields)
     except InputRejectedError as error:
         return error
-    return replace(file, row_groups=groups), schema
+    return replace(file, row_groups=groups, keys=folder_tree.keys_in(file.path, schema.names)), schema
 
 
 def check_columns(schemas: Schemas, columns: Columns) -> tuple[dict[str, str], list[str]]:
@@ -439,11 +446,11 @@ def read_piece(
     coded : see `open_parquet`. content and errors : see `read_rows`
     """
     with open_parquet(filesystem, piece.path, piece.state, coded, content=content) as parquet:
-        present = parquet.schema_arrow.names
+        present = nested.with_fields(parquet.schema_arrow, names).names
         # If hive folders have all the columns, another column is read for the number of rows.
         columns = [n for n in dict.fromkeys(names) if n in present or n not in folders] or present[:1]
         for batch in read_batches(parquet, piece.path, columns, piece.row_groups, BATCH_ROWS):
-            yield folder_tree.with_values(batch, piece.path, folders)
+            yield folder_tree.with_values(nested.with_columns(batch, columns), piece.path, folders)
 
 
 def _with_segments(batch: pa.RecordBatch, columns: Columns, path: str) -> pa.RecordBatch:

@@ -51,7 +51,16 @@ from pipeline.log.outcome_index import (
     key_column,
     kind_of,
 )
-from pipeline.log.windows import DAY, DAY_INVALID, days_of, instants, newest_day, time_bounds, usable
+from pipeline.log.windows import (
+    DAY,
+    DAY_INVALID,
+    days_of,
+    instants,
+    newest_day,
+    read_column,
+    time_bounds,
+    usable,
+)
 
 _logger = logging.getLogger("logcal")
 
@@ -468,5 +477,17 @@ def _time_span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] |
     pairs = [time_bounds(chunk, logical) for chunk, rows in zip(chunks, file.row_groups, strict=True) if rows]
     bounds = [pair for pair in pairs if pair is not None]
     if len(bounds) < len(pairs):
-        return None
+        return _read_span(filesystem, file, column)
     return min(first for first, _ in bounds), max(last for _, last in bounds)
+
+
+def _read_span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] | None:
+    """Read the first and the last time of a file's outcomes, where the footer lacks them; None if all are null."""
+    times = [
+        instants(values.drop_null())
+        for values in read_column(filesystem, file, column, range(len(file.row_groups)))
+        if values.null_count < len(values)
+    ]
+    if not times:
+        return None
+    return min(int(part.min()) for part in times), max(int(part.max()) for part in times)

@@ -20,10 +20,11 @@ from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
 from logcal.storage import parse_json
 from pipeline.files.requests import together
+from pipeline.log import nested
 from pipeline.log.chunks import bounds_of
 from pipeline.log.folder_tree import NO_VALUE, hive_value
-from pipeline.log.log_files import LogFile, checked_footer
-from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log
+from pipeline.log.log_files import LogFile, checked_footer, open_parquet, read_batches
+from pipeline.log.logs import BATCH_ROWS, DAY_INVALID, DAY_NULL, Columns, Log, open_log
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
@@ -307,6 +308,8 @@ def date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
         days = _days_in_footer(filesystem, file, column)
     elif (day := parse_day(value)) is not None:
         days = [(day_number(day), day_number(day), False)] * len(file.row_groups)
+        if column in file.keys:
+            days = _same_days(days, _days_in_footer(filesystem, file, column), f"{column}={value}")
     else:
         hint = (
             "leave it out of log.path" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
@@ -319,10 +322,23 @@ def date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     return DatedFile(file, tuple(GroupDays(i, start, rows, *d) for i, (start, rows, d) in groups if rows))
 
 
+def _same_days(days: list[Days], found: list[Days] | str, folder: str) -> list[Days] | str:
+    """Return the days of a file's folder if its column has the same ones, else the problem."""
+    if isinstance(found, str):
+        return found
+    other = [pair for day, pair in zip(days, found, strict=True) if pair[:2] != day[:2]]
+    if not other:
+        return days
+    return (
+        f"expected the day of its folder, {folder}, in the column of that name, found {day_of(other[0][0])} to "
+        f"{day_of(other[0][1])}: name another column or key"
+    )
+
+
 def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] | str:
     """Return the days of each row group (arbitrary for an empty one), or the problem with the file."""
     footer = checked_footer(filesystem, file)
-    schema = footer.footer.schema.to_arrow_schema()
+    schema = nested.with_fields(footer.footer.schema.to_arrow_schema(), [column])
     if column not in schema.names:
         return (
             f"expected a column '{column}' or folders named {column}=..., found neither; its columns are "
@@ -340,6 +356,10 @@ def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] |
         _group_days(chunk, kind, logical, rows) if rows else None
         for chunk, rows in zip(chunks, file.row_groups, strict=True)
     ]
+    by_group = [
+        _read_days(filesystem, file, column, index) if days == _UNKNOWN else days
+        for index, days in enumerate(by_group)
+    ]
     if problems := [days for days in by_group if isinstance(days, str)]:
         return problems[0]
     first = min((days[0] for days in by_group if isinstance(days, tuple)), default=None)
@@ -349,18 +369,42 @@ def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] |
     return [days if isinstance(days, tuple) else (first, first, True) for days in by_group]
 
 
+_UNKNOWN = "unknown"
+"""Days of a row group whose footer has no bounds, as with Spark's INT96 timestamps."""
+
+
+def read_column(filesystem: Any, file: LogFile, column: str, groups: Sequence[int]) -> Iterator[pa.Array]:
+    """Read a column of row groups batch by batch, where the footer does not tell its bounds."""
+    with open_parquet(filesystem, file.path, file.state) as parquet:
+        for batch in read_batches(parquet, file.path, [column], groups, BATCH_ROWS):
+            yield nested.with_columns(batch, [column]).column(column)
+
+
+def _read_days(filesystem: Any, file: LogFile, column: str, group: int) -> Days | str | None:
+    """Read the days of a row group, see `_group_days`."""
+    parts = [np.unique(days_of(values)) for values in read_column(filesystem, file, column, [group])]
+    found = np.unique(np.concatenate(parts))
+    days = found[found > DAY_INVALID]
+    if days.size and not _FIRST <= days[0] <= days[-1] <= _LAST:
+        return (
+            f"expected dates of the years 1 to 9999, found {days[0]:,} to {days[-1]:,} days since 1970-01-01"
+        )
+    if days.size:
+        return int(days[0]), int(days[-1]), found.size > 1
+    return (
+        f"expected {_DAY_FORMATS} in column '{column}', found other values" if DAY_INVALID in found else None
+    )
+
+
 def _group_days(chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int) -> Days | str | None:
-    """Return a row group's days, the problem with it, or None if it has only nulls."""
+    """Return a row group's days, the problem with it, None if it has only nulls, or _UNKNOWN."""
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
         return None
     temporal = pa.types.is_temporal(arrow_type)
     times = time_bounds(chunk, logical) if temporal else None
     if statistics is None or not statistics.has_min_max or (temporal and times is None):
-        return (
-            "expected the smallest and the largest value of the column in the footer, found none (as with Spark's "
-            "INT96 timestamps): write the file with statistics, or the log in folders by day"
-        )
+        return _UNKNOWN
     nulls = not statistics.has_null_count or statistics.null_count > 0
     if times is not None:
         first, last = (time // DAY for time in times)
@@ -396,7 +440,7 @@ def usable(kind: pa.DataType) -> bool:
     """Tell whether a column of this type can contain days."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return text or pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
@@ -435,6 +479,8 @@ def _parse_days(column: pa.Array) -> npt.NDArray[np.int32]:
         # Imported here because it takes some hundredths of a second, and only these windows need it.
         import pyarrow.compute as pc
 
+        if pa.types.is_string_view(column.type):
+            column = column.cast(pa.string())
         column = pc.utf8_slice_codeunits(column, 0, 11)
     encoded = column.dictionary_encode()
     days = [parse_day(str(value)) for value in encoded.dictionary.to_pylist()]

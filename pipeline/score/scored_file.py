@@ -40,6 +40,7 @@ from pipeline.log.log_files import (
     row_groups_of,
 )
 from pipeline.log.logs import Columns, check_columns, numbers
+from pipeline.log.nested import with_columns, with_fields
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import Ending, append_columns, open_target, read_ending
 from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
@@ -258,6 +259,7 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         features = scoring.classifying.classifier.features
         *_, problems = check_features([(path, schema)], Roles(None), "log", features)
     else:
+        schema = with_fields(schema, [scoring.score, *scoring.segments])
         schema = with_keys(schema, path, scoring.segments)
         types, problems = check_columns([(path, schema)], Columns(scoring.score, segments=scoring.segments))
     if scoring.segments and not problems:
@@ -357,7 +359,8 @@ class _File:
         return [*chunks, writer.write_constant(self.facts.version.encode(), rows, codec)]
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-        return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
+        batches = read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
+        return (with_columns(batch, names) for batch in batches)
 
     def _scores(self, batch: pa.RecordBatch) -> Array:
         return apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
@@ -396,7 +399,7 @@ class _SegmentedFile(_File):
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
         segments = self.scoring.segments
-        in_file = self.parquet.schema_arrow.names
+        in_file = with_fields(self.parquet.schema_arrow, segments).names
         names = [self.scoring.score, *(name for name in segments if name in in_file)]
         for batch in self._batches(row_group, list(dict.fromkeys(names))):
             keys = with_values(batch, self.path, segments)
