@@ -1,9 +1,14 @@
 """Bad input through the real command: the code, what the message says, and that nothing was left behind."""
 
 import os
+import shlex
 import shutil
+import subprocess
+import sys
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -135,7 +140,14 @@ LOGS = {
     "none": (lambda place: None, ["log: no such file or directory"]),
     "a truncated file": (truncated, ["part-1.parquet: expected a Parquet file", "write it again"]),
     "a damaged file": (damaged_inside, ["part-1.parquet: ", "write it again"]),
-    "csv files": (of_csv_files, ["expected files ending in .parquet", "2 other files (a.csv, b.csv)"]),
+    "csv files": (
+        of_csv_files,
+        [
+            "expected files ending in .parquet",
+            "2 other files (a.csv, b.csv): convert it: duckdb -c ",
+            "/log/*.csv')",
+        ],
+    ),
     "labels of text": (with_column("label", "yes", "no"), ["(log.label): expected booleans", "string"]),
     "scores of text": (with_column("score", "0.5", "0.7"), ["(log.score): expected numbers", "string"]),
     "scores of booleans": (with_column("score", True, False), ["(log.score): expected numbers", "bool"]),
@@ -341,3 +353,29 @@ def test_a_column_whose_name_is_no_text_is_the_files_fault(fitted, place, call, 
     call(command, "evaluate.allow_in_sample=true" if command == "evaluate" else "cluster.kind=inline").expect(
         3, "part-0.parquet", "write it again"
     )
+
+
+# Files of other formats
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "pickle", "gibberish"])
+@pytest.mark.parametrize("name", ["data.parquet", "its own"])
+def test_the_command_that_converts_another_format_does(place, kind, name):
+    """A message has the command; what it writes is fitted."""
+    frame = pd.DataFrame(place.predictions())
+    path = place.root / (f"log.{kind}" if name == "its own" else name)
+    if kind == "gibberish":
+        path.write_bytes(bytes(range(256)) * 10)
+        place.job("fit", log__path=path).expect(3, "found one that cannot be read", "write it again")
+        return
+    write = {"csv": partial(frame.to_csv, index=False), "json": partial(frame.to_json, orient="records")}
+    write.get(kind, frame.to_pickle)(path)
+    said = place.job("fit", log__path=path).expect(3, "expected a Parquet file, found ", "convert it").stderr
+    if kind == "pickle":
+        command = said.partition("python -c ")[2].strip()
+        subprocess.run(f"{sys.executable} -c {command}", shell=True, check=True)
+    else:
+        duckdb = pytest.importorskip("duckdb")
+        [command] = shlex.split(said.partition("duckdb -c ")[2])
+        duckdb.execute(command)
+    place.job("fit", log__path=f"{path}.parquet").expect(0)

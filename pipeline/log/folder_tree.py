@@ -183,6 +183,8 @@ def _means(value: Any, text: str) -> bool:
         return True  # nulls are counted
     if isinstance(value, bool):
         return str(value).lower() == text.lower()
+    if isinstance(value, dt.datetime):
+        value = value.date()
     if isinstance(value, dt.date):
         return value.isoformat() == text or value.strftime("%Y%m%d") == text
     if isinstance(value, int | Decimal):
@@ -190,7 +192,7 @@ def _means(value: Any, text: str) -> bool:
             return bool(Decimal(text) == value)
         except InvalidOperation:
             return False
-    return bool(value == text)
+    return bool(value == text) or str(value).startswith((f"{text}T", f"{text} "))  # a date and time
 
 
 def with_keys(schema: pa.Schema, path: str, names: Iterable[str]) -> pa.Schema:

@@ -38,6 +38,7 @@ from pipeline.files import clock
 from pipeline.files.faults import as_fault, out_of_memory
 from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile, together
 from pipeline.log.chunks import CheckedFooter
+from pipeline.log.conversion import folder_advice
 from pipeline.log.folder_tree import Entries, all_visible, local_tree
 from pipeline.log.snapshots import Snapshot, overlap, read_snapshot, table_above, table_in
 
@@ -346,6 +347,7 @@ def _folder(filesystem: Any, path: str) -> Entries:
         content = f"{len(names)} other files ({examples(names, 3)})" if names else "nothing"
         entries.problems.append(
             f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {content}"
+            f"{folder_advice(path, names)}"
         )
     entries.skipped += names
     return entries

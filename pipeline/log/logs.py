@@ -26,7 +26,7 @@ from logcal.errors import (
 )
 from logcal.segment_types import segment_column
 from pipeline.files.requests import WHOLE_BYTES, together
-from pipeline.log import decimals, folder_tree, nested
+from pipeline.log import conversion, decimals, folder_tree, nested
 from pipeline.log.column_types import Schemas, check_roles, date_columns, file_types
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
@@ -299,6 +299,13 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
         with open_parquet(filesystem, file.path, file.state, footer=True) as parquet:
             groups = row_groups_of(parquet.metadata, file.path)
             schema = without_reused_names(parquet.schema_arrow, file.fields)
+    except FileRejectedError as error:
+        other = None if isinstance(error, FileChangedError) else conversion.found(filesystem, file.path)
+        return (
+            error
+            if other is None
+            else FileRejectedError(f"{file.path}: expected a Parquet file, found {other}")
+        )
     except InputRejectedError as error:
         return error
     return replace(file, row_groups=groups, keys=folder_tree.keys_in(file.path, schema.names)), schema
