@@ -44,7 +44,25 @@ def _segments_line(segments: dict[str, Any]) -> str:
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
     sources += f" (enough for {alike:,} that could have their own)" if alike else ""
+    sources += "".join(f"; {line}" for line in outlying_lines(segments))
     return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
+
+
+def outlying_lines(segments: dict[str, Any]) -> list[str]:
+    """Describe the segments that contradict the others, a line for each level that has some."""
+    lines = []
+    for level in segments.get("outlying", ()):
+        if count := level["count"]:
+            names = [
+                "/".join("null" if value is None else value for value in name) for name in level["names"]
+            ]
+            more = ", ..." if count > len(names) else ""
+            verb = "contradicts" if count == 1 else "contradict"
+            columns = ", ".join(segments["columns"][: level["level"]])
+            lines.append(
+                f"{counted(count, 'segment')} of {columns} {verb} the others: {', '.join(names)}{more}"
+            )
+    return lines
 
 
 _SHOWN = (

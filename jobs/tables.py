@@ -11,6 +11,7 @@ from typing import Any
 
 from jobs.config.jobs import DaysConfig
 from jobs.config.loading import load
+from jobs.fit_outcome import outlying_lines
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
@@ -208,6 +209,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines += _fact_lines("", manifest["data"])
     lines += [f"window: {_window(manifest)['said']}"] if manifest.get("window") else []
     lines += [f"day {day}" for day in strange_days(version)]
+    lines += outlying_lines(manifest.get("segments") or {})
     lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]

@@ -773,3 +773,14 @@ def test_the_ends_of_a_curve_are_finite():
     assert np.isfinite(curve_of([0.0, 1.0], [1.0, 1.0]).logit).all()
     with pytest.raises(ValueError, match="one shape"):
         curve_of([], [])
+
+
+def test_a_segment_that_contradicts_the_others_is_named(tmp_path):
+    rng = np.random.default_rng(5)
+    x, a = rng.normal(size=3000), rng.integers(0, 4, 3000)
+    label = (rng.random(3000) < expit(x)) & (a != 3)
+    write_log(tmp_path / "log", pa.table({"score": x, "label": label.astype(np.int8), "a": a}))
+    made = run("fit", tmp_path, log={"segment": ["a"]})
+    assert made["segments"]["outlying"] == [{"level": 1, "count": 1, "names": [["3"]]}]
+    shown = tables.show(str(tmp_path / "store"), "t", None)
+    assert "1 segment of a contradicts the others: 3" in shown.lines

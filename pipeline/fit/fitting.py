@@ -30,7 +30,7 @@ from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
 from pipeline.sort.source import Days, Source
 from pipeline.table.lookup_table import lookup_bytes, segmented_files
-from pipeline.table.segment_maps import SegmentedFit
+from pipeline.table.segment_maps import LevelFit, SegmentedFit
 
 _logger = logging.getLogger("logcal")
 
@@ -213,6 +213,10 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
             {"level": level.level, "shift": level.variances_across[0], "slope": level.variances_across[1]}
             for level in fit.levels[2:]
         ]
+        segments["outlying"] = [
+            {"level": level.level, "count": len(level.outlying), "names": _names(level)}
+            for level in fit.levels[1:]
+        ]
     facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
     facts["agreement"] = {
         **(no_check() if overall.agreement is None else overall.agreement.facts()),
@@ -237,6 +241,15 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
         files.lookup_bytes,
         {SEGMENTS_FILE: files.segments},
     )
+
+
+_MOST_NAMES = 10
+
+
+def _names(level: LevelFit) -> list[list[str | None]]:
+    """Return the keys of the segments that contradict the others, the largest first, at most ten."""
+    largest = sorted(level.outlying, key=lambda i: (-int(level.rows[i]), i))[:_MOST_NAMES]
+    return [[None if value is None else str(value) for value in level.keys[i]] for i in largest]
 
 
 def _table_facts(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:

@@ -253,6 +253,7 @@ def _fit_level(
         adjustments,
         level.variances_across,
         level.bend_facts,
+        np.flatnonzero(level.adjusted.outlying).tolist(),
     )
     part_curves = [part.curves for part in parts if part.curves is not None]
     curves = None

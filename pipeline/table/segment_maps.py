@@ -161,6 +161,7 @@ class LevelFit:
     variances_across : variances of the shifts and slopes of the last column's values across all parents
     bend_facts : estimates for the manifest: size of the bends of own maps from adjusted ones, and log-odds at which
         shifts and slopes are independent
+    outlying : indices of the segments that contradict the others, see `calibrators.segments.adjusting.Adjusted`
     of : int32 array: index at this level of each segment of the last level; None with partial pooling
     checked : sums for the check of the maps against their rows; None for level 0
     """
@@ -174,6 +175,7 @@ class LevelFit:
     adjustments: Adjustments | None = None
     variances_across: tuple[float, float] = (0.0, 0.0)
     bend_facts: dict[str, float] = field(default_factory=dict)
+    outlying: Sequence[int] = ()
     of: npt.NDArray[np.int32] | None = None
     checked: SegmentSums | None = None
 
