@@ -77,6 +77,9 @@ _JOBS = (
         module="jobs.score",
         required=("log.path", "store.path", "store.table", "output.path"),
         example=f"--set log.path=log/ {_STORE} --set output.path=scored/",
+        shortcuts=(
+            Shortcut("--verify", "score.verify", "Read the copied columns, too: find damage in them."),
+        ),
     ),
     Job(
         name="follow",

@@ -76,7 +76,7 @@ def prepare(config: ScoreConfig, choice: Choice = ANY) -> Prepared:
     if classifying is not None:
         settings["classifier"] = classifying.classifier.digest
         settings["decision"] = [classifying.decision, classifying.threshold]
-    for name in ("max_outside_range", "max_unseen", "max_shift", "on_shift"):
+    for name in ("max_outside_range", "max_unseen", "max_shift", "on_shift", "verify"):
         if (limit := getattr(config.score, name)) != ScoreSection.model_fields[name].default:
             settings[name] = limit
     identity = run_id("score", log, settings)
@@ -87,7 +87,7 @@ def prepare(config: ScoreConfig, choice: Choice = ANY) -> Prepared:
     )
     check_earlier_shift(output, identity)
     check_output(log, output, identity)
-    scoring = replace(scoring, shift=shift_rule(config.score, store, version))
+    scoring = replace(scoring, shift=shift_rule(config.score, store, version), verify=config.score.verify)
     return Prepared(config, log, version, scoring, identity, output, window)
 
 

@@ -21,6 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from logcal.schema import apply_transform
+from pipeline.days.records import digest_of
 from pipeline.execution import InlineExecutor
 from pipeline.files.requests import SmallFiles
 from pipeline.follow.batch import SCORED, Places, score_arrivals
@@ -221,12 +222,14 @@ def test_manifest(tmp_path, scoring):
     manifest = json.loads((tmp_path / "out.logcal" / "manifest.json").read_text())
     files, skipped = manifest.pop("files"), manifest.pop("files_skipped")
     assert (skipped, manifest.pop("files_skipped_names")) == (0, [])
+    assert manifest.pop("log_files") == digest_of(log.files)
     assert manifest == {
         "run_id": "run",
         "table": "ads",
         "table_version": "000007-abc",
         "score": "score",
         "columns": ["probability", "table_version"],
+        "columns_not_read": [],
         "rows": 3,
         "null_rows": 1,
         "unseen_rows": 0,
@@ -321,9 +324,32 @@ def test_the_name_of_a_writer_of_another_form_stays(tmp_path, scoring):
     assert log.rows == 300
 
 
-def damage(path):
+@pytest.mark.parametrize("held", [True, False])
+def test_damage_in_a_column_that_is_only_copied(tmp_path, scoring, monkeypatch, held):
+    """It stays a copy, and the manifest says that the column was not read; with `verify` the file is refused."""
+    monkeypatch.setattr(scored_file, "HELD_BYTES", 1 << 22 if held else 0)
+    table = pa.table({"x": np.arange(300.0), "score": scores(300), "text": ["a"] * 300})
+    log = write_log(tmp_path / "log", {"a.parquet": table}, use_dictionary=False, write_page_checksum=True)
+    verifying = replace(scoring, verify=True)
+    run(log, verifying, tmp_path / "whole")
+    assert json.loads((tmp_path / "whole.logcal/manifest.json").read_text())["columns_not_read"] == []
+    damage(tmp_path / "log" / "a.parquet", group=0)
+    log = open_log(str(tmp_path / "log"), Columns("score"))
+    run(log, scoring, tmp_path / "copied")
+    assert json.loads((tmp_path / "copied.logcal/manifest.json").read_text())["columns_not_read"] == [
+        "text",
+        "x",
+    ]
+    with pytest.raises(
+        InputRejectedError, match=r"a\.parquet: expected columns that can be read .* found 'x'"
+    ):
+        run(log, verifying, tmp_path / "refused")
+    assert not list(tmp_path.glob("*refused*"))
+
+
+def damage(path, group=1):
     """Overwrite the middle of the second row group's scores."""
-    column = pq.read_metadata(path).row_group(1).column(0)
+    column = pq.read_metadata(path).row_group(group).column(0)
     with Path(path).open("r+b") as file:
         file.seek((column.dictionary_page_offset or column.data_page_offset) + 2)
         file.write(b"\xff" * 20)

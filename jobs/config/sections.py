@@ -632,6 +632,10 @@ class ScoreSection(RangeSection):
     """With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it does not
     have. Above it nothing is written (exit code 4). From 0.01 on there is a warning.
     """
+    verify: bool = False
+    """true: decode the columns that are only copied, too, so that damage in them is found. false: it is copied, and
+    the manifest names the columns that were not read.
+    """
 
 
 class ReportConfig(Section):

@@ -174,6 +174,8 @@ def score_log(
             "table_version": facts.version,
             "score": scoring.score,
             "columns": [name for _, name in scoring.new_columns()],
+            # Damage in these would have been copied.
+            "columns_not_read": sorted({name for n in counts for name in n.unread}),
             "log_files": digest_of(log.files),
             **row_counts,
             "files": [{"path": file.path, **file.counts._asdict()} for file in files],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from logcal.schema import apply_transform
 from logcal.segment_types import segment_column, segment_problems
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
-from pipeline.files.requests import in_turn
+from pipeline.files.requests import StoreFile, in_turn
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import with_keys, with_values
 from pipeline.log.log_files import (
@@ -94,6 +95,7 @@ class Scoring:
     classifying : classification of a log without scores; None: the log has a score column
     segments : names of the segment columns; empty for a table without segments
     interval : whether to add the bounds of the table's intervals
+    verify : whether to decode the columns that are only copied, too
     max_outside : largest accepted share of a file's rows with scores outside the table's calibration range
     shift : rule for the distance between scores and the table's; None: it is not measured
     each_file : whether the rule is applied to each file
@@ -112,6 +114,7 @@ class Scoring:
     segments: tuple[str, ...] = ()
     interval: bool = False
     max_outside: float = 1.0
+    verify: bool = False
     shift: ShiftRule | None = None
     each_file: bool = False
 
@@ -139,12 +142,14 @@ class FileCounts(NamedTuple):
     """Counts of one file.
 
     lowest, highest : its extreme scores after the transform. bins : see `pipeline.score.shift`
+    unread : columns that were copied without being decoded
     """
 
     rows: RowCounts
     lowest: float
     highest: float
     bins: Counts = ()
+    unread: tuple[str, ...] = ()
 
 
 def score_file(
@@ -173,6 +178,8 @@ def score_file(
     def check(written: str) -> None:
         [(counts, expected)] = results
         in_turn(partial(_read_back, target_filesystem, written, counts.rows.bytes, expected))
+        if scoring.verify:
+            in_turn(partial(_read_copied, target_filesystem, written, counts.rows.bytes, expected, path))
 
     try:
         # The target is closed last, so that it does not appear if the source has changed.
@@ -212,6 +219,26 @@ def _read_back(filesystem: Any, written: str, size: int, expected: Expected) -> 
         expected.check(source)
 
 
+def _read_copied(filesystem: Any, written: str, size: int, expected: Expected, path: str) -> None:
+    """Decode all columns of a written file that were copied; name one that cannot be read."""
+    local = isinstance(filesystem, LocalFileSystem)
+    source = pa.OSFile(os.fsencode(written)) if local else StoreFile(filesystem, written, size)
+    options = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
+    with source, pq.ParquetFile(source, **options) as parquet:
+        for name in dict.fromkeys(parquet.schema_arrow.names):
+            if name in expected.names:
+                continue
+            try:
+                deque(parquet.iter_batches(PAGE_ROWS, columns=[name], use_threads=False), 0)
+            except (pa.ArrowException, OSError) as error:
+                if out_of_memory(error) or getattr(error, "errno", None) is not None:
+                    raise
+                raise InputRejectedError(
+                    f"{path}: expected columns that can be read (score.verify), found '{name}', which cannot "
+                    f"({reason(error)}): write the file again"
+                ) from None
+
+
 def _write_from_memory(
     path: str, content: bytes, copy: BinaryIO, scoring: Scoring
 ) -> tuple[FileCounts, Expected]:
@@ -239,7 +266,16 @@ def _write(
             raise InputRejectedError(f"{path}: score.max_shift: {shift.text()}")
     out = file.range
     counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
-    return FileCounts(counts, out.lowest, out.highest, file.counts), file.expected
+    unread = () if scoring.verify else _unread(parquet.schema_arrow.names, scoring)
+    return FileCounts(counts, out.lowest, out.highest, file.counts, unread), file.expected
+
+
+def _unread(names: Sequence[str], scoring: Scoring) -> tuple[str, ...]:
+    """Return the columns that scoring does not read."""
+    classifying = scoring.classifying
+    read = {scoring.score} if classifying is None else {f.name for f in classifying.classifier.features}
+    read.update(scoring.segments)
+    return tuple(name for name in names if name not in read)
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
