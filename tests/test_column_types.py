@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from logcal.errors import InputRejectedError
 from pipeline.log import decimals, nested
+from pipeline.log.column_facts import find_roles, log_facts
 from pipeline.log.column_types import meaning
 from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, Columns, label_codes, numbers, open_log, read_rows
 from pipeline.log.segment_values import Encoder, number, unified_values
@@ -257,6 +258,12 @@ def test_types_without_a_meaning(role, refused):
     without = {str(kind) for kind in TYPES if meaning(role, kind) is None}
     assert without >= {*refused, "duration[s]"}
     assert meaning(role, pa.list_(pa.int8())) is None
+
+
+@pytest.mark.parametrize("writer", ["DuckDB", "Polars", "Spark"])
+def test_the_roles_of_columns_do_not_depend_on_types(tmp_path, writer):
+    roles = find_roles(log_facts(str(write(tmp_path / "log", [writer]))).columns)
+    assert [roles.score[0].name, roles.label[0].name] == ["score", "label"]
 
 
 # Fields of structs, and keys of folders

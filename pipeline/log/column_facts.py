@@ -239,12 +239,14 @@ def _kind(arrow_type: pa.DataType) -> str:
         arrow_type = arrow_type.value_type
     tests = (
         (FLOAT, pa.types.is_floating),
+        (FLOAT, pa.types.is_decimal),
         (INTEGER, pa.types.is_integer),
         (BOOLEAN, pa.types.is_boolean),
         (DATE, pa.types.is_date),
         (DATE, pa.types.is_timestamp),
         (TEXT, pa.types.is_string),
         (TEXT, pa.types.is_large_string),
+        (TEXT, pa.types.is_string_view),
     )
     return next((name for name, test in tests if test(arrow_type)), OTHER)
 
