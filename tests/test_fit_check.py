@@ -23,6 +23,7 @@ from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass
 from calibrators.arithmetic.passes import in_memory
 from calibrators.arithmetic.sampling import odds_divided
+from calibrators.measures.falls import proven_fall
 from calibrators.measures.fit_check import (
     cells_of_rows,
     cells_of_scores,
@@ -32,6 +33,7 @@ from calibrators.measures.fit_check import (
     roots,
     smaller,
 )
+from pipeline.fit.fall_warning import warn_of_fall
 from pipeline.fit.self_check import EVERYWHERE, RANGES, check_all_rows
 
 
@@ -340,3 +342,45 @@ def test_the_map_of_a_named_method_is_not_replaced():
     assert found.check.misfits
     assert found.fallback is None
     assert found.fitted is calibrator.calibration_map_
+
+
+# A truth that falls
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_a_proven_dip_is_said_in_one_warning(caplog, auto):
+    score, truth = dipped(20_000)
+    made = (Auto() if auto else Smooth()).fit_points(drawn(truth, score))
+    checked = check_all_rows(made, None, kept)
+    caplog.clear()
+    fall = warn_of_fall(made, None, checked.check.dispersion)
+    (record,) = caplog.records
+    assert "scores are not monotone" in record.message
+    assert "enir or abb" in record.message
+    assert fall["turn"] == pytest.approx(0.7, abs=0.01)
+    assert fall["begin"] == pytest.approx(0.7, abs=0.01)
+    assert fall["last_score"] == pytest.approx(0.8, abs=0.01)
+    assert fall["after"] == pytest.approx(0.02, abs=0.01)
+    inside = (score >= fall["first_score"]) & (score <= fall["turn"])
+    assert fall["before"] == pytest.approx(truth[inside].mean(), abs=0.03)
+
+
+def test_the_deviance_of_a_fall_is_that_of_two_shares_from_one():
+    weight, positives = np.array([50.0, 200.0, 100.0]), np.array([5.0, 150.0, 10.0])
+    fall = proven_fall(FineCells(np.arange(3.0), np.arange(3.0), weight, positives))
+    shares = np.array([150 / 200, 10 / 100, 160 / 300])
+    assert (fall.first, fall.turn, fall.begin, fall.last) == (1.0, 1.0, 2.0, 2.0)
+    assert (fall.before, fall.after, fall.weight) == pytest.approx((shares[0], shares[1], 100))
+    labels, rows = positives[1:], weight[1:]
+    apart, joint = (labels * np.log(p) + (rows - labels) * np.log(1 - p) for p in (shares[:2], shares[2]))
+    assert fall.root == pytest.approx(np.sqrt(2 * (apart - joint).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_fall_is_proven_by_honest_rows(seed):
+    rng = np.random.default_rng(seed)
+    rows = int(10 ** rng.uniform(2.5, 4.7))
+    z = 2 * rng.standard_normal(rows)
+    score = np.round(expit(z), 2) if seed % 2 else expit(z)
+    truth = [expit(z), np.full(rows, 0.3), np.full(rows, 0.003), expit(1.2 * np.floor(0.8 * z))][seed % 4]
+    assert proven_fall(cells(drawn(truth, score, seed))) is None

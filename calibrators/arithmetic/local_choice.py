@@ -3,7 +3,7 @@
 The curve is much better where the truth is smooth, and isotonic regression where it jumps; both can occur in one log.
 The curve, and isotonic regression with the curve as a strong and as a weak prior, are fitted to all observations and to
 two halves of them. The fits to each half are tested on the other half, in bins along the score. A hidden Markov chain
-along the bins gives the probability of each of these states in each bin.
+along the bins, or the curve everywhere, gives the probability of each of these states in each bin.
 """
 
 from __future__ import annotations
@@ -44,8 +44,12 @@ RATES = (0.0, 3.0, 10.0)
 """Settings of the chain, averaged by evidence: prior probabilities of the states, and expected number of times that the
 state is drawn again along all bins."""
 
-POWER = 0.5
+POWER = 0.7
 """Exponent of the halves' likelihoods, because the two halves are not independent."""
+
+STEPS = 0.1
+"""Prior probability that a log has any steps. Without it each of many ranges of a smooth truth, where chance favours
+isotonic regression, would be a switch."""
 
 PRIOR_OF_TOTAL = 5.0
 """Strength, as information, of the expected number of positives in `shift_to_total`."""
@@ -203,19 +207,30 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
     return max(-most, min(most, shift * information / (information + PRIOR_OF_TOTAL)))
 
 
-def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequence[float] = RATES) -> Array:
+def shares(
+    gains: Array,
+    priors: Sequence[Sequence[float]] = PRIORS,
+    rates: Sequence[float] = RATES,
+    steps: float = STEPS,
+) -> Array:
     """Return the probability of each state in each bin, by the forward-backward algorithm, averaged by evidence.
+
+    With prior probability 1 - `steps` the first state is that of all bins. If it was right, the mean ratio of a chain's
+    likelihood of the half to that of the first state is 1. So the ratio rarely exceeds (1 - steps) / steps, however
+    many bins there are, and chance rarely makes the chain more probable (Markov's inequality).
 
     gains : float64 array, shape (bins, states): log likelihoods
     priors : probabilities of the states at the first bin, and when the state is drawn again
     rates : the state is drawn again between neighbouring bins with probability 1 - exp(-rate / bins)
+    steps : prior probability of the chain, in (0, 1]
     """
     bins = len(gains)
     grid = [(prior, rate) for prior in priors for rate in rates]
     prior = np.array([initial for initial, _ in grid])
     redraw = 1 - np.exp(-np.array([rate for _, rate in grid]) / bins)[:, np.newaxis]
     # A lower bound, because a probability that underflows would remain 0.
-    likelihood = np.exp(np.maximum(gains - gains.max(axis=1, keepdims=True), _LEAST_GAIN))
+    relative = np.maximum(gains - gains.max(axis=1, keepdims=True), _LEAST_GAIN)
+    likelihood = np.exp(relative)
     forward, evidence, state = np.empty((bins, *prior.shape)), np.zeros(len(grid)), prior
     for i in range(bins):
         if i:
@@ -226,6 +241,7 @@ def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequ
         evidence += np.log(total[:, 0])
         forward[i] = state
     weight = np.exp(evidence - evidence.max())[:, np.newaxis]
+    chain = evidence.max() + math.log(float(weight.mean()))
     weight /= weight.sum()
     back, posterior = np.ones(prior.shape), np.empty(gains.shape)
     for i in range(bins - 1, -1, -1):
@@ -234,4 +250,7 @@ def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequ
         back = back * likelihood[i]
         back = (1 - redraw) * back + redraw * (back * prior).sum(axis=1, keepdims=True)
         back = np.maximum(back / back.max(axis=1, keepdims=True), _LEAST_SHARE)
+    against = (1 - steps) / steps * math.exp(min(float(relative[:, 0].sum()) - chain, -_LEAST_GAIN))
+    posterior /= 1 + against
+    posterior[:, 0] += against / (1 + against)
     return posterior

@@ -60,10 +60,11 @@ class Auto(Calibrator):
     models are fitted to all observations: the curve, and isotonic regression with the curve as prior, which counts as
     information (sum of w p (1 - p)) of 300 or of 30. They are also fitted to each of two halves and tested on the
     other half, in 1,000 bins along the score. A hidden Markov chain along the bins gives the probability that each is
-    right in each bin. The map is the mixture by these probabilities, made non-decreasing. Finally its log-odds are
-    shifted: by a share I / (I + 5), I the information, of the shift with which the expected positives equal the
-    observed ones, and by at most two standard errors. Beta calibration and Platt scaling of log-odds are curves without
-    bends; with many observations the prior does not matter, and isotonic regression remains.
+    right in each bin; with prior probability 0.9 there is no chain and the curve is right everywhere. The map is the
+    mixture by these probabilities, made non-decreasing. Finally its log-odds are shifted: by a share I / (I + 5), I the
+    information, of the shift with which the expected positives equal the observed ones, and by at most two standard
+    errors. Beta calibration and Platt scaling of log-odds are curves without bends; with many observations the prior
+    does not matter, and isotonic regression remains.
 
     With `candidates` the best of several methods is chosen by cross-validated log loss: each is fitted to the
     observations outside each fold and evaluated on those inside. By the one-standard-error rule, the simplest candidate
@@ -128,9 +129,9 @@ class Auto(Calibrator):
     >>> labels = np.random.default_rng(0).random(2000) < scores**2
     >>> auto = Auto().fit(scores, labels)
     >>> auto.chosen_
-    'both'
+    'smooth'
     >>> auto.predict([0.2, 0.5, 0.9]).round(2)
-    array([0.03, 0.24, 0.84])
+    array([0.03, 0.23, 0.83])
     """
 
     chosen_: str
@@ -208,7 +209,10 @@ class Auto(Calibrator):
 
         For a fit without candidates whose map does not agree with its observations there.
 
-        ranges : first and last scores; empty: everywhere
+        Parameters
+        ----------
+        ranges : sequence of pairs of floats
+            First and last scores; empty: everywhere.
         """
         fine, choice = self.fine_cells_, self.choice_
         assert fine is not None

@@ -24,6 +24,7 @@ from pipeline.fit.calibration import (
     keep_monotone,
     with_table_path,
 )
+from pipeline.fit.fall_warning import warn_of_fall
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
@@ -177,6 +178,9 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
         )
     facts = {**table_facts, "monotone": final_map.monotone, "lookup_rows": len(final_map), **_path_facts(fit)}
     facts["agreement"] = checked.facts()
+    facts["fall"] = None
+    if final_map.monotone:
+        facts["fall"] = warn_of_fall(fit.calibrator, fit.checked, checked.check.dispersion)
     if recipe.interval != NONE:
         facts["interval"] = recipe.interval if interval is not None else "refuted"
     if interval is not None:

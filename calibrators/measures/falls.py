@@ -1,0 +1,94 @@
+"""Proof that the share of positives falls somewhere as the score rises, so that no rising map can follow it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrators._kernels.likelihood import isotonic_fit
+from calibrators.arithmetic.fine_cells import FineCells
+from calibrators.arithmetic.passes import Array
+from calibrators.measures.fit_check import normal_limit, roots
+
+ERROR_RATE = 1e-3
+"""Largest probability that a fall is reported though the truth never falls."""
+
+LEAST_FALL = 0.1
+"""Least fall, in log-odds, that is reported."""
+
+
+class Fall(NamedTuple):
+    """Two neighbouring ranges of scores, the upper with a smaller share of positives.
+
+    first, turn, begin, last : first and last score of the lower range, and of the upper range
+    before, after : shares of positives in the lower and in the upper range
+    weight : weight of the observations of the upper range
+    root : signed root of the deviance, a number of standard errors
+    """
+
+    first: float
+    turn: float
+    begin: float
+    last: float
+    before: float
+    after: float
+    weight: float
+    root: float
+
+    def facts(self) -> dict[str, float]:
+        """Return a dict for JSON; what is not a score is rounded to 12 significant digits."""
+        scores = {"first_score": self.first, "turn": self.turn, "begin": self.begin, "last_score": self.last}
+        rest = {name: float(f"{getattr(self, name):.12g}") for name in ("before", "after", "weight", "root")}
+        return scores | rest
+
+
+def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0) -> Fall | None:
+    """Find the most significant fall of the share of positives; None if chance explains all. O(cells).
+
+    Isotonic regression pools where shares fall. Each of its blocks is divided at each cell, and the deviance of two
+    shares from one is compared with the limit for as many tests as there are pairs of cells.
+
+    cells : cells of the observations
+    dispersion, heaviest : see `FitCheck` and `Calibrator.heaviest`: both reduce what counts as an observation
+    """
+    scale = dispersion * max(1.0, heaviest)
+    weight, positives = cells.weight / scale, cells.positives / scale
+    level = np.asarray(isotonic_fit(positives / weight, weight))
+    starts = np.flatnonzero(np.diff(level, prepend=-1.0))
+    block = np.repeat(np.arange(starts.size), np.diff(np.append(starts, level.size)))
+    left = [_sums_in_blocks(column, starts, block) for column in (weight, positives)]
+    whole = [np.add.reduceat(column, starts)[block] for column in (weight, positives)]
+    right = [np.maximum(of_block - of_left, 0.0) for of_block, of_left in zip(whole, left, strict=True)]
+    inner = np.append(block[1:] == block[:-1], False) & (right[0] > 0)
+    mean = whole[1] / whole[0]
+    parts = [roots(w, k, w * mean) for w, k in (left, right)]
+    root = np.where(inner & (parts[0] > 0) & (parts[1] < 0), np.hypot(*parts), 0.0)
+    at = int(np.argmax(root))
+    if root[at] <= normal_limit(level.size**2, ERROR_RATE):
+        return None
+    (w_left, w_right), (k_left, k_right) = (
+        (float(a[at]), float(b[at])) for a, b in zip(left, right, strict=True)
+    )
+    fall = math.log(max(k_left, 0.5) / max(w_left - k_left, 0.5))
+    fall -= math.log(max(k_right, 0.5) / max(w_right - k_right, 0.5))
+    if fall < LEAST_FALL:
+        return None
+    begin, end = int(starts[block[at]]), int(np.append(starts, level.size)[block[at] + 1]) - 1
+    return Fall(
+        first=float(cells.first[begin]),
+        turn=float(cells.last[at]),
+        begin=float(cells.first[at + 1]),
+        last=float(cells.last[end]),
+        before=k_left / w_left,
+        after=k_right / w_right,
+        weight=w_right * scale,
+        root=float(root[at]),
+    )
+
+
+def _sums_in_blocks(column: Array, starts: Any, block: Any) -> Array:
+    """Return cumulative sums that begin anew with each block."""
+    total = np.cumsum(column)
+    return np.asarray(total - np.append(0.0, total)[starts][block])
