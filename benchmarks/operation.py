@@ -4,10 +4,13 @@
     python benchmarks/operation.py drift --rows 20000          # a lasting drift of 0.7 log-odds
     python benchmarks/operation.py people --rows 20000         # three bad days, a bad first day, an approved new model
     python benchmarks/operation.py ordinary --days 500 --sd 0.1    # refused fits, and days wrongly set aside
+    python benchmarks/operation.py arriving --days 60 --rows 1000  # the daily job on files that arrive at random hours
 
 The days are those of tests/simulated_days.py: about 11 % positives, scores that are not probabilities, numbers of rows
 that vary by 5 %. Every fit is the job `fit` with a window of 7 days and otherwise default settings, on hive folders;
-the counts are read from the published manifests.
+the counts are read from the published manifests. `arriving` runs `logcal days run` each morning, with three missed
+mornings, five runs that are killed within a write, late and rewritten files, and five bad days; it compares the scored
+rows and their versions with an oracle written in pandas (tests/arriving_oracle.py), and fails if one differs.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _measure import print_machine
@@ -33,6 +37,7 @@ from jobs import tables
 from logcal.errors import LogcalError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from arriving_days import Arriving
 from simulated_days import KINDS, simulated_day
 
 WINDOW, BAD, DRIFT, WEEK_SD = 7, 9, 0.7, 0.2
@@ -209,12 +214,36 @@ def ordinary(rows: int, seed: int, count: int, sd: float) -> None:
     )
 
 
+def arriving(rows: int, seed: int, count: int) -> None:
+    """Simulate days that arrive file by file, and compare the daily job's outputs with the oracle's."""
+    rng = np.random.default_rng(seed)
+    days = sorted(rng.choice(np.arange(6, count - 4), 13, replace=False).tolist())
+    kinds = ("missing", "unreadable", "renamed", "twice", "unreadable")
+    bad = dict(zip(days[::3], kinds, strict=True))
+    missed = frozenset(days[1::6])
+    kills = {day: int(rng.integers(1, 40)) for day in set(days) - set(bad) - missed}
+    kills = dict(sorted(kills.items())[:5])
+    with tempfile.TemporaryDirectory() as folder:
+        simulation = Arriving(Path(folder), count, rows, seed, bad, missed, kills)
+        simulation.simulate()
+        found = simulation.check()
+    late = (simulation.arrivals["at"] > simulation.arrivals["day"] + pd.Timedelta("27h")).sum()
+    rewritten = (simulation.arrivals["edition"] > 0).sum()
+    files = f"{len(simulation.arrivals)} files of {rows} rows, {late} late, {rewritten} rewritten"
+    print(f"{count} days, {files}; bad {bad}")
+    print(f"{len(simulation.runs)} runs, missed {sorted(missed)}, killed at the write {kills}; exit codes")
+    print({code: simulation.codes.count(code) for code in sorted(set(simulation.codes))})
+    print(
+        f"as the oracle says: {found['rows']} rows of {found['days']} days, once each; {found['versions']} versions"
+    )
+
+
 def main() -> None:
     """Run a simulation."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["bad", "drift", "people", "ordinary"])
+    parser.add_argument("what", choices=["bad", "drift", "people", "ordinary", "arriving"])
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--days", type=int, default=100)
@@ -222,7 +251,9 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("logcal").setLevel(logging.ERROR)
     print_machine()
-    if options.what == "ordinary":
+    if options.what == "arriving":
+        arriving(options.rows, options.seed, options.days)
+    elif options.what == "ordinary":
         ordinary(options.rows, options.seed, options.days, options.sd)
     else:
         {"bad": bad, "drift": drift, "people": people}[options.what](options.rows, options.seed)

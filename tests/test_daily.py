@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from arriving_days import Arriving
 from prometheus_client.parser import text_string_to_metric_families
 
 import logcal
@@ -315,6 +316,17 @@ def test_a_run_killed_after_any_step_goes_on_and_repeats_nothing(daily, fit_each
     for day in (4, 5):
         counts = {step: len(found) for step, found in daily.records(day).items() if step != "compared"}
         assert counts == {"evaluate": 1, "monitor": 1, FIT: 1, SCORE: 1}
+
+
+@pytest.mark.system
+def test_days_that_arrive_at_random_hours_are_what_an_oracle_says(tmp_path, monkeypatch):
+    """A short form of `benchmarks/operation.py arriving`; two runs are killed within a write."""
+    monkeypatch.setattr(clock, "now", clock.now)  # restored at the end
+    bad = {6: "missing", 7: "unreadable", 9: "renamed", 10: "twice"}
+    simulation = Arriving(tmp_path, 12, 200, bad=bad, missed=frozenset({6}), kills={9: 5, 11: 12})
+    simulation.simulate()
+    assert simulation.check()["days"] == 6
+    assert set(simulation.codes) == {0, 4}
 
 
 # Records

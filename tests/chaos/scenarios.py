@@ -103,7 +103,7 @@ class Place:
                 if _seen(path):
                     with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123 - quicker
                         content = _TIMES.sub(b"#", file.read())
-                    found[path] = _lines_once(content) if name == "journal.jsonl" else content
+                    found[path] = _lines_once(content) if name.endswith(".jsonl") else content
         return found
 
     def litter(self) -> list[str]:
@@ -296,6 +296,26 @@ def _refitted(place: Place) -> None:
         write_log(place.root / "arriving" / f"more-{i}", 1, 300, 40 + i)
 
 
+_DAILY = (
+    "days",
+    *job(
+        "run",
+        ANY_TABLE,
+        "calibrator.method=isotonic",
+        *WINDOW,
+        "report={path: 'reports/{day}', mode: replace}",
+    ),
+    *setting("output={path: 'scored/{day}', mode: replace}"),
+)
+
+
+def _first_day(place: Place) -> None:
+    """A table whose daily job has done the 2nd of January; the 3rd has come, and a late file of the 2nd."""
+    _days(place)
+    place.do(*_DAILY, "--new", "--until", "2026-01-02")
+    write_log(place.root / "log" / "date=2026-01-02" / "late", 1, 200, 50)
+
+
 _IN_SAMPLE = "evaluate.allow_in_sample=true"
 _GENERATED = ("output.path=generated", "generate.repeats=2", "data.exclude=[score,weight,country]")
 _GENERATE = setting("cluster.kind=inline", "scratch=scratch", "data.path=data", *_GENERATED)
@@ -329,6 +349,7 @@ SCENARIOS = {
             ("generate", *_GENERATE),
             whole=("generated",),
         ),
+        Scenario("days run", _first_day, (*_DAILY, "--until", "2026-01-03"), whole=("scored/2026-01-03",)),
         Scenario("compare", _log, ("compare", *_COMPARE), whole=("compared",)),
         Scenario("follow", _served_stream, _FOLLOW),
         Scenario("follow, a ledger made anew", _lost_ledger, (*_FOLLOW, "--rebuild")),

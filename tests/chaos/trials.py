@@ -216,7 +216,7 @@ def seen_wrong(stage: Stage, found: dict[str, bytes]) -> list[str]:
     wrong = []
     for path in sorted(found.keys() | stage.before.keys() | stage.after.keys()):
         allowed = (stage.before.get(path), stage.after.get(path))
-        if found.get(path) in allowed or path.endswith("journal.jsonl"):
+        if found.get(path) in allowed or path.endswith(".jsonl"):
             continue
         wrong.append(f"a reader finds {path} {'missing' if path not in found else 'neither old nor new'}")
     for folder in stage.scenario.whole:
