@@ -168,7 +168,7 @@ class _Run:
         NothingToDoError
             No step of any day was left.
         """
-        config = self.found.config
+        config, found = self.found.config, self.found
         self._begin()
         todo = _todo(self.found)
         chosen, self.left = todo[: config.days.most_days], max(0, len(todo) - config.days.most_days)
@@ -177,16 +177,17 @@ class _Run:
             self._measure(group)
             self._fit(group)
             self._score(group)
+        if not self.left and compares_all(found.records, found.now):
+            # Only now: a run that is killed before has not done all changed days.
+            DayRecords(found.store.folder).add([DayRecord(found.now.date().isoformat(), COMPARED)])
         return self._result()
 
     def _begin(self) -> None:
-        """Record the first day that is scored, when the files of all days were compared, and faults of days."""
+        """Record the first day that is scored, and faults of days."""
         found, records = self.found, []
-        begin, today = found.states.begin, found.now.date().isoformat()
+        begin = found.states.begin
         if begin is not None and recorded_begin(found.records) is None:
             records.append(DayRecord(day_of(begin).isoformat(), BEGIN))
-        if compares_all(found.records, found.now):
-            records.append(DayRecord(today, COMPARED))
         for entry in found.states.days:
             if entry.files.fault is not None:
                 known = found.records.get(entry.name, {}).get(CHECK, [DayRecord(entry.name, CHECK)])[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -68,8 +70,9 @@ def job_config(config: DaysConfig, job: type[J], day: int, **sections: Mapping[s
         chosen["store"] = {key: values["store"][key] for key in ("path", "table")}
     if job is MonitorConfig:
         chosen["report"] = {"path": config.report.path}
-    window = {**values["window"], "until": day_of(day).isoformat(), "bad_days": "refuse"}
-    for name, keys in {"window": window, **sections}.items():
+    window = {**values["window"], "until": day_of(day).isoformat()}
+    chosen["window"] = window
+    for name, keys in sections.items():
         chosen[name] = {**chosen.get(name, {}), **keys}
     return job.model_validate(chosen)
 
@@ -90,6 +93,9 @@ def evaluate(survey: Survey, entry: DayState, executor: Executor) -> DayRecord |
     assert live is not None
     record = replace(record, version=live.name)
     config = job_config(survey.config, EvaluateConfig, entry.day, evaluate={"last": "1d"})
+    run_id = _attempt_id(config, entry)
+    if (previous := _failed_before(entry, EVALUATE, run_id)) is not None:
+        return previous
     try:
         job.prepare(config, survey.choice()).execute(executor)
     except LabelsWaitingError:
@@ -97,7 +103,7 @@ def evaluate(survey: Survey, entry: DayState, executor: Executor) -> DayRecord |
     except NothingToDoError:
         pass  # a run that was killed before it wrote the record
     except (CheckFailedError, InputRejectedError, ConfigError) as error:
-        record = _failure(record, error)
+        record = _failure(record, error, run_id)
     return replace(record, facts=_measured(survey.config, entry))
 
 
@@ -108,6 +114,19 @@ def _unmeasured(live: Version | None, survey: Survey, entry: DayState) -> str | 
     if entry.name in fitted_with(live, survey.config.window.column):
         return f"version {live.name} was fitted to it"
     return None
+
+
+def _attempt_id(config: JobConfig, entry: DayState) -> str:
+    """Return a digest of a day's files and of what its measurement depends on, without the version that is live."""
+    settings = config.model_dump(mode="json", exclude={"record", "scratch", "cluster", "report"})
+    content = json.dumps([settings, entry.files.digest], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _failed_before(entry: DayState, step: str, run_id: str) -> DayRecord | None:
+    """Return the record of the same run of a step if that failed: it would fail again."""
+    last = entry.last.get(step)
+    return last if last is not None and (last.outcome, last.run_id) == (FAILED, run_id) else None
 
 
 def _measured(config: DaysConfig, entry: DayState) -> dict[str, Any]:
@@ -140,14 +159,18 @@ def monitor(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | 
         return replace(record, outcome=NOTHING, message=reason)
     assert live is not None
     record, said = replace(record, version=live.name), None
-    config = job_config(survey.config, MonitorConfig, entry.day)
+    # The day alone: an earlier day that could not be tested does not keep this one from it.
+    config = job_config(survey.config, MonitorConfig, entry.day, window={"last": "1d"})
+    run_id = _attempt_id(config, entry)
+    if (previous := _failed_before(entry, MONITOR, run_id)) is not None:
+        return previous
     try:
         outcome = job.prepare(config, survey.choice()).execute(executor)
         said = "; ".join(line.strip() for line in outcome.lines if entry.name in line)
     except NothingToDoError as error:
         said = str(error)
     except (CheckFailedError, InputRejectedError, ConfigError) as error:
-        record = _failure(record, error)
+        record = _failure(record, error, run_id)
     tested = _evidence(survey, live, entry)
     if record.outcome == DONE and tested is None:
         return replace(record, outcome=NOTHING, message=said or "not tested")
@@ -187,10 +210,10 @@ def score(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | No
     if manifest.get("log_files") != digest_of(owned):
         if live is None:
             return None
-        record, previous = replace(record, version=live.name), entry.last.get(SCORE)
+        record = replace(record, version=live.name)
         try:
             prepared = job.prepare(config, choice)
-            if previous is not None and (previous.outcome, previous.run_id) == (FAILED, prepared.identity):
+            if (previous := _failed_before(entry, SCORE, prepared.identity)) is not None:
                 return previous
             try:
                 prepared.execute(executor)
@@ -255,6 +278,9 @@ def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) 
     try:
         prepared = job.prepare(job_config(survey.config, FitConfig, last), choice)
         run_id = str(prepared.plan.facts.get("run_id"))
+        failed = [_failed_before(entry, FIT, run_id) for entry in due]
+        if due and all(failed):
+            return Fitted([], str(failed[0].message if failed[0] else ""))
         outcome = prepared.execute(executor)
         version = survey.store.version(str(outcome.summary["version"]))
         message = f"published version {version.name}"
@@ -298,6 +324,7 @@ def _fit_records(survey: Survey, version: Version) -> list[DayRecord]:
     """Return the records of a version's days whose last record says something else, or that have none."""
     window = version.manifest.get("window") or {}
     aside = {day["day"]: day["reasons"] for day in window.get("days_set_aside", ())}
+    aside |= {day["day"]: [day["reason"]] for day in window.get("days_damaged", ())}
     unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
     facts = {day["day"]: day for day in window.get("days", ())}
     records = []

@@ -42,6 +42,7 @@ from pipeline.fit.calibration import Recipe
 from pipeline.fit.fitting import Content, Fitting
 from pipeline.fit.holdout import TRIAL, Trial, Trials
 from pipeline.log.logs import cut
+from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, day_of
 from pipeline.schema import SCORE_TABLE
 from pipeline.sort.day_tables import DayTables
@@ -120,7 +121,14 @@ def open_fitting(config: FitConfig, choice: Choice = ANY) -> Fitting:
     log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
     weighted = config.log.weight is not None
     by_age = config.log.waits_by_age
-    rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age)
+    # A day with too many unusable rows is left out, as one with a damaged file.
+    set_aside = config.window.bad_days == "set_aside"
+    rows = (
+        RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction) if set_aside else None
+    )
+    rule = DayRule(
+        config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age, rows=rows
+    )
     source = Source(log, window, half_life=whole_days(config.window.half_life), rule=rule)
     return Fitting(recipe, source, plan_of(config, log, transform=config.log.score_transform))
 

@@ -89,7 +89,8 @@ class Daily:
     @property
     def scored(self):
         """Number of scored rows by day in March; every row once."""
-        rows = pl.read_parquet(self.root / "scored/**/*.parquet", hive_partitioning=False)
+        files = (self.root / "scored").rglob("*.parquet")
+        rows = pl.concat([pl.read_parquet(file, columns=["id"], hive_partitioning=False) for file in files])
         assert rows["id"].n_unique() == rows.height
         counts = rows.group_by(pl.col("id") // 1_000_000).len().rows()
         return dict(sorted(counts))
@@ -327,6 +328,70 @@ def test_days_that_arrive_at_random_hours_are_what_an_oracle_says(tmp_path, monk
     simulation.simulate()
     assert simulation.check()["days"] == 6
     assert set(simulation.codes) == {0, 4}
+
+
+@pytest.mark.system
+def test_a_day_with_unusable_rows_or_pages_costs_itself_and_is_tried_once(daily):
+    daily.day(1, 2, 3)
+    assert daily.begin(4) == 0
+    daily.day(4, 5, 6)
+    daily.part(4, 1, rows=ROWS, label=np.full(ROWS, 7))  # labels of no binary outcome
+    path = daily.part(6, 2)
+    content = bytearray(path.read_bytes())
+    content[4:900] = bytes(896)  # pages that no footer tells of
+    path.write_bytes(content)
+    assert daily.run(7) == 4
+    assert daily.scored == {3: 4 * ROWS, 4: 4 * ROWS, 5: 4 * ROWS}
+    assert "label_not_0_or_1: 300 rows" in daily.state(4)["reason"]
+    assert daily.state(5)["state"] == "done"
+    assert daily.state(6)["state"] == "set_aside"
+    used = json.loads((daily.root / f"store/ads/versions/{daily.versions[-1]}/manifest.json").read_text())[
+        "window"
+    ]
+    assert {day["day"][-2:] for day in used["days"] if day["rows_used"]} == {"01", "02", "03", "05"}
+    before = {path: path.stat().st_mtime_ns for path in daily.root.rglob("*.jsonl")}
+    assert daily.run(7) == 4
+    assert {path: path.stat().st_mtime_ns for path in daily.root.rglob("*.jsonl")} == before
+    assert len(daily.versions) == 2
+    # Mended files come in.
+    daily.day(4, 6)
+    assert daily.run(8, "02:00") == 0
+    assert daily.scored == dict.fromkeys((3, 4, 5, 6), 4 * ROWS)
+
+
+@pytest.mark.system
+def test_rows_that_a_column_dates_are_scored_once_although_files_have_rows_of_two_days(daily):
+    def part(name, first, last, number):
+        """A file with rows from one time to another, in days of March."""
+        when = np.datetime64("2026-03-01", "us") + (
+            np.linspace(first - 1, last - 1, ROWS, endpoint=False) * 86_400e6
+        ).astype("timedelta64[us]")
+        path = daily.part(31, number, made=when)
+        path.rename(daily.root / f"log/{name}.parquet")
+
+    dated = {"window": {"column": "made", "last": "7d", "suspect_days": "use"}}
+    for number, name in enumerate("abc", 1):
+        part(name, number, number + 1, number)
+    part("d", 3.9, 4.2, 4)
+    assert daily.run(4, days={"new": True}, **dated) == 0
+
+    def total():
+        return sum(daily.scored.values())
+
+    assert total() == 2 * ROWS  # c and d
+    part("e", 4.2, 4.95, 5)
+    part("f", 4.95, 5.1, 6)
+    assert daily.run(5, **dated) == 0
+    assert total() == 4 * ROWS
+    assert daily.run(5, **dated) == 99
+    # A file whose days cannot be told is named; what can be done is done.
+    (daily.root / "log/h.parquet").write_bytes(b"PAR1 and nothing of a file PAR1")
+    part("g", 5.1, 6, 7)
+    assert daily.run(6, **dated) == 4
+    assert "h.parquet" in daily.message
+    (daily.root / "log/h.parquet").unlink()
+    assert daily.run(6, **dated) in (0, 99)
+    assert total() == 5 * ROWS
 
 
 # Records

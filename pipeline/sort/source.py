@@ -30,6 +30,7 @@ class Days(NamedTuple):
     tables : all tables, by day. used : tables that the fit uses. thin : days with too few known labels
     set_aside : findings on suspect days. drift : findings on suspect days that are used, since another day is alike
     excluded, included : days that a person decided on, with the reasons
+    damaged : days with too many unusable rows, with the reasons
     spread : variation between days, see `find_suspect_days`
     """
 
@@ -40,6 +41,7 @@ class Days(NamedTuple):
     drift: tuple[Finding, ...] = ()
     excluded: tuple[dict[str, str], ...] = ()
     included: tuple[dict[str, str], ...] = ()
+    damaged: tuple[dict[str, str], ...] = ()
     spread: float | None = None
 
 
@@ -154,6 +156,7 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         "days_set_aside": [finding.as_dict() for finding in days.set_aside],
         "days_unlabelled": days.thin,
         "days_excluded": days.excluded,
+        "days_damaged": days.damaged,
     }
     reasons = {
         entry["day"]: key.removeprefix("days_") for key, entries in listed.items() for entry in entries
@@ -244,17 +247,19 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     excluded, included = rule.decided(tables, EXCLUDE), rule.decided(tables, INCLUDE)
     order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
     by_day = [tables[i] for i in order]
-    candidates = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
+    damaged = {} if rule.rows is None else _damaged(tables, rule.rows)
+    left_out = {*thin, *excluded, *damaged}
+    candidates = [i for i in order if tables[i].day not in left_out]
     findings, spread = find_suspect_days(
         [tables[i] for i in candidates], [profiles[i] for i in candidates if profiles], rule
     )
     suspect = [finding for finding in findings if not finding.drift]
     suspect_days = {finding.day for finding in suspect}
     used = tuple(tables[i] for i in candidates if tables[i].day not in suspect_days)
-    if (suspect or excluded) and not any(table.receipt.used for table in used):
+    if (suspect or excluded or damaged) and not any(table.receipt.used for table in used):
         raise InputRejectedError(
             "window: expected days to fit to, found that all are set aside or excluded; decide with `logcal days`"
-            f"{': ' * bool(suspect)}{findings_text(suspect)}"
+            f"{': ' * bool(suspect)}{findings_text(suspect)}{''.join(f'. {text}' for text in damaged.values())}"
         )
     return Days(
         tuple(by_day),
@@ -267,8 +272,24 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
         tuple(finding for finding in findings if finding.drift),
         _decisions(excluded),
         _decisions(included),
+        tuple({"day": _date(day), "reason": text} for day, text in sorted(damaged.items())),
         spread,
     )
+
+
+def _damaged(tables: Sequence[DayTable], rules: quarantine.RowRules) -> dict[int, str]:
+    """Return the days that have more unusable rows than the rules allow, with the message."""
+    by_day: dict[int, list[RunReceipt]] = {}
+    for table in tables:
+        by_day.setdefault(table.day, []).append(table.receipt)
+    damaged = {}
+    for day, receipts in by_day.items():
+        total = add_up(receipts)
+        try:
+            quarantine.check(total.bad, total.rows, rules)
+        except InputRejectedError as error:
+            damaged[day] = str(error)
+    return damaged
 
 
 def _decisions(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from calibrators.arithmetic.passes import Array
 from logcal.errors import InputRejectedError
+from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import day_of
 from pipeline.sort.day_files import file_digests
 from pipeline.sort.day_profiles import Profile
@@ -411,6 +412,7 @@ class DayRule:
     shares : usual share of rows with a label, by age in days before the last day, from an earlier fit
     weighted : whether rows have weights
     by_age : whether young rows always wait for labels that may still come; their waiting is then no fault
+    rows : rules by which a day with too many unusable rows is left out; None: they apply to all days together
     """
 
     min_labelled: float = 0.0
@@ -421,6 +423,7 @@ class DayRule:
     shares: Mapping[int, float] = field(default_factory=dict)
     weighted: bool = False
     by_age: bool = False
+    rows: RowRules | None = None
 
     def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
         """Return the decisions of one kind, EXCLUDE or INCLUDE, that hold for days of day tables."""
