@@ -242,6 +242,11 @@ class Prepared(Startable):
         return self._outcome(measured, overlap)
 
     @property
+    def window(self) -> Window | None:
+        """Days to measure; None: the whole log."""
+        return self.measurement.window
+
+    @property
     def _window(self) -> dict[str, Any]:
         window = self.measurement.window
         return {} if window is None else {"window": window_days(window)}
@@ -300,6 +305,7 @@ class Prepared(Startable):
             "run_id": self.sorting.identity,
             **self._window,
             **present.summary_of(measured, overlap),
+            "measured": present.measured_facts(measured),
         }
         lines = [*present.lines_of(measured, overlap, self.version), *label_lines(self.config.log, summary)]
         return Outcome(summary=summary, lines=[*lines, f"report: {report}"])

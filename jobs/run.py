@@ -131,6 +131,7 @@ def _set_up_environment(config: JobConfig) -> None:
 def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None) -> Outcome:
     """Prepare a job and execute it, on the configuration's cluster or on that of a client."""
     from jobs.cluster.starting import given_executor, starting_executor
+    from jobs.day_commands import record_command
 
     _set_up_environment(config)
     attempt.begin(config)
@@ -153,6 +154,7 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
             attempt.outcome = error.outcome
             raise
         attempt.outcome = outcome
+        record_command(job.name, config, prepared, outcome)
         interrupts.ignore()
     return outcome
 

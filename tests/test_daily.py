@@ -360,6 +360,21 @@ def test_a_day_with_unusable_rows_or_pages_costs_itself_and_is_tried_once(daily)
 
 
 @pytest.mark.system
+def test_the_commands_write_the_same_records(daily):
+    daily.day(1, 2, 3)
+    assert daily.begin(4) == 0
+    daily.day(4)
+    one_day = {"evaluate": {"last": "1d"}, "score": {"last": "1d"}}
+    for job in ("evaluate", "monitor", "fit", "score"):
+        logcal.run(job, daily.config(**one_day))
+    counts = {step: len(found) for step, found in daily.records(4).items()}
+    assert counts == {"evaluate": 1, "monitor": 1, FIT: 1, SCORE: 1}
+    assert daily.records(4)["evaluate"][0].facts["labelled"] == 4 * ROWS
+    assert daily.run(5) == 99
+    assert daily.scored == {3: 4 * ROWS, 4: 4 * ROWS}
+
+
+@pytest.mark.system
 def test_rows_that_a_column_dates_are_scored_once_although_files_have_rows_of_two_days(daily):
     def part(name, first, last, number):
         """A file with rows from one time to another, in days of March."""

@@ -90,6 +90,10 @@ class DayRecords:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
+    def exist(self) -> bool:
+        """Tell whether the table has records, which its first daily job begins."""
+        return bool(self._folder.matching(_FILE, _FOLDER))
+
     def add(self, records: Sequence[DayRecord]) -> list[DayRecord]:
         """Append records and sync them; return them with their time."""
         if not records:
