@@ -367,7 +367,7 @@ def test_the_commands_write_the_same_records(daily):
     one_day = {"evaluate": {"last": "1d"}, "score": {"last": "1d"}}
     for job in ("evaluate", "monitor", "fit", "score"):
         logcal.run(job, daily.config(**one_day))
-    counts = {step: len(found) for step, found in daily.records(4).items()}
+    counts = {step: len(found) for step, found in daily.records(4).items() if step != "compared"}
     assert counts == {"evaluate": 1, "monitor": 1, FIT: 1, SCORE: 1}
     assert daily.records(4)["evaluate"][0].facts["labelled"] == 4 * ROWS
     assert daily.run(5) == 99
