@@ -217,12 +217,12 @@ def ordinary(rows: int, seed: int, count: int, sd: float) -> None:
 def arriving(rows: int, seed: int, count: int) -> None:
     """Simulate days that arrive file by file, and compare the daily job's outputs with the oracle's."""
     rng = np.random.default_rng(seed)
-    days = sorted(rng.choice(np.arange(6, count - 4), 13, replace=False).tolist())
+    # Five bad days, three missed mornings, and five at which a run is killed within a write.
+    days = rng.choice(np.arange(6, count - 4), 13, replace=False).tolist()
     kinds = ("missing", "unreadable", "renamed", "twice", "unreadable")
-    bad = dict(zip(days[::3], kinds, strict=True))
-    missed = frozenset(days[1::6])
-    kills = {day: int(rng.integers(1, 40)) for day in set(days) - set(bad) - missed}
-    kills = dict(sorted(kills.items())[:5])
+    bad = dict(zip(sorted(days[:5]), kinds, strict=True))
+    missed = frozenset(days[5:8])
+    kills = {day: int(rng.integers(1, 40)) for day in sorted(days[8:])}
     with tempfile.TemporaryDirectory() as folder:
         simulation = Arriving(Path(folder), count, rows, seed, bad, missed, kills)
         simulation.simulate()
