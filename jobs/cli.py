@@ -91,11 +91,26 @@ def _exit_with_usage_error(error: click.ClickException, as_json: bool) -> NoRetu
 
 def run() -> NoReturn:
     """Run the command line and end the process."""
+    _replace_closed_streams()
     try:
         main(prog_name="logcal")
     finally:
         interrupts.ignore_until_exit()
     raise AssertionError("a command ends the process")
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device for standard streams that are closed, as daemons do: no stream is needed to run.
+
+    Otherwise Python has no object for them, and the next file that is opened gets their descriptor.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is not None:
+            continue
+        stream = open(os.devnull, mode)  # noqa: PTH123, SIM115 - open until the process ends
+        if stream.fileno() == number:
+            os.set_inheritable(number, True)  # worker processes have it, too
+        setattr(sys, name, stream)
 
 
 @click.group(

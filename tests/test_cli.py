@@ -131,6 +131,22 @@ def test_a_closed_stdout_shows_nothing(place):
     assert len(place.versions) == 1
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("kind", ["threads", "local"])
+def test_no_stream_is_needed(place, closed, kind):
+    """As in daemons. The code says what became of the job."""
+    place.write_log()
+    within = ("bash", "-c", f'exec "$@" {closed}', "bash")
+    cluster = (f"cluster.kind={kind}", "cluster.workers=1")
+    assert place.job("fit", *cluster, within=within).code == 0
+    assert place.job("fit", *cluster, within=within).code == 99
+    assert place.job("score", *cluster, within=within).code == 0
+    assert place.job("fit", *cluster, "log.score=none", within=within).code == 3
+    assert place.job("fit", *cluster, "log.unknown=1", within=within).code == 2
+    assert len(place.versions) == 1
+
+
 # What becomes of errors
 
 
