@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import interrupts
+from jobs import cli, interrupts
 from jobs.config.jobs import JOB_CONFIGS, DemoConfig
 from jobs.registry import JOBS, Job
 from jobs.run import Outcome, Plan, guarded, run_job
@@ -129,6 +129,19 @@ def test_a_closed_stdout_shows_nothing(place):
     place.write_log()
     place.job("fit", within=("bash", "-c", 'exec "$@" >&-', "bash")).expect(0)
     assert len(place.versions) == 1
+
+
+def test_closed_streams_are_the_null_device(monkeypatch):
+    monkeypatch.setattr(cli.interrupts, "ignore_until_exit", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["logcal", "fit", "--sett"])
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as end:
+        cli.run()
+    assert end.value.code == 2
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        assert (stream.name, stream.closed) == (os.devnull, False)
+        stream.close()
 
 
 @pytest.mark.system
