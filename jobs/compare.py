@@ -17,13 +17,13 @@ from jobs.present import row_facts, run_facts
 from jobs.rows import Sorting, columns_of, label_lines, page_folder, settings_of
 from logcal.comparison import comparison_headline, comparison_lines, suitable
 from logcal.errors import ConfigError, InputRejectedError
-from pipeline.evaluate.comparison_page import comparison_document, render_comparison
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator
 from pipeline.log.logs import Log, open_log
+from pipeline.pages.comparison_page import comparison_document, render_comparison
 from pipeline.sort.score_table import (
     ScoreTable,
     SortedRows,

@@ -34,6 +34,9 @@ from jobs.rows import (
 )
 from logcal.errors import ConfigError, counted
 from pipeline.classifier.provenance import generated_by
+from pipeline.days.day_tables import DayTables
+from pipeline.days.source import Days, Source, window_facts
+from pipeline.days.suspect_days import SET_ASIDE, DayRule, findings_text
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder, check_free, check_writable, size
 from pipeline.files.output import Output
@@ -45,11 +48,8 @@ from pipeline.log.logs import cut
 from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, day_of
 from pipeline.schema import SCORE_TABLE
-from pipeline.sort.day_tables import DayTables
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.score_table import scratch_bytes
-from pipeline.sort.source import Days, Source, window_facts
-from pipeline.sort.suspect_days import SET_ASIDE, DayRule, findings_text
 from pipeline.table.journal import read_decisions
 from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange

@@ -28,7 +28,8 @@ from jobs.rows import (
     source_line,
 )
 from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError, counted
-from pipeline.evaluate.day_pages import e_value, excess_sentence, render_drift
+from pipeline.days.day_tables import DayTables
+from pipeline.days.source import Source
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import write_whole
 from pipeline.files.records import to_json
@@ -36,9 +37,8 @@ from pipeline.files.scratch import scratch_folder
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor import FOLDER, DayEvidence, History, Watch, day_evidence
-from pipeline.sort.day_tables import DayTables
+from pipeline.pages.day_pages import e_value, excess_sentence, render_drift
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
-from pipeline.sort.source import Source
 from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable, Version, fitted_until, segments_of
 

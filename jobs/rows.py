@@ -21,8 +21,8 @@ from logcal.errors import ConfigError, NothingToDoError, counted
 from pipeline.days.closed import close_excluded, close_given, find_damaged
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
+from pipeline.labels.outcomes import LabelSource, Outcomes
 from pipeline.log.logs import Columns, Log, cut, open_log
-from pipeline.log.outcomes import LabelSource, Outcomes
 from pipeline.log.quarantine import RowRules, check_output, copy_parts
 from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
 from pipeline.table.published import PublishedTable
@@ -386,7 +386,7 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
     ConfigError, TemporaryError
         `check_space` raises them, or scratch space lies inside the log or its outcomes.
     """
-    from pipeline.sort.label_join import spill_bytes
+    from pipeline.labels.label_join import spill_bytes
 
     needed += sorts * spill_bytes(log, plan_of(config, log).label_bytes)
     check_space(config.scratch, needed)

@@ -219,9 +219,9 @@ class Stream(Counts):
         update_stream(path, self.config.store.table, without_secrets(self.config.output.path), values)
 
     def _page(self, folder: Path) -> None:
-        from pipeline.evaluate.day_pages import render_stream
         from pipeline.files.folders import write_whole
         from pipeline.monitor import watched_days
+        from pipeline.pages.day_pages import render_stream
 
         now, last = time.time(), self.refits.last
         refused, coverage = self.ledger.refused, last.get("label_coverage")

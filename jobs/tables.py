@@ -17,6 +17,7 @@ from jobs.records import RUNS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
 from logcal.reading import read_table
 from logcal.storage import open_filesystem
+from pipeline.days.day_files import digests_of_day
 from pipeline.days.records import DayRecords
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
@@ -24,7 +25,6 @@ from pipeline.files.records import read_records
 from pipeline.files.storage import use
 from pipeline.follow.ledger import needed_versions
 from pipeline.log.windows import parse_day
-from pipeline.sort.day_files import digests_of_day
 from pipeline.table.journal import Decision, Entry, decide, moves, read_decisions, trail
 from pipeline.table.published import (
     CURRENT,
@@ -297,8 +297,8 @@ def diff(
     store: str, table: str, old: str, new: str, report: str | None, output: str | None = None
 ) -> Outcome:
     """Compare two versions, and draw a page if `report` is given. output : former name of `report`."""
-    from pipeline.evaluate.figures import fact_text
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
+    from pipeline.pages.figures import fact_text
 
     if output is not None:
         log.info("--output: this option is now called --report")

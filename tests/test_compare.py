@@ -18,7 +18,7 @@ from calibrators.measures.in_memory import measure
 from calibrators.methods.cross_validation import RAW, cross_validate
 from calibrators.methods.folded import FoldedPoints
 from logcal.errors import ConfigError, InputRejectedError
-from pipeline.evaluate.comparison_page import render_comparison
+from pipeline.pages.comparison_page import render_comparison
 
 METHODS = {"isotonic": Isotonic(), "bbq": BBQ(), "platt": Platt(), "histogram": HistogramBinning(smoothing=1)}
 

@@ -14,9 +14,9 @@ from simulated_days import KINDS, simulated_day
 import logcal
 from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError
+from pipeline.days.day_profiles import Profile, cell_of, middle_of
+from pipeline.days.suspect_days import DayFacts, Finding, suspect_days
 from pipeline.files.folders import Folder
-from pipeline.sort.day_profiles import Profile, cell_of, middle_of
-from pipeline.sort.suspect_days import DayFacts, Finding, suspect_days
 from pipeline.table.journal import DECISIONS, read_decisions
 
 

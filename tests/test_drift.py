@@ -17,9 +17,9 @@ from calibrators import Points, collapse
 from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
 from calibrators.measures.predictions import run_passes
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
-from pipeline.evaluate.day_pages import render_drift
+from pipeline.days import source
 from pipeline.execution import InlineExecutor
-from pipeline.sort import source
+from pipeline.pages.day_pages import render_drift
 from pipeline.table.lookup_table import read_lookup_table
 
 

@@ -25,7 +25,6 @@ from common import write_lookup
 
 from calibrators import Isotonic
 from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError
-from pipeline.evaluate.day_pages import render_stream
 from pipeline.execution import InlineExecutor
 from pipeline.files import locks
 from pipeline.files.folders import Folder
@@ -38,6 +37,7 @@ from pipeline.follow.ledger import Known, LeaseOwner, Ledger, Source
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor import History, WatchedDay, watched_days
+from pipeline.pages.day_pages import render_stream
 from pipeline.score.scored_file import Scoring, score_file
 
 LOCAL = fsspec.filesystem("file")

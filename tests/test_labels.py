@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from common import write_log
 
-from pipeline.log.outcomes import Outcomes
-from pipeline.sort import label_join, runs
+from pipeline.labels import label_join
+from pipeline.labels.outcomes import Outcomes
+from pipeline.sort import runs
 
 ISOTONIC = "calibrator.method=isotonic"
 KEYED = (ISOTONIC, "log.key=id")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from calibrators import Points, collapse
 from calibrators.arithmetic.passes import Pass
 from logcal.errors import InputRejectedError
+from pipeline.days.source import Source
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.files.folders import Folder
@@ -22,7 +23,6 @@ from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, score_table
 from pipeline.sort.parts import read_points, write_points
 from pipeline.sort.score_table import SortedRows, SortPlan, add_merge, build_score_table, scratch_bytes
-from pipeline.sort.source import Source
 
 
 def points_of(table) -> Points:

@@ -26,6 +26,7 @@ from logcal import names
 from logcal.errors import InputRejectedError
 from logcal.reading import SEGMENTS_FILE
 from logcal.table import Table
+from pipeline.days.source import Source
 from pipeline.evaluate.evaluation import Sizes
 from pipeline.evaluate.segment_evaluation import add_sides, finish_sides
 from pipeline.evaluate.significance import beyond_chance
@@ -37,7 +38,6 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.sort import buckets, run_files
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_tasks import pack
-from pipeline.sort.source import Source
 from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
 

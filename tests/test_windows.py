@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from jobs import fit
 from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
+from pipeline.days import day_tables
+from pipeline.days.day_profiles import factor
 from pipeline.execution import InlineExecutor
-from pipeline.sort import day_tables
-from pipeline.sort.day_profiles import factor
 from pipeline.sort.runs import round_scores
 from pipeline.table.store import TableStore
 from tests.test_segments import Shuffled

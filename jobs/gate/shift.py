@@ -8,9 +8,9 @@ import numpy as np
 
 from jobs.config.sections import AUTO_SHIFT, NO_SHIFT, RangeSection
 from logcal.reading import cached_table
+from pipeline.days.day_profiles import Profile, stored_profile
 from pipeline.files.folders import Folder
 from pipeline.score.shift import ShiftRule, bins_of, map_of_all_rows
-from pipeline.sort.day_profiles import Profile, stored_profile
 from pipeline.table.published import PublishedTable, Version
 
 _FEWEST_DAYS = 5

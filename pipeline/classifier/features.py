@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logcal.errors import examples
+from pipeline.labels.outcomes import Outcomes
 from pipeline.log import log_files
 from pipeline.log.column_types import type_of
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, open_files
-from pipeline.log.outcomes import Outcomes
 
 if TYPE_CHECKING:
     import pandas as pd

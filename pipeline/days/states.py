@@ -9,6 +9,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pipeline.days.day_files import file_digests
 from pipeline.days.files import DayFiles, LogDays
 from pipeline.days.records import (
     BEGIN,
@@ -26,7 +27,6 @@ from pipeline.days.records import (
     Steps,
 )
 from pipeline.log.windows import day_number, day_of, parse_day
-from pipeline.sort.day_files import file_digests
 from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
 ARRIVING, LABELS_WAITING = "arriving", "labels_waiting"

@@ -10,6 +10,7 @@ from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
+from pipeline.days.source import Source
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluation_of, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
 from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, add_sides, finish_sides
@@ -26,7 +27,6 @@ from pipeline.sort.score_table import (
 )
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
 from pipeline.sort.segment_rows import SegmentCounts, SegmentRows
-from pipeline.sort.source import Source
 from pipeline.table.lookup_table import Predictor
 
 

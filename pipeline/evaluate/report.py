@@ -21,7 +21,8 @@ from pipeline.evaluate.evaluation import (
     headline,
     ranking,
 )
-from pipeline.evaluate.figures import (
+from pipeline.evaluate.significance import comparison_sentence, excess_error, judge, percentage_points
+from pipeline.pages.figures import (
     AFTER,
     BEFORE,
     fact_groups,
@@ -31,14 +32,13 @@ from pipeline.evaluate.figures import (
     render_page,
     share_text,
 )
-from pipeline.evaluate.reliability_figures import (
+from pipeline.pages.reliability_figures import (
     any_beyond,
     group_diagram,
     histogram,
     logit_limits,
     reliability_diagram,
 )
-from pipeline.evaluate.significance import comparison_sentence, excess_error, judge, percentage_points
 from pipeline.table.segment_maps import SOURCES
 
 

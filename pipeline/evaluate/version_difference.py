@@ -10,8 +10,8 @@ import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.view import EXACT_ROWS, MUTED, View
-from pipeline.evaluate.figures import AFTER, grid, map_figure, render, render_page
 from pipeline.evaluate.significance import UNSURE, chance_text
+from pipeline.pages.figures import AFTER, grid, map_figure, render, render_page
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.published import Version, segments_of

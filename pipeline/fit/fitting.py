@@ -13,6 +13,7 @@ from calibrators.methods.intervals import ALPHA, NONE
 from logcal import schema
 from logcal.manifest import fingerprint
 from logcal.reading import SEGMENTS_FILE
+from pipeline.days.source import Days, Source
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob
 from pipeline.files.folders import Folder
@@ -29,7 +30,6 @@ from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
-from pipeline.sort.source import Days, Source
 from pipeline.table.lookup_table import lookup_bytes, segmented_files
 from pipeline.table.segment_maps import LevelFit, SegmentedFit
 

@@ -12,6 +12,9 @@ from calibrators.measures.certainty import ErrorBars, error_bar_passes
 from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
+from pipeline.days.day_tables import DayTable
+from pipeline.days.source import Days, Source
+from pipeline.days.suspect_days import EVERY_DAY
 from pipeline.execution import Executor
 from pipeline.files.folders import Folder
 from pipeline.files.records import jsonable
@@ -19,14 +22,11 @@ from pipeline.fit.fitting import Content, Fitting
 from pipeline.log.log_files import FittedFiles
 from pipeline.log.logs import Log
 from pipeline.log.windows import day_of
-from pipeline.sort.day_tables import DayTable
 from pipeline.sort.division import divide
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, merge_rows
 from pipeline.sort.segment_predictions import compare_predictions, order_predictions
 from pipeline.sort.segment_rows import SegmentRows
-from pipeline.sort.source import Days, Source
-from pipeline.sort.suspect_days import EVERY_DAY
 from pipeline.table.lookup_table import Predictor
 from pipeline.table.published import Version, fitted_until, segments_of
 

@@ -14,11 +14,12 @@ import pyarrow as pa
 from logcal.errors import counted, examples
 from logcal.segment_types import kind_of as segment_kind
 from logcal.segment_types import segment_type
-from pipeline.log.outcome_index import INTEGER, UNSIGNED
-from pipeline.log.outcome_index import kind_of as key_kind
 
 Schemas = Sequence[tuple[str, pa.Schema]]
 """Path and schema of each file, with the columns of hive folders (`folder_tree.with_keys`)."""
+
+INTEGER, UNSIGNED, TEXT, BYTES, DATE = "integers", "unsigned integers", "text", "bytes", "dates"
+"""Kinds of keys. Keys of different kinds are never equal, except signed and unsigned integers."""
 
 _WANTED = {
     "label": "booleans, or numbers 0 and 1 (a float, integer or decimal type)",
@@ -27,6 +28,34 @@ _WANTED = {
     "time": "timestamps or dates",
 }
 _NUMBERS = "numbers (a float, integer or decimal type)"
+
+
+def key_kind(arrow_type: pa.DataType) -> str | None:
+    """Return the kind of keys of an Arrow type; None if it cannot be a key."""
+    if pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        arrow_type = arrow_type.storage_type
+    tests = (
+        (UNSIGNED, pa.types.is_uint64),
+        (INTEGER, pa.types.is_integer),
+        (INTEGER, pa.types.is_decimal),
+        (TEXT, pa.types.is_string),
+        (TEXT, pa.types.is_large_string),
+        (TEXT, pa.types.is_string_view),
+        (BYTES, pa.types.is_binary),
+        (BYTES, pa.types.is_large_binary),
+        (BYTES, pa.types.is_fixed_size_binary),
+        (DATE, pa.types.is_date32),
+    )
+    return next((name for name, test in tests if test(arrow_type)), None)
+
+
+def common_kind(kind: str | None, other: str | None) -> str | None:
+    """Return the kind in which keys of two columns are compared; None if they are never equal."""
+    if {kind, other} == {INTEGER, UNSIGNED}:
+        return UNSIGNED
+    return kind if kind == other else None
 
 
 def values_type(kind: pa.DataType) -> pa.DataType:

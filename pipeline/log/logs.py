@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +43,45 @@ from pipeline.log.log_files import (
 )
 from pipeline.log.snapshots import without_reused_names
 
-if TYPE_CHECKING:
-    from pipeline.log.outcomes import Outcomes
-
 BATCH_ROWS = 1 << 18
 """Rows decoded at a time; a task holds one such batch besides its buffers."""
 
 MOST_NAMED = 1000
 """Most skipped files that a manifest names; it counts all of them."""
+
+
+class Labels(Protocol):
+    """Labels in other files; see `pipeline.labels.outcomes.Outcomes`."""
+
+    @property
+    def source(self) -> Any:
+        """Where the labels are, and the columns of the log that are read for the join."""
+
+    @property
+    def rows(self) -> int:
+        """Number of outcomes."""
+
+    @property
+    def locations(self) -> list[tuple[Any, str]]:
+        """Folders of all files with their file system."""
+
+    def opened(self, log: Log, schemas: Schemas) -> Labels:
+        """Read and check the footers."""
+
+    def of_days(self, first: int, last: int) -> Labels:
+        """Restrict the outcomes to those for predictions of a range of days."""
+
+    def matching(self) -> Any:
+        """Return a matcher of rows and outcomes."""
+
+    def known_day(self, share: float) -> int | None:
+        """Return the last day with labels for a share of its time."""
+
+    def identity(self, day: int | None = None) -> dict[str, Any]:
+        """Return what the labels of a day or of all rows depend on."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the manifest."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +99,7 @@ class Columns:
     segments: tuple[str, ...] = ()
     date: str | None = None
     sampling: bool = False
-    labels: Outcomes | None = None
+    labels: Labels | None = None
     dates: tuple[str, ...] = ()
 
     @property

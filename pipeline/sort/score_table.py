@@ -22,13 +22,13 @@ from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
+from pipeline.labels.label_join import add_labels
 from pipeline.log import quarantine
 from pipeline.log.label_counts import complete_counts, sum_labels
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import BucketSpans
-from pipeline.sort.label_join import add_labels
 from pipeline.sort.parts import Part, merge_points, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping

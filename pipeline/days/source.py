@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from logcal.errors import InputRejectedError, LabelsWaitingError, examples
+from pipeline.days.day_profiles import Profile, profile_day, weigh_day, with_weights
+from pipeline.days.day_tables import DayTable, DayTables, add_scratch_days, pass_table
+from pipeline.days.suspect_days import EVERY_DAY, USE, DayRule, Finding, find_suspect_days, findings_text
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
@@ -14,13 +17,10 @@ from pipeline.log.label_counts import complete_counts, sum_labels
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of, window_days
-from pipeline.sort.day_profiles import Profile, profile_day, weigh_day, with_weights
-from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days, pass_table
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, add_sort, add_up, scratch_bytes
-from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, find_suspect_days, findings_text
 from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
 

@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from logcal.arrow_columns import null_mask
 from logcal.errors import InputRejectedError, examples
-from pipeline.log.column_types import check_roles
+from pipeline.labels.outcome_index import (
+    KeyColumn,
+    OutcomeIndex,
+    OutcomeRows,
+    any_missing,
+    key_column,
+)
+from pipeline.log.column_types import BYTES, TEXT, check_roles, common_kind, key_kind
 from pipeline.log.label_counts import (
     CONFLICTING,
     EARLY,
@@ -39,17 +46,6 @@ from pipeline.log.logs import (
     numbers,
     open_files,
     read_piece,
-)
-from pipeline.log.outcome_index import (
-    BYTES,
-    TEXT,
-    KeyColumn,
-    OutcomeIndex,
-    OutcomeRows,
-    any_missing,
-    common_kind,
-    key_column,
-    kind_of,
 )
 from pipeline.log.windows import (
     DAY,
@@ -126,8 +122,8 @@ def _key_kinds(
     kinds, problems = [], []
     for key, outcome_key in zip(source.key, source.outcome_key, strict=True):
         log_type, outcome_type = log.field(key).type, outcomes.field(outcome_key).type
-        found = {kind_of(schema.field(key).type) for schema in logs}
-        found |= {kind_of(schema.field(outcome_key).type) for schema in all_outcomes}
+        found = {key_kind(schema.field(key).type) for schema in logs}
+        found |= {key_kind(schema.field(outcome_key).type) for schema in all_outcomes}
         kind = reduce(common_kind, sorted(found, key=str))
         kinds.append(kind or "")
         if kind is None:

@@ -1,6 +1,6 @@
 """Day tables: sorted runs of a log's days, kept in the store, so that a fit of a window sorts only new files.
 
-    <store>/<table>/days/<day>-<digest>-<made>/     see `pipeline.sort.day_files`
+    <store>/<table>/days/<day>-<digest>-<made>/     see `pipeline.days.day_files`
 
 A day has one or several tables. Each holds the day's rows from some of the files that may have rows of the day; no
 file is in two tables of a day. The digest identifies these files (names, sizes, modification) and the settings by which
@@ -24,13 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logcal.errors import TemporaryError
-from pipeline.execution import Graph
-from pipeline.files.blobs import each, receipts_in
-from pipeline.files.folders import Folder
-from pipeline.files.locks import LOCKS, locking
-from pipeline.log.log_files import FileId
-from pipeline.log.windows import Window, day_number, day_of, parse_day
-from pipeline.sort.day_files import (
+from pipeline.days.day_files import (
     FACTS,
     StoredDay,
     drop_unused_files,
@@ -38,10 +32,16 @@ from pipeline.sort.day_files import (
     merge_tables,
     read_day,
 )
+from pipeline.days.window_runs import add_days, add_up_day
+from pipeline.execution import Graph
+from pipeline.files.blobs import each, receipts_in
+from pipeline.files.folders import Folder
+from pipeline.files.locks import LOCKS, locking
+from pipeline.log.log_files import FileId
+from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort.run_files import row_width
 from pipeline.sort.runs import RunReceipt, steps_per_unit
 from pipeline.sort.score_table import SortPlan
-from pipeline.sort.window_runs import add_days, add_up_day
 from pipeline.table.published import PublishedTable
 
 Settings = dict[str, Any]

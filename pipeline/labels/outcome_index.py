@@ -17,9 +17,7 @@ from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples
 from logcal.names import Keys, Numbers, Texts
 from logcal.segment_types import segment_column
-
-INTEGER, UNSIGNED, TEXT, BYTES, DATE = "integers", "unsigned integers", "text", "bytes", "dates"
-"""Kinds of keys. Keys of different kinds are never equal, except signed and unsigned integers."""
+from pipeline.log.column_types import BYTES, DATE, TEXT, UNSIGNED
 
 ANY, LAST, FIRST, ERROR = "any", "last", "first", "error"
 
@@ -28,34 +26,6 @@ _FOREVER = np.iinfo(np.int64).max
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-
-def kind_of(arrow_type: pa.DataType) -> str | None:
-    """Return the kind of keys of an Arrow type; None if it cannot be a key."""
-    if pa.types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        arrow_type = arrow_type.storage_type
-    tests = (
-        (UNSIGNED, pa.types.is_uint64),
-        (INTEGER, pa.types.is_integer),
-        (INTEGER, pa.types.is_decimal),
-        (TEXT, pa.types.is_string),
-        (TEXT, pa.types.is_large_string),
-        (TEXT, pa.types.is_string_view),
-        (BYTES, pa.types.is_binary),
-        (BYTES, pa.types.is_large_binary),
-        (BYTES, pa.types.is_fixed_size_binary),
-        (DATE, pa.types.is_date32),
-    )
-    return next((name for name, test in tests if test(arrow_type)), None)
-
-
-def common_kind(kind: str | None, other: str | None) -> str | None:
-    """Return the kind in which keys of two columns are compared; None if they are never equal."""
-    if {kind, other} == {INTEGER, UNSIGNED}:
-        return UNSIGNED
-    return kind if kind == other else None
 
 
 class KeyColumn(NamedTuple):

@@ -23,7 +23,7 @@ from logcal.displays.view import (
     score_label,
     score_unit,
 )
-from pipeline.evaluate.figures import Tip, grid, interval_text, number_text, render, share_text
+from pipeline.pages.figures import Tip, grid, interval_text, number_text, render, share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array
+from pipeline.days.day_files import checksum
+from pipeline.days.day_tables import DayTable
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
-from pipeline.sort.day_files import checksum
-from pipeline.sort.day_tables import DayTable
 from pipeline.sort.run_files import Run, read_run, write_run
 from pipeline.sort.sections import Sections, WeightedRows
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from calibrators.methods.cross_validation import RAW, CrossValidation
 from logcal.comparison import SHOWN, comparison_headline, label_of
 from logcal.displays.view import MUTED
-from pipeline.evaluate.figures import AFTER, BEFORE, fact_groups, grid, render, render_page
 from pipeline.files.records import jsonable
+from pipeline.pages.figures import AFTER, BEFORE, fact_groups, grid, render, render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

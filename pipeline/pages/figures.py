@@ -31,13 +31,13 @@ def render_page(
 ) -> str:
     """Render a page: HTML without external references; the same text for the same content.
 
-    template : name of a template in pipeline/evaluate/templates that extends page.html.j2
+    template : name of a template in pipeline/pages/templates that extends page.html.j2
     filters : further filters of the template
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("pipeline.evaluate"),
+        loader=PackageLoader("pipeline.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -22,11 +22,11 @@ import numpy as np
 
 from calibrators.arithmetic.passes import Array
 from logcal.errors import InputRejectedError
+from pipeline.days.day_files import file_digests
+from pipeline.days.day_profiles import Profile
+from pipeline.days.day_tables import DayTable
 from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import day_of
-from pipeline.sort.day_files import file_digests
-from pipeline.sort.day_profiles import Profile
-from pipeline.sort.day_tables import DayTable
 from pipeline.table.journal import INCLUDE, Decision
 from pipeline.table.lookup_table import Predictor
 

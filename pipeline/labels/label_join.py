@@ -22,21 +22,18 @@ from logcal.arrow_columns import as_column, as_numpy
 from logcal.names import hash_texts
 from pipeline.execution import Graph
 from pipeline.files.blobs import reading, receipts_in, writing
-from pipeline.log.label_counts import Joined
-from pipeline.log.log_files import LogFile, Piece
-from pipeline.log.logs import Log, batched_by_size
-from pipeline.log.outcome_index import (
-    BYTES,
-    INTEGER,
-    TEXT,
+from pipeline.labels.outcome_index import (
     KeyColumn,
     OutcomeIndex,
     OutcomeRows,
     any_missing,
     key_column,
 )
-from pipeline.log.outcomes import OutcomeMatching, Outcomes, read_keys
-from pipeline.sort.runs import Reading
+from pipeline.labels.outcomes import OutcomeMatching, Outcomes, read_keys
+from pipeline.log.column_types import BYTES, INTEGER, TEXT
+from pipeline.log.label_counts import Joined
+from pipeline.log.log_files import LogFile, Piece
+from pipeline.log.logs import Log, batched_by_size
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _EMPTY = np.empty(0, np.int64)
@@ -93,13 +90,13 @@ class SpilledMatching:
 
 
 def add_labels(
-    graph: Graph, log: Log, reader: Reading, pieces: Sequence[Sequence[Piece]], scratch: str, most_bytes: int
+    graph: Graph, log: Log, reader: Any, pieces: Sequence[Sequence[Piece]], scratch: str, most_bytes: int
 ) -> list[Any]:
     """Add tasks that join labels, if outcomes are too many for one task.
 
     Parameters
     ----------
-    reader : settings for reading rows in sort tasks
+    reader : settings for reading rows in sort tasks, a named tuple with the field `spilled`
     pieces : pieces of each sort task
     most_bytes : most bytes of outcomes in a task
 
@@ -265,7 +262,7 @@ def _join_batch(matching: OutcomeMatching, batch: pa.RecordBatch, kinds: Sequenc
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _with_labels(reader: Reading, joined: list[tuple[str, int]], index: int, rows: int) -> Reading:
+def _with_labels(reader: Any, joined: list[tuple[str, int]], index: int, rows: int) -> Any:
     """Return the reading settings of a sort task with its labels."""
     outcomes = 0 if index else sum(count for _, count in joined)
     return reader._replace(spilled=SpilledLabels(tuple(path for path, _ in joined), index, rows, outcomes))

@@ -15,11 +15,11 @@ from logcal.errors import InputRejectedError
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
+from pipeline.labels.label_join import add_labels
 from pipeline.log import quarantine
 from pipeline.log.log_files import FileId, Piece
 from pipeline.log.logs import DAY_INVALID, Rows, batched_by_size, pieces_ahead
 from pipeline.log.windows import Window, days_of, shown
-from pipeline.sort.label_join import add_labels
 from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from logcal.displays.view import MUTED
 from logcal.errors import counted
-from pipeline.evaluate.figures import AFTER, ALERT, day_axis, fact_text, grid, render, render_page
+from pipeline.pages.figures import AFTER, ALERT, day_axis, fact_text, grid, render, render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

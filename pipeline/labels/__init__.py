@@ -1,0 +1,1 @@
+"""Labels in other files than the predictions."""
