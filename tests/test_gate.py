@@ -17,6 +17,7 @@ from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
 from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor
+from pipeline.fit import pooled_segments
 from pipeline.fit.holdout import HeldOut, Rows
 from pipeline.table.map_change import one_level, ranking
 from pipeline.table.published import Version
@@ -161,6 +162,35 @@ def test_a_segment_whose_map_does_not_agree_is_named(place, gated, method, monke
     assert [entry["segment"] for entry in level["misfits"]] == [["be"]]
     assert level["segments_with_misfits"] == 1
     gated(*settings, "gate.agreement=false").expect(0)
+
+
+@pytest.mark.parametrize("method", ["auto", "isotonic"])
+@pytest.mark.parametrize("off", [0.0, 0.6])
+def test_an_adjusted_map_that_does_not_agree_is_named(place, gated, method, off, monkeypatch):
+    def adjusted(*arguments):
+        first, *rest = pooled(*arguments)
+        shift = first.shift.copy()
+        shift[1] += off
+        return (replace(first, shift=shift), *rest)
+
+    pooled = pooled_segments._adjusted
+    monkeypatch.setattr(pooled_segments, "_adjusted", adjusted)
+    columns = predictions(20_000, country=np.array(["at", "be", "ch"])[np.arange(20_000) % 3])
+    place.write_log(columns)
+    settings = (f"calibrator.method={method}", "log.segment=country", "segments.min_positives=100000")
+    outcome = gated(*settings).expect(4 if off else 0)
+    agreement = place.newest_manifest["agreement"]
+    (level,) = agreement["levels"]
+    assert agreement["ranges"]["misfits"] == []
+    for entry in level["most_informative"]:
+        rows = columns["country"] == entry["segment"][0]
+        assert (entry["weight"], entry["positives"]) == (rows.sum(), columns["label"][rows].sum())
+        if not off:
+            assert entry["expected"] == pytest.approx(entry["positives"], rel=0.05)
+    if off:
+        outcome.expect(4, "gate.agreement: ", "in segment be ")
+        assert [entry["segment"] for entry in level["misfits"]] == [["be"]]
+        assert level["misfits"][0]["difference"] == pytest.approx(off, abs=0.3)
 
 
 def test_auto_says_that_it_fell_back(place, gated, monkeypatch):

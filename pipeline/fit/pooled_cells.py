@@ -17,6 +17,7 @@ from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.calibration_map import maps_of_blocks
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
+from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, CellParts, Cells
 from calibrators.segments.bends import STRENGTH, bent
 from calibrators.segments.curves import LEAST, MOST, logit_of
@@ -248,24 +249,32 @@ class TaskMaps(NamedTuple):
     sizes : number of rows of each segment's map
     columns : the rows' columns, those of `CalibrationMap`
     curves : None if there is no level below
+    checked : sums for the check of the maps against their rows
     """
 
     fitted: npt.NDArray[np.bool_]
     sizes: Integers
     columns: list[Array]
     curves: AdjustedMaps | None
+    checked: SegmentSums
 
 
 def make_maps(
-    task: GatherTask | None, gathered: GatheredCells | None, estimates: MapInput | None, rate: float
+    task: GatherTask | None,
+    gathered: GatheredCells | None,
+    estimates: MapInput | None,
+    ranges: Array,
+    rate: float,
 ) -> TaskMaps | None:
-    """Make the own maps of a task's segments. rate : sampling rate, by which odds are divided."""
+    """Make the own maps of a task's segments.
+
+    ranges : see `segment_sums`
+    rate : sampling rate, by which odds are divided
+    """
     if task is None or gathered is None or estimates is None:
         return None
     fitted, sizes = estimates.pooled.copy(), np.zeros(estimates.pooled.size, np.int64)
     columns, maps = [np.empty(0)] * 7, None
-    if not (task.below or fitted.any()):
-        return TaskMaps(fitted, sizes, columns, None)
     cells = gathered.sizes()
     logit = task.parents.read(task.parents.logits)[gathered.block_ranges() - task.parents.starts[0]]
     eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
@@ -290,7 +299,36 @@ def make_maps(
         blocks = np.stack([maps.first, maps.last, maps.weight, maps.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, prob, maps.sizes)
     curves = _curves(gathered, eta, cells, fitted, maps) if task.below else None
-    return TaskMaps(fitted, sizes, columns, curves)
+    edges = task.parents.read(task.parents.edges)[gathered.block_ranges() - task.parents.starts[0]]
+    checked = segment_sums(_checked_cells(gathered, edges, eta, cells, fitted, maps), ranges)
+    return TaskMaps(fitted, sizes, columns, curves, checked)
+
+
+def _checked_cells(
+    gathered: GatheredCells,
+    edges: Array,
+    logit: Array,
+    cells: Integers,
+    fitted: npt.NDArray[np.bool_],
+    maps: OwnMaps | None,
+) -> SegmentCells:
+    """Return the cells of adjusted maps and the blocks of own maps, with the positives that the maps expect.
+
+    edges, logit : first score and adjusted logit of each cell. Other parameters: see `_curves`
+    """
+    level = np.empty(logit.size)
+    logistic(logit, level)
+    weight, positives = gathered.numbers(2), gathered.numbers(3)
+    columns = [edges, weight, positives, weight * level]
+    if maps is None:
+        return SegmentCells(starts_of(cells), *columns)
+    owner = np.repeat(np.arange(fitted.size), cells)
+    adjusted = ~fitted[owner]
+    owner = np.concatenate([owner[adjusted], np.repeat(np.flatnonzero(fitted), maps.sizes)])
+    order = np.argsort(owner, kind="stable")
+    own = (maps.first, maps.weight, maps.positives, maps.weight * maps.level)
+    columns = [np.concatenate([a[adjusted], b])[order] for a, b in zip(columns, own, strict=True)]
+    return SegmentCells(np.searchsorted(owner[order], np.arange(fitted.size + 1)), *columns)
 
 
 def _curves(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import operator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
+from calibrators.measures.segment_check import SegmentSums, joined
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust
@@ -40,6 +42,7 @@ from pipeline.fit.pooled_cells import (
     map_inputs,
     starts_of,
 )
+from pipeline.fit.self_check import Checked, check_all_rows
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, limit_batches, most_batches, pack
@@ -90,11 +93,12 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
 
     Returns
     -------
-    reference to the fits of the levels, the variances of each level's shifts and slopes, and the fitted calibrator
+    reference to the fits of the levels, the variances of each level's shifts and slopes, and the `_AllRows`
     """
     rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
     fitted = graph.task("whole", _fit_all_rows, first, calibrator)
     curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
+    ranges = graph.task("ranges", _ranges, fitted)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
@@ -106,7 +110,7 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
         inputs = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("inputs"), adjusted), most
         )
-        arguments = [(*of_task, rate) for of_task in zip(tasks, gathered, inputs, strict=True)]
+        arguments = [(*of_task, ranges, rate) for of_task in zip(tasks, gathered, inputs, strict=True)]
         maps = graph.layer(f"own-{i + 1}", make_maps, arguments)
         level = graph.task(f"level-{i + 1}", _fit_level, numbered, adjusted, maps, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
@@ -114,19 +118,34 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
     return graph.task("levels", _all_levels, levels, fitted)
 
 
+class _AllRows(NamedTuple):
+    """Fitted calibrator of all rows, and the check of its map."""
+
+    calibrator: Calibrator
+    checked: Checked
+
+
 def _all_levels(
-    levels: list[tuple[LevelFit, _Curves | None, tuple[float, float]]], fitted: Calibrator
-) -> tuple[list[LevelFit], tuple[tuple[float, float], ...], Calibrator]:
+    levels: list[tuple[LevelFit, _Curves | None, tuple[float, float]]], fitted: _AllRows
+) -> tuple[list[LevelFit], tuple[tuple[float, float], ...], _AllRows]:
     return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels), fitted
 
 
-def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> Calibrator:
+def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> _AllRows:
     check_classes_and_scores(first[0])
     # Copy: other tasks of the graph share the calibrator.
-    return copy.copy(calibrator).fit_passes(lambda request: first[1])
+    calibrator = copy.copy(calibrator).fit_passes(lambda request: first[1])
+    calibrator.heaviest = first[0].heaviest
+    return _AllRows(calibrator, check_all_rows(calibrator, None, lambda fitted: (fitted, 0.0)))
 
 
-def _curve_of_all_rows(fitted: Calibrator, rate: float) -> _Curves:
+def _ranges(all_rows: _AllRows) -> Array:
+    """Return the first scores of the ranges in which all segments together are checked."""
+    return np.asarray(all_rows.checked.check.profile[0])
+
+
+def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
+    fitted = all_rows.calibrator
     blocks, ends = fitted.block_ranges(), fitted.calibration_map_.prob_lo[[0, -1]]
     curve = curve_of(blocks.level, blocks.weight)
     if isinstance(fitted, Isotonic):  # the curve equals the map, except that it is never 0 or 1
@@ -254,6 +273,7 @@ def _fit_level(
         level.variances_across,
         level.bend_facts,
         np.flatnonzero(level.adjusted.outlying).tolist(),
+        checked=_joined(parts),
     )
     part_curves = [part.curves for part in parts if part.curves is not None]
     curves = None
@@ -263,6 +283,12 @@ def _fit_level(
         )
         curves = _Curves(BlockRanges(edges, starts_of(block_ranges)), logit, centre, adjustments)
     return fit, curves, level.adjusted.variances
+
+
+def _joined(parts: list[TaskMaps]) -> SegmentSums:
+    starts = starts_of(np.array([part.fitted.size for part in parts])).tolist()
+    codes = (np.arange(begin, end) for begin, end in pairwise(starts))
+    return joined([(of, part.checked) for of, part in zip(codes, parts, strict=True)], starts[-1])
 
 
 def _adjustments(

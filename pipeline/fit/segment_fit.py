@@ -178,12 +178,12 @@ def finish_segments(
     CheckFailedError
         A map decreases and monotone is 'require'.
     """
-    first, numbered, joined = merged
+    first, numbered, joined_levels = merged
     rows, interval = _with_table_path(rows, recipe), recipe.interval
     if recipe.partial_pooling:
-        pooled_levels, variances, calibrator = joined
+        pooled_levels, variances, all_rows = joined_levels
         check_table(first[0])
-        fit = Fit(calibrator, first[0])
+        fit = Fit(all_rows.calibrator, first[0], agreement=all_rows.checked)
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
     level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
@@ -191,9 +191,9 @@ def finish_segments(
         types = numbered.segments.levels[-1].types
         return SegmentedFit((level_0, *pooled_levels), types, False, True, 0.0, variances), fit
     segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
-    if joined is None:
+    if joined_levels is None:
         graph = Graph()
-        joined = executor.compute(
+        joined_levels = executor.compute(
             graph, _add_segment_tasks(graph, segment_task, first, numbered.wanted, rows, recipe)
         )
     numbered_levels = numbered.segments.levels
@@ -201,7 +201,7 @@ def finish_segments(
     for level, reasons, level_results in zip(
         numbered_levels,
         numbered.reasons,
-        finish_segment_tasks(joined, len(numbered_levels), executor, segment_task),
+        finish_segment_tasks(joined_levels, len(numbered_levels), executor, segment_task),
         strict=True,
     ):
         levels.append(_level_fit(level, level_results, list(reasons), interval))

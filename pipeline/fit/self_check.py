@@ -249,9 +249,12 @@ def level_facts(
     for level in levels:
         if level.checked is None:
             continue
-        falls = np.zeros(ONE_RANGE.size)
+        ranges, falls = ONE_RANGE, np.zeros(ONE_RANGE.size)
+        if agreement is not None and level.checked.by_score.shape[1] > 1:
+            first, _, _, positives, _, possible = agreement.check.profile
+            ranges, falls = first, possible - positives
         check = check_segments(
-            level.checked, ONE_RANGE, falls, tests=tests, dispersion=dispersion, heaviest=heaviest
+            level.checked, ranges, falls, tests=tests, dispersion=dispersion, heaviest=heaviest
         )
         facts.append({"level": level.level, **_check_facts(check, level)})
     return facts
