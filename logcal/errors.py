@@ -42,6 +42,17 @@ class FileChangedError(FileRejectedError):
     exit_code = 75
 
 
+class FileGoneError(FileChangedError):
+    """A listed file is not there.
+
+    path : the file's path on the local file system
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class FileBeingWrittenError(FileChangedError):
     """A file has no readable footer yet and was modified a short time ago: the same run may succeed later."""
 

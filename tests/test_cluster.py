@@ -115,6 +115,23 @@ def test_a_rejected_log_on_cold_workers_of_a_busy_machine(place, dask_class, tmp
     assert not list(place.store.rglob("versions"))
 
 
+def test_a_log_that_a_worker_does_not_see_is_named_with_the_worker(place, dask):
+    place.write_log()
+    (place.root / "logs").mkdir()
+    place.log.rename(place.root / "logs" / "log")
+    # A path that each process sees in a place of its own, as mounts are of machines.
+    log = "/proc/self/cwd/logs/log"
+    said = place.job("fit", *dask.settings, log__path=log).expect(2, "does not see it: mount it there").stderr
+    assert "/proc/self/cwd/logs: expected a log that all workers see" in said
+    assert "the worker tcp://127.0.0.1:" in said
+    assert not list(place.store.rglob("versions"))
+    # The worker's folder is there and empty, as a mount point without its file system.
+    (dask.file.parent / "logs" / "log").mkdir(parents=True)
+    place.job("fit", *dask.settings, log__path=log).expect(
+        2, "/proc/self/cwd/logs/log: expected a log that all"
+    )
+
+
 def test_workers_of_another_version(tmp_path, dask_class):
     facts = tmp_path / "logcal-9.9.dist-info"
     facts.mkdir()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_answers
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from logcal.errors import LogcalError, TemporaryError
+from logcal.errors import ConfigError, FileGoneError, LogcalError, TemporaryError, examples
 from pipeline.execution import tasks as running
 from pipeline.execution.executors import LOOK, Executor, Progress, Report, silent
 from pipeline.execution.graph import Graph
@@ -28,6 +30,9 @@ _STOP = 8.0
 
 _ANSWER = 2.0
 """Seconds to wait for the workers' counts of running tasks, before they are asked again."""
+
+_SIGHT = 10.0
+"""Seconds to wait for the workers' answers whether they see a file."""
 
 _LONGEST_LOOK = 1.0
 """Most seconds that count as the scheduler's silence from one look to the next."""
@@ -134,7 +139,7 @@ class DaskExecutor(Executor):
                 raise
             raise self._cluster_lost(graph, progress) from error
         if isinstance(result, Failure):
-            raise result.error
+            raise unless_unseen(self.client, result.error)
         return result
 
     def _await(self, graph: Graph, answer: Answer[Any], progress: Progress) -> None:
@@ -151,7 +156,7 @@ class DaskExecutor(Executor):
                 progress.update({})
             self.watch(poll.state, poll.silence)
             if poll.error is not None:
-                raise poll.error
+                raise unless_unseen(self.client, poll.error)
 
     def _cluster_lost(self, graph: Graph, progress: Progress) -> TemporaryError:
         stage = next((graph.layers[name].stage for name in progress.unfinished), "the last")
@@ -249,6 +254,43 @@ def first_error(client: Client, layers: list[str]) -> LogcalError | None:
             assert isinstance(result.error, LogcalError)
             return result.error
     return None
+
+
+def unless_unseen(client: Client, error: Exception) -> Exception:
+    """Return the error for workers that do not see a file that this process sees; otherwise the error itself.
+
+    error : error of a task; only a `FileGoneError` is looked into
+    """
+    if not isinstance(error, FileGoneError) or not os.path.exists(error.path):  # noqa: PTH110 - '' is none
+        return error
+    answer = in_background(lambda: client.run(missing_path, error.path, on_error="ignore"))
+    # A worker that has died does not answer.
+    wait_for_answers([answer], _SIGHT)
+    if not answer.done() or answer.exception() is not None:
+        return error
+    missing = {worker: path for worker, path in answer.result().items() if path}
+    if not missing:
+        return error
+    worker, path = min(missing.items())
+    others = f"; nor do {examples(sorted(missing)[1:], 3)}" if len(missing) > 1 else ""
+    return ConfigError(
+        f"{path}: expected a log that all workers see at the same path, found that the worker {worker} does not see "
+        f"it{others}: mount it there, or give a path or URL that all workers see"
+    )
+
+
+def missing_path(path: str) -> str:
+    """Return the outermost folder above a path that does not exist here, or is empty; else ''. Runs on a worker.
+
+    A file that alone is missing in its folder may just have been removed.
+    """
+    folder = Path(path).parent
+    if folder.is_dir():
+        # An empty folder is a mount point without its file system.
+        return "" if any(folder.iterdir()) else str(folder)
+    while not folder.parent.exists():
+        folder = folder.parent
+    return str(folder)
 
 
 def _killed(graph: Graph, error: Any) -> TemporaryError:
