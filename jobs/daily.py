@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs import day_steps
 from jobs.config.jobs import DaysConfig
-from jobs.day_list import day_facts, day_line, newest_measured, state_text
+from jobs.day_list import day_facts, day_line, group_name, grouped, newest_measured, state_text
 from jobs.day_survey import Survey, survey
 from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import (
@@ -299,11 +299,11 @@ class _Run:
             lines.append(f"{', '.join(left_out)}: left out, since rows have weights")
         if self.left:
             lines.append(f"{counted(self.left, 'more day')} to do (days.most_days): run again")
-        lines += [f"{entry.name} {state_text(entry)}" for entry in attention]
+        lines += [f"{group_name(group)} {state_text(group[0])}" for group in grouped(attention)]
         lines += [f"{name}: {reason}" for name, reason in found.log.unplaced.items()]
         outcome = Outcome(summary, lines)
         if attention or found.log.unplaced:
-            error = CheckFailedError(_attention_text(attention, found.log.unplaced))
+            error = CheckFailedError(_attention_text(attention, found.log.unplaced, found.states.newest))
             error.outcome = outcome
             raise error
         if not any(record.outcome in (DONE, SET_ASIDE) for record in self.done) and not self.left:
@@ -317,13 +317,19 @@ def _shown(entry: DayState, done: Sequence[DayRecord]) -> bool:
     return entry.attention or any(record.day == entry.name for record in done)
 
 
-def _attention_text(attention: Sequence[DayState], unplaced: Any) -> str:
-    """Say what a person must decide on."""
+def _attention_text(attention: Sequence[DayState], unplaced: Any, newest: int | None) -> str:
+    """Say what a person must decide on.
+
+    newest : the last day that is complete
+    """
     parts = []
     if attention:
-        named = examples([f"{entry.name} ({entry.state.replace('_', ' ')})" for entry in attention], 10)
+        groups = grouped(attention)
+        named = examples([f"{group_name(group)}: {group[0].state.replace('_', ' ')}" for group in groups], 10)
         parts.append(f"{counted(len(attention), 'day')} to decide on: {named}; see `logcal days list`")
         parts.append("mend the files, or decide with `logcal days exclude` or `logcal days include`")
+        if groups[-1][-1].day == newest and len(groups[-1]) > 1:
+            parts.append("if the log ends there, give its last day: --until DAY")
     if unplaced:
         parts.append(
             f"{counted(len(unplaced), 'file')} whose days cannot be told ({examples(sorted(unplaced), 3)}): mend "

@@ -7,7 +7,7 @@ from typing import Any
 
 from logcal.errors import counted
 from pipeline.days.records import DONE, EVALUATE, FAILED, FIT, MONITOR, SCORE, SET_ASIDE, STEPS, DayRecord
-from pipeline.days.states import BEFORE, DayState, DayStates
+from pipeline.days.states import BEFORE, MISSING, DayState, DayStates
 from pipeline.log.windows import day_of
 
 _PAST = {EVALUATE: "evaluated", MONITOR: "monitored", FIT: "fitted", SCORE: "scored"}
@@ -98,6 +98,35 @@ def listed_line(entry: DayState) -> str:
     return "  ".join(parts)
 
 
+_FEWEST = 3
+"""Number of missing days in a row from which on they are one line."""
+
+
+def grouped(entries: Sequence[DayState]) -> list[list[DayState]]:
+    """Group days in a row without files that no person has decided on; every other day is a group of its own."""
+    groups: list[list[DayState]] = []
+    for entry in entries:
+        if groups and _alike(groups[-1][-1], entry):
+            groups[-1].append(entry)
+        else:
+            groups.append([entry])
+    return [
+        part for group in groups for part in ([group] if len(group) >= _FEWEST else [[day] for day in group])
+    ]
+
+
+def _alike(last: DayState, entry: DayState) -> bool:
+    missing = all(each.state == MISSING and each.decision is None and not each.last for each in (last, entry))
+    return missing and entry.day == last.day + 1 and entry.reason == last.reason
+
+
+def group_name(group: Sequence[DayState]) -> str:
+    """Return the name of a day, or the first and the last one and the number of days."""
+    if len(group) == 1:
+        return group[0].name
+    return f"{group[0].name} to {group[-1].name} ({len(group)} days)"
+
+
 def listing(states: DayStates) -> tuple[dict[str, Any], list[str]]:
     """Return all days as JSON values and as lines; days before the beginning are one line."""
     shown = [entry for entry in states.days if entry.state != BEFORE]
@@ -108,7 +137,10 @@ def listing(states: DayStates) -> tuple[dict[str, Any], list[str]]:
         "states": states.counts(),
         "days": [day_facts(entry) for entry in shown],
     }
-    lines = [listed_line(entry) for entry in shown]
+    lines = [
+        listed_line(group[0]) if len(group) == 1 else f"{group_name(group)}  {state_text(group[0])}"
+        for group in grouped(shown)
+    ]
     if before:
         lines.insert(0, f"{counted(before, 'day')} before the beginning, {summary['begin']}")
     return summary, lines or ["the log has no day"]

@@ -13,6 +13,7 @@ from arriving_days import Arriving
 from prometheus_client.parser import text_string_to_metric_families
 
 import logcal
+from jobs.day_list import listing
 from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.days.files import LogDays
@@ -480,6 +481,17 @@ def test_days_missing_excluded_and_done():
     assert words(log, records, decisions)[-3] == "excluded"
     weekdays = frozenset({0})  # 2026-03-09 is a Monday
     assert words(log, records, weekdays=weekdays) == {-4: "done", -1: "done"}
+
+
+def test_many_missing_days_in_a_row_are_one_line():
+    log = log_of([TODAY - 9, TODAY - 5, TODAY - 2])
+    decisions = {"2026-03-07": Decision("exclude", "so", "2026-03-08")}
+    found = day_states(log, decisions, done(log, -9, -5, -2), DayRules(), NOW)
+    names = [line.partition("  ")[0] for line in listing(found)[1]]
+    assert names == [
+        "2026-03-01", "2026-03-02 to 2026-03-04 (3 days)", "2026-03-05", "2026-03-06", "2026-03-07", "2026-03-08",
+        "2026-03-09",
+    ]  # fmt: skip
 
 
 def test_a_changed_day_is_left_again_within_the_lookback_and_once_a_week():

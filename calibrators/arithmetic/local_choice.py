@@ -215,9 +215,10 @@ def shares(
 ) -> Array:
     """Return the probability of each state in each bin, by the forward-backward algorithm, averaged by evidence.
 
-    With prior probability 1 - `steps` the first state is that of all bins. If it was right, the mean ratio of a chain's
-    likelihood of the half to that of the first state is 1. So the ratio rarely exceeds (1 - steps) / steps, however
-    many bins there are, and chance rarely makes the chain more probable (Markov's inequality).
+    With prior probability 1 - `steps` the first state is that of all bins: a penalty against chains that chance makes
+    likelier in some of many bins. For one half and likelihoods that are not raised to a power, the mean likelihood
+    ratio under the first state is 1, so that it exceeds (1 - steps) / steps with probability of at most
+    steps / (1 - steps) (Markov's inequality); with two halves and powers this is a guide, not a bound.
 
     gains : float64 array, shape (bins, states): log likelihoods
     priors : probabilities of the states at the first bin, and when the state is drawn again
