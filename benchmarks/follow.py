@@ -91,7 +91,7 @@ def contenders(root: Path, log: Path, refit: tuple[str, ...]) -> list[Contender]
     def clear() -> None:
         # Move instead of deleting: after many deletions ext4 takes twenty times as long to create a file.
         aside = Path(tempfile.mkdtemp(prefix="aside-", dir=root))
-        for name in ("scored", "scored.logcal", "batch", "batch.logcal", "spark", "checkpoint"):
+        for name in ("scored", ".scored.logcal", "batch", ".batch.logcal", "spark", "checkpoint"):
             if (root / name).exists():
                 (root / name).rename(aside / name)
 

@@ -106,7 +106,7 @@ def known_files(root: Path, known: int) -> None:
     owner.release()
     report("a batch of one file of 1,000 rows, without the poll", costs)
     shutil.rmtree(log)
-    for folder in (output, Path(f"{output}.logcal")):
+    for folder in (output, output.with_name(f".{output.name}.logcal")):
         shutil.rmtree(folder)
 
 
@@ -139,7 +139,7 @@ def memory(root: Path, batches: int, settings: tuple[str, ...]) -> None:
     print(
         f"memory after batches, {' '.join(settings) or 'threads'}, command + workers: {shown} ({seconds:.0f} s)"
     )
-    for folder in (arriving, output, Path(f"{output}.logcal")):
+    for folder in (arriving, output, output.with_name(f".{output.name}.logcal")):
         shutil.rmtree(folder)
 
 

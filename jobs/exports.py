@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.files.folders import write_whole
+from pipeline.files.storage import is_records_folder
 
 _HELP = {
     "logcal_last_run_timestamp_seconds": "When the last run ended.",
@@ -152,7 +153,6 @@ _PRODUCER = "urn:logcal"
 _INTERRUPTED = (130, 143)
 _SECONDS = 5.0
 _MAKE_TABLES = ("fit", "compare")
-_LEDGER = ".logcal"
 _SCHEMES = {"s3a": "s3", "gcs": "gs", "abfs": "abfss"}
 
 
@@ -209,7 +209,7 @@ def emit(
 
 def _datasets(paths: Iterable[str], table: str | None) -> list[tuple[str, str]]:
     """Return distinct namespaces and names of datasets; paths inside the table's folder stand for the table."""
-    datasets = [_dataset(path) for path in paths if not path.rstrip("/").endswith(_LEDGER)]
+    datasets = [_dataset(path) for path in paths if not is_records_folder(path)]
     if table is not None:
         target = _dataset(table)
         datasets = [

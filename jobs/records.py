@@ -132,9 +132,10 @@ class Attempt:
         if not table:
             written = getattr(self.config, "output", None) or getattr(self.config, "report", None)
             from jobs.rows import page_folder
+            from pipeline.files.storage import records_beside
 
             path = page_folder(getattr(written, "path", None), self.job)
-            return None if path is None or code == _CONFIG else f"{path.rstrip('/')}.logcal"
+            return None if path is None or code == _CONFIG else records_beside(path)
         folder = f"{table['store'].rstrip('/')}/{table['table']}"
         # A fit creates them anyway.
         exists = "://" in folder or Path(folder).is_dir() or (self.job == "fit" and code != _CONFIG)

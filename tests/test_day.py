@@ -1,9 +1,11 @@
 """A day is one configuration and three commands; the next day, a late correction and a refusal, too."""
 
 import json
+import shutil
 import textwrap
 from functools import partial
 
+import dask.dataframe
 import duckdb
 import numpy as np
 import pandas as pd
@@ -79,7 +81,7 @@ def test_a_day_and_the_next_and_a_correction(place, day):
     assert (found["in_sample"], found["failed"]) == (False, [])
     assert found["evaluation"]["rows"] == 2000
     days = ["2026-01-01", "2026-01-02"]
-    for folder in ("scored", "scored.logcal"):
+    for folder in ("scored", ".scored.logcal"):
         assert sorted(path.name for path in (place.root / folder).iterdir()) == days
     for read in READERS.values():
         assert read(str(place.root / "scored")) == 4000
@@ -201,17 +203,30 @@ def test_days_whose_outcomes_come_later_are_evaluated_and_monitored_before_a_fit
     assert run("evaluate", "evaluate.last=3d", "report.path=other") == 4
 
 
-def test_days_that_an_earlier_version_scored_are_recognised(place, day):
-    """Their manifests lay among the days."""
-    write_day(place, 1)
-    assert [day(job) for job in ("fit", "score")] == [0, 0]
-    older = place.root / "scored/2026-01-01.logcal"
-    (place.root / "scored.logcal/2026-01-01").rename(older)
-    assert day("score") == 99
-    write_day(place, 1, rows=2100)
-    assert [day(job) for job in ("fit", "score")] == [0, 0]
-    assert not older.exists()
-    assert (place.root / "scored.logcal/2026-01-01/manifest.json").exists()
+def _with_dask(folder):
+    return len(dask.dataframe.read_parquet(folder))
+
+
+def test_outputs_in_one_folder_are_read_by_its_name(place, day):
+    """Without {day} the manifests, a stream's ledger and run records lie in the folder that readers take whole."""
+    for number in (1, 2):
+        write_day(place, number)
+    assert day("fit") == 0
+    days = [f"scored/2026-01-{number:02}" for number in (1, 2)]
+    for path in days:
+        assert day("score", f"output.path={path}", f"log.path=log/date={path[-10:]}/*.parquet") == 0
+    follow = ("log.path=log", "store.path=store", "store.table=ads", "output.path=scored/stream")
+    assert run_job(JOBS["follow"], [], [*follow, "follow.once=true"], dry_run=False, as_json=False) == 0
+    compare = ["log.path=log", "report.path=scored/page", "compare.methods=[isotonic, platt]"]
+    assert run_job(JOBS["compare"], [], compare, dry_run=False, as_json=False) == 0
+    beside = {path.name for path in (place.root / "scored").iterdir() if path.name.startswith(".")}
+    assert beside == {".2026-01-01.logcal", ".2026-01-02.logcal", ".stream.logcal", ".page.logcal"}
+    shutil.rmtree(place.root / "scored/page")
+    folder = str(place.root / "scored")
+    for name in ("pandas", "pyarrow.dataset"):
+        assert READERS[name](folder) == 8000, name
+    assert _with_dask(folder) == 8000
+    assert READERS["polars"](f"{folder}/**/*.parquet") == _with_duckdb(folder) == 8000
 
 
 def test_a_day_that_is_being_scored_is_seen_by_no_reader(place, day, monkeypatch):

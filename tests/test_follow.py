@@ -28,6 +28,7 @@ from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError
 from pipeline.execution import InlineExecutor
 from pipeline.files import locks
 from pipeline.files.folders import Folder
+from pipeline.files.storage import records_beside
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
 from pipeline.follow import ledger as ledgers
@@ -514,7 +515,7 @@ def test_a_lost_ledger_is_made_again(world, monkeypatch):
     world.arrive("a.parquet")
     changed = world.arrive("b.parquet")
     world.take_all()
-    shutil.rmtree(f"{world.output}.logcal")
+    shutil.rmtree(records_beside(str(world.output)))
     later = time.time() + 10
     os.utime(changed, (later, later))
     follower = world.follower()
@@ -542,7 +543,7 @@ def test_what_is_left_of_a_ledger_is_no_hindrance_to_a_new_one(any_world):
 
 def test_the_ledger_of_another_stream(world):
     world.take_all()
-    path = Path(f"{world.output}.logcal/stream.json")
+    path = Path(records_beside(str(world.output))) / "stream.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "format": 2}))
     with pytest.raises(InputRejectedError, match=r"ledger of this stream is damaged .*--rebuild"):
@@ -574,7 +575,7 @@ def test_states_hold_what_is_known(world, monkeypatch):
         world.arrive(f"date=2026-11-{20 + i % 3}/part-{i}.parquet", at=i + 1.0)
     known = world.take_all().ledger.files
     assert _known(world) == known
-    ledger = Path(f"{world.output}.logcal")
+    ledger = Path(records_beside(str(world.output)))
     assert len(list((ledger / "done").iterdir())) <= 3
     assert len(list((ledger / "state").rglob("*.json"))) == 3
 
@@ -653,7 +654,7 @@ def test_a_version_that_a_begun_batch_names_is_not_removed(place, stream):
     note = next((place.store / "ads" / "streams").iterdir())
     note.write_text("{")
     prune().expect(75, "remove it")
-    shutil.rmtree(place.root / "output.logcal")
+    shutil.rmtree(place.root / ".output.logcal")
     note.write_text(json.dumps({"output": str(place.output)}))
     prune().expect(0)
 
@@ -743,7 +744,7 @@ def test_what_cannot_be_followed_is_refused(place, stream):
     follow("--once", "output.interval=true").expect(2, "expected a table with intervals")
     follow("--once").expect(0)
     follow("--once", "output.column=p").expect(2, "ledger of another")
-    shutil.rmtree(place.root / "output.logcal")
+    shutil.rmtree(place.root / ".output.logcal")
     follow("--once").expect(2, "found 1 file without it", "--rebuild")
     follow("--once", "--rebuild").expect(99)
     follow("--once").expect(99)
@@ -755,7 +756,7 @@ def test_a_stream_that_is_moved_with_its_log_and_store_goes_on(place, stream):
     follow("--once").expect(0)
     moved = place.root / "moved"
     moved.mkdir()
-    for path in (arriving, place.store, place.output, place.root / "output.logcal"):
+    for path in (arriving, place.store, place.output, place.root / ".output.logcal"):
         path.rename(moved / path.name)
     paths = [f"log.path={moved / arriving.name}", f"store.path={moved / 'store'}"]
     follow("--once", *paths, f"output.path={moved / 'output'}").expect(99)

@@ -88,7 +88,7 @@ def test_places_as_urls(place, call):
     call("score", **paths, output__path=f"{url}/log/scored").expect(2, "overlaps")
     call("fit", **{**paths, "scratch": "s3://bucket/scratch", "log__path": f"{url}/output"}).expect(2)
     there = {path.name for path in place.root.iterdir()}
-    assert there == {"log", "output", "output.logcal", "report", "scratch", "store"}
+    assert there == {"log", "output", ".output.logcal", "report", "scratch", "store"}
     assert list(place.scratch.iterdir()) == []
 
 

@@ -17,6 +17,7 @@ from jobs.rows import above_days
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError
 from pipeline.files.folders import free_for
 from pipeline.files.output import MANIFEST, Output
+from pipeline.files.storage import records_beside
 from pipeline.score.parquet.append import open_target
 
 NAMES = ["day=1/a.parquet", "b.parquet"]
@@ -206,10 +207,10 @@ def write_beside(path, run_id="run", content=b"1", replace=False):
 @pytest.mark.parametrize(
     ("path", "among", "side"),
     [
-        ("days/1", "days", "days.logcal/1"),
-        ("days/1/scored", "days", "days.logcal/1/scored"),
-        ("days/1", None, "days/1.logcal"),
-        ("days/1", "other", "days/1.logcal"),
+        ("days/1", "days", ".days.logcal/1"),
+        ("days/1/scored", "days", ".days.logcal/1/scored"),
+        ("days/1", None, "days/.1.logcal"),
+        ("days/1", "other", "days/.1.logcal"),
     ],
 )
 def test_where_a_manifest_lies(tmp_path, path, among, side):
@@ -222,7 +223,7 @@ def test_a_manifest_lies_among_outputs_where_it_can_lie_nowhere_else(tmp_path, m
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == f"{tmp_path}/days")
     assert (
         Output(f"{tmp_path}/days/1", beside=True, among=f"{tmp_path}/days").beside
-        == f"{tmp_path}/days/1.logcal"
+        == f"{tmp_path}/days/.1.logcal"
     )
 
 
@@ -248,7 +249,7 @@ def test_the_folder_above_days(path, folder):
 def test_a_manifest_beside_the_output(place):
     output = write_beside(place.path)
     assert set(place.content()) == {"a.parquet"}
-    side = [name.rpartition("/")[2] for name in place.filesystem.find(f"{place.root}.logcal")]
+    side = [name.rpartition("/")[2] for name in place.filesystem.find(records_beside(place.root))]
     assert side == ["manifest.json"]
     assert output.manifest()["run_id"] == "run"
     with pytest.raises(NothingToDoError):
@@ -283,7 +284,7 @@ def test_a_run_that_ended_between_the_rename_and_the_manifest_has_finished(tmp_p
     with pytest.raises(NothingToDoError):
         Output(path, beside=True).check("run")
     assert (tmp_path / "out" / "a.parquet").read_bytes() == b"1"
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.parquet", "manifest.json", "out", "out.logcal"]
+    assert sorted(p.name for p in tmp_path.rglob("*")) == [".out.logcal", "a.parquet", "manifest.json", "out"]
 
 
 @pytest.mark.parametrize("system", ["exchange", "renames"])
@@ -301,7 +302,7 @@ def test_a_new_output_takes_the_old_ones_place(tmp_path, monkeypatch, system):
     output = write_beside(path, "second", b"1", replace=True)
     assert (tmp_path / "out" / "a.parquet").read_bytes() == b"1"
     assert output.manifest()["run_id"] == "second"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out.logcal"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.logcal", "out"]
     with pytest.raises(NothingToDoError):
         write_beside(path, "second", replace=True)
 
@@ -398,10 +399,3 @@ def test_a_folder_that_a_job_marks_as_its_own(tmp_path):
     assert free_for(folder, marker)
     _clear(folder)
     assert [path.name for path in folder.iterdir()] == [marker]
-
-
-def test_outputs_with_the_manifest_inside_are_still_recognised(place):
-    write(place.path)
-    assert Output(place.path, beside=True).manifest() == {"run_id": "run", "rows": 7}
-    with pytest.raises(NothingToDoError):
-        Output(place.path, beside=True).check("run")

@@ -81,7 +81,7 @@ def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(pl
 def test_a_refit_that_was_killed_after_it_published_publishes_once(place, begun):
     follow, _ = begun
     versions = place.versions
-    (place.root / "output.logcal" / "refit.json").unlink()
+    (place.root / ".output.logcal" / "refit.json").unlink()
     follow("--once", "refit.every=1h").expect(99)
     assert place.versions == versions
 
@@ -95,7 +95,7 @@ def test_versions_that_a_disturbed_run_left_are_removed_by_one_that_has_nothing_
     assert len(place.versions) == 3
     status = follow("--status", "--json").expect(0).json["refit"]
     if not said:
-        (place.root / "output.logcal" / "refit.json").unlink()
+        (place.root / ".output.logcal" / "refit.json").unlink()
     follow("--once", "refit.rows=1", "retention.versions=1").expect(99)
     assert len(place.versions) == 2
     again = follow("--status", "--json").expect(0).json["refit"]
@@ -116,7 +116,7 @@ def test_versions_that_a_killed_fit_left_are_removed_by_one_that_has_nothing_to_
 
 def test_a_log_that_does_not_suit_stops_no_stream(place, begun):
     follow, arriving = begun
-    (place.root / "output.logcal" / "refit.json").unlink()
+    (place.root / ".output.logcal" / "refit.json").unlink()
     labelled = place.root / "labelled"
     labelled.mkdir()
     pq.write_table(pa.table({"score": [0.1, 0.2], "label": [0, 0]}), labelled / "one-class.parquet")
@@ -136,7 +136,7 @@ def test_a_damaged_file_stops_no_refit(place, stream):
         (arriving / f"date=2026-11-19/{name}.parquet").write_text("this is no Parquet file")
     follow("--once", *refits).expect(3, "2 files refused")
     lands(arriving, "date=2026-11-20/b.parquet")
-    (place.root / "output.logcal" / "refit.json").unlink()
+    (place.root / ".output.logcal" / "refit.json").unlink()
     (arriving / "date=2026-11-20/later.parquet").write_text("nor is this one, yet")
     done = follow("--once", "--json", *refits[:2], "log.give_up=1h").expect(0).json
     assert (done["refits"], done["files"], done["waiting"]) == (1, 1, 1)
@@ -300,7 +300,7 @@ def test_what_does_not_go_with_refits(place, stream):
     follow("--once", "refit.mature_after=2d").expect(2, "only goes with window.column")
     follow("--once", "refit.every=soon").expect(2, "expected a duration")
     follow("--once", "refit.every=1h", "calibrator.method=isotnic").expect(2, "isotonic")
-    assert not (place.root / "output.logcal").exists()
+    assert not (place.root / ".output.logcal").exists()
 
 
 @pytest.mark.system

@@ -219,7 +219,7 @@ def test_manifest(tmp_path, scoring):
     }
     log = write_log(tmp_path / "log", tables)
     scored = run(log, scoring, tmp_path / "out", table="ads")
-    manifest = json.loads((tmp_path / "out.logcal" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / ".out.logcal" / "manifest.json").read_text())
     files, skipped = manifest.pop("files"), manifest.pop("files_skipped")
     assert (skipped, manifest.pop("files_skipped_names")) == (0, [])
     assert manifest.pop("log_files") == digest_of(log.files)
@@ -257,7 +257,7 @@ def test_object_stores(tmp_path, scoring):
         assert {f.removeprefix("/bucket/out/") for f in filesystem.find("/bucket/out")} == {
             "day=1/a.parquet", "day=2/b.parquet",
         }  # fmt: skip
-        assert filesystem.find("/bucket/out.logcal") == ["/bucket/out.logcal/manifest.json"]
+        assert filesystem.find("/bucket/.out.logcal") == ["/bucket/.out.logcal/manifest.json"]
         local = run(log, scoring, tmp_path / "local")
         assert local.files == scored.files
         for file in scored.files:
@@ -332,11 +332,11 @@ def test_damage_in_a_column_that_is_only_copied(tmp_path, scoring, monkeypatch, 
     log = write_log(tmp_path / "log", {"a.parquet": table}, use_dictionary=False, write_page_checksum=True)
     verifying = replace(scoring, verify=True)
     run(log, verifying, tmp_path / "whole")
-    assert json.loads((tmp_path / "whole.logcal/manifest.json").read_text())["columns_not_read"] == []
+    assert json.loads((tmp_path / ".whole.logcal/manifest.json").read_text())["columns_not_read"] == []
     damage(tmp_path / "log" / "a.parquet", group=0)
     log = open_log(str(tmp_path / "log"), Columns("score"))
     run(log, scoring, tmp_path / "copied")
-    assert json.loads((tmp_path / "copied.logcal/manifest.json").read_text())["columns_not_read"] == [
+    assert json.loads((tmp_path / ".copied.logcal/manifest.json").read_text())["columns_not_read"] == [
         "text",
         "x",
     ]
@@ -525,7 +525,7 @@ def write_new(place, score, **columns):
 
 
 def manifest(place):
-    return json.loads((place.root / "output.logcal" / "manifest.json").read_text())
+    return json.loads((place.root / ".output.logcal" / "manifest.json").read_text())
 
 
 def test_scores_outside_the_range_are_counted_and_said(fitted, call):
@@ -613,7 +613,7 @@ def test_a_new_table_scores_in_place_of_the_old(fitted, call):
     assert manifest(fitted)["table_version"] == fitted.current != first
     assert set(pq.read_table(fitted.output)["table_version"].to_pylist()) == {fitted.current}
     there = {path.name for path in fitted.root.iterdir()}
-    assert there == {"log", "output", "output.logcal", "scratch", "store"}
+    assert there == {"log", "output", ".output.logcal", "scratch", "store"}
 
 
 def test_a_replacement_that_is_refused_leaves_the_old(fitted, call):

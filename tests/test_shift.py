@@ -49,7 +49,7 @@ def test_another_models_scores_are_refused_or_scored_and_said(place, call):
     for _ in range(2):  # the same run again says the same
         done = call("score", "score.on_shift=write", *new, **paths)
         done.expect(4, "score.max_shift", "scored all the same (score.on_shift=write)")
-    found = json.loads((place.root / "shifted.logcal/manifest.json").read_text())
+    found = json.loads((place.root / ".shifted.logcal/manifest.json").read_text())
     assert pq.read_table(place.root / "shifted").num_rows == found["rows"] == 1500
     fitted, scored = (
         pq.read_table(path, columns=["score"])["score"].to_numpy() for path in (place.log, shifted)

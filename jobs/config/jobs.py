@@ -30,7 +30,8 @@ class RecordConfig(Section):
     path: PathText | None = None
     """Folder of the run records, one JSON file per attempt: job, time, exit code, message, inputs, outputs, rows,
     measures, software, host. null: <store.path>/<store.table>/runs, if there is a store; otherwise
-    <output.path>.logcal. none: no records. A record that cannot be written gives a warning.
+    the hidden folder .<name>.logcal beside the output. none: no records. A record that cannot be written gives a
+    warning.
     """
     prometheus: PathText | None = None
     """File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, duration,
@@ -313,7 +314,7 @@ class FollowConfig(JobConfig):
     classifier: sections.ClassifierConfig
     """A classifier to score with, for logs of features."""
     output: sections.ScoredConfig
-    """Folder of the scored files, each under its own name. The ledger lies beside it, in <path>.logcal/."""
+    """Folder of the scored files, each under its own name. The ledger lies beside it, in .<name>.logcal/."""
     score: sections.RangeSection
     follow: FollowSection
     labelled: LabelledConfig

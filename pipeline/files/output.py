@@ -4,10 +4,10 @@ On a mounted file system a run writes into a staging folder beside its output an
 stores cannot rename: there the files are written in place and the manifest last, and an output without a manifest is
 not finished. A marker names the files of an unfinished output, so that the next run can remove them.
 
-The manifest lies in the output's folder; or beside it, in `<output>.logcal/`, if readers take all files of the folder.
-It is then written after the rename. If a run ends between the two, its marker there identifies the complete folder and
-contains its manifest. If readers take many outputs in one folder together, such as days, their manifests and staging
-folders lie beside that folder, in `<folder>.logcal/<output>/`.
+The manifest lies in the output's folder; or beside it, in the hidden folder `.<output>.logcal/`, if readers take all
+files of the folder. It is then written after the rename. If a run ends between the two, its marker there identifies the
+complete folder and contains its manifest. If readers take many outputs in one folder together, such as days, their
+manifests and staging folders lie beside that folder, in `.<folder>.logcal/<output>/`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,10 @@ from pipeline.files.folders import (
 )
 from pipeline.files.locks import staging
 from pipeline.files.requests import together
-from pipeline.files.storage import redacted
+from pipeline.files.storage import records_beside, redacted
 
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"
-BESIDE = ".logcal"
-"""Suffix of the name of the folder beside an output."""
 MANIFEST_BESIDE = "manifest.json"
 _UNFINISHED_BESIDE = "unfinished.json"
 _HEADROOM = 1.02
@@ -83,9 +81,7 @@ class Output:
         self.root = os.path.realpath(self.root) if self.local else self.root.rstrip("/")
         self.setting = setting
         self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
-        self.beside = f"{self.root}{BESIDE}" if beside else None
-        # Earlier releases, which had no `among`, wrote the manifest to this folder.
-        self._older = self.beside
+        self.beside = records_beside(self.root) if beside else None
         if beside and among is not None:
             self.beside = self._beside_parent(among) or self.beside
         self.replace = replace
@@ -104,22 +100,18 @@ class Output:
             existing = next(path for path in Path(parent).parents if path.exists())
             if os.path.ismount(parent) or not os.access(existing, os.W_OK | os.X_OK):
                 return None
-        return f"{parent}{BESIDE}/{relative}"
+        return f"{records_beside(parent)}/{relative}"
 
     def manifest(self) -> dict[str, Any] | None:
         """Return the manifest of the finished output at this path, or None."""
         if self.beside is None:
             return self._read(self._manifest_path)
-        for side in dict.fromkeys((self.beside, self._older)):
-            marker = self._read(f"{side}/{_UNFINISHED_BESIDE}") if self.local else None
-            if marker is not None and marker.get("inode") == _inode(self.root):
-                pending: dict[str, Any] = marker["manifest"]
-                return pending
-            manifest = self._read(f"{side}/{MANIFEST_BESIDE}")
-            if manifest is not None and self._matches(manifest):
-                return manifest
-        # The earliest releases wrote it into the folder.
-        return self._read(f"{self.root}/{MANIFEST}")
+        marker = self._read(self._marker) if self.local else None
+        if marker is not None and marker.get("inode") == _inode(self.root):
+            pending: dict[str, Any] = marker["manifest"]
+            return pending
+        manifest = self._read(self._manifest_path)
+        return manifest if manifest is not None and self._matches(manifest) else None
 
     def _matches(self, manifest: dict[str, Any]) -> bool:
         """Tell whether the folder still has the first file that a manifest beside it names."""
@@ -218,9 +210,9 @@ class Output:
         root.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{root.name}.logcal-staging-"
         home = root.parent
-        if self.beside != self._older:
+        if self.beside is not None and self.beside != records_beside(self.root):
             # Some readers skip no names, so staging folders must not lie among the outputs.
-            home = Path(str(self.beside)).parent
+            home = Path(self.beside).parent
             home.mkdir(parents=True, exist_ok=True)
             if home.stat().st_dev != root.parent.stat().st_dev:  # renames do not cross file systems
                 home = root.parent
@@ -287,16 +279,6 @@ class Output:
         if marker is not None and marker.get("inode") == _inode(self.root):
             write_whole(Path(self._manifest_path), as_json(marker["manifest"]))
             Path(self._marker).unlink(missing_ok=True)
-            if self._older != self.beside:
-                self._remove_older()
-
-    def _remove_older(self) -> None:
-        """Remove the manifest that an earlier release wrote among the outputs for the output that is replaced."""
-        older = Path(str(self._older))
-        for name in (MANIFEST_BESIDE, _UNFINISHED_BESIDE):
-            (older / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            older.rmdir()
 
     @contextmanager
     def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:

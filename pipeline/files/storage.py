@@ -1,4 +1,4 @@
-"""Options of object stores, applied to every file system opened by URL; and removal of secrets from text."""
+"""Options of object stores, applied to every file system opened by URL; removal of secrets; hidden folders' names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from logcal.errors import ConfigError
 
 HIDDEN = "***"
+
+_RECORDS = ".logcal"
 
 _secrets: set[str] = set()
 _IN_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]+@")
@@ -122,3 +124,21 @@ def _resolved(value: Any, name: str, *, secret: bool = False) -> Any:
     elif secret:
         remember(value)
     return value
+
+
+def records_beside(path: str) -> str:
+    """Return the folder of logcal's records beside an output: `<parent>/.<name>.logcal`.
+
+    Its name is hidden: pandas, Arrow, Dask and Spark, which read the outputs of a common folder together, skip it.
+
+    >>> records_beside("s3://bucket/scored/")
+    's3://bucket/.scored.logcal'
+    """
+    folder, slash, name = path.rstrip("/").rpartition("/")
+    return f"{folder}{slash}.{name}{_RECORDS}"
+
+
+def is_records_folder(path: str) -> bool:
+    """Tell whether a path has the form of `records_beside`."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return name.startswith(".") and name.endswith(_RECORDS)

@@ -1,6 +1,6 @@
 """The ledger of a stream: the known files, and the plan and result of each batch.
 
-It lies beside the output, in `<output>.logcal/`, where readers of the output do not see it:
+It lies beside the output, in the hidden folder `.<output>.logcal/`, where readers do not see it:
 
     stream.json              log, columns, store: the identity of the stream
     plan/<n>.json            plan of batch n: the table's version; files with their sizes and stamps
@@ -37,11 +37,9 @@ from logcal.storage import open_filesystem, parse_json, with_checksum
 from pipeline.files.folders import Folder
 from pipeline.files.locks import locking
 from pipeline.files.requests import together
+from pipeline.files.storage import records_beside
 
 FORMAT = 1
-SUFFIX = ".logcal"
-"""Suffix that makes the name of the ledger's folder from the output's name."""
-
 COMPACT_EVERY = 100
 """Batches between states."""
 
@@ -133,7 +131,7 @@ class Ledger:
     def __init__(self, filesystem: Any, root: str) -> None:
         self.filesystem = filesystem
         self.output = root
-        self.root = f"{root.rstrip('/')}{SUFFIX}"
+        self.root = records_beside(root)
         self.folder = Folder(filesystem, self.root)
         self.files: dict[str, Known] = {}
         self.waiting: dict[str, float] = {}

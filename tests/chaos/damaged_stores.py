@@ -66,7 +66,7 @@ DAMAGES = {
         Damage(
             Scenario("fit of kept days with segments", _kept_days, _SPLIT), ("store/ads/days/*",), _TABLES
         ),
-        Damage(Scenario("follow", _stream, _FOLLOW), ("scored.logcal/*",), ("scored/*",)),
+        Damage(Scenario("follow", _stream, _FOLLOW), (".scored.logcal/*",), ("scored/*",)),
         Damage(_ROLLBACK, ("store/ads/journal.jsonl",), ("store/ads/CURRENT",)),
     )
 }

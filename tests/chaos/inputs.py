@@ -84,7 +84,15 @@ def commands(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         name, writer, change = chosen(i)
         path = place.root / "mutated" / "mutated.parquet"
         path.write_bytes(change(contents[writer], seed * count + i))
-        for left in ("other", "scored", "followed", "followed.logcal", "evaluate", "begun", "scored.logcal"):
+        for left in (
+            "other",
+            "scored",
+            "followed",
+            ".followed.logcal",
+            "evaluate",
+            "begun",
+            ".scored.logcal",
+        ):
             shutil.rmtree(place.root / left, ignore_errors=True)
         said = io.StringIO()
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

@@ -273,7 +273,7 @@ _REFIT = (
 def _lost_ledger(place: Place) -> None:
     _served_stream(place)
     place.do(*_FOLLOW)
-    shutil.rmtree(place.root / "scored.logcal")
+    shutil.rmtree(place.root / ".scored.logcal")
     write_log(place.root / "arriving" / "more", 1, 200, 30)
 
 
