@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from scipy import optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 import calibrators.measures.in_memory as measures
 from calibrators import Points, collapse
 from calibrators.arithmetic import ordering
+from calibrators.measures import engine
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import ErrorBars, area_under_roc, certainty_passes, error_bar_passes
 from calibrators.measures.comparison import comparison_passes
@@ -443,8 +445,43 @@ def test_sampled_negatives_move_the_intercept():
     assert agreement(spread, rate).ici is None
 
 
-@pytest.mark.parametrize(("digits", "tolerance"), [(2, 1e-12), (None, 1e-3)])
-def test_distances_are_those_of_isotonic_regression(digits, tolerance):
+def close_predictions(distinct, n=20_000):
+    """Predictions so close together that many share 1/512 of log odds, with labels that do not follow them."""
+    rng = np.random.default_rng(8)
+    values = np.sort(rng.uniform(0.30, 0.36, distinct))
+    p = rng.choice(values, n)
+    return p, (rng.random(n) < expit(3 * (logit(p) - logit(0.33)))).astype(int)
+
+
+@pytest.mark.parametrize("cuts", [(), (3, 3, 90)])
+def test_close_predictions_are_not_merged(cuts):
+    p, y = close_predictions(200)
+    assert np.unique(p).size == 200 > 1.5 * np.unique(np.floor(512 * logit(p))).size
+    spread = spread_of(p, y, cuts=cuts)
+    apart = np.abs(p - IsotonicRegression().fit_transform(p, y))
+    expected = [apart.mean(), *np.quantile(apart, [0.5, 0.9], method="inverted_cdf")]
+    np.testing.assert_allclose(distances(spread), expected, rtol=1e-11)
+    line = LogisticRegression(C=np.inf, tol=1e-12, solver="newton-cholesky").fit(logit(p)[:, None], y)
+    np.testing.assert_allclose(cox(spread)[0], [line.intercept_[0], line.coef_[0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("most", [199, 200])
+def test_cells_do_not_depend_on_the_parts(monkeypatch, most):
+    """Parts below the limit whose sum is above it are put into cells of log odds, as one part is."""
+    monkeypatch.setattr(engine, "MOST_DISTINCT", most)
+    p, y = close_predictions(200, n=3000)
+    whole = spread_of(p, y)
+    assert (whole.p.size == 200) == (most == 200)
+    for cuts in ((1,), (50, 100, 150), (7, 199)):
+        for a, b in zip(spread_of(p, y, cuts=cuts)[:3], whole[:3], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("digits", "most", "tolerance"), [(2, 100, 1e-12), (None, 20_000, 1e-12), (None, 100, 1e-3)]
+)
+def test_distances_are_those_of_isotonic_regression(monkeypatch, digits, most, tolerance):
+    monkeypatch.setattr(engine, "MOST_DISTINCT", most)
     p, y = labelled(3, digits=digits)
     apart = np.abs(p - IsotonicRegression().fit_transform(p, y))
     expected = [apart.mean(), *np.quantile(apart, [0.5, 0.9], method="inverted_cdf")]
@@ -495,7 +532,6 @@ def test_segments_ratios_are_those_of_all_rows():
 
 def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
     from calibrators import Isotonic
-    from calibrators.measures import engine
 
     p, _ = labelled(8, digits=None)
     y = (np.random.default_rng(8).random(p.size) < p).astype(int)
@@ -507,5 +543,5 @@ def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
         return found.certainty_before.decomposition.log_loss.chance
 
     few = chance()
-    monkeypatch.setattr(engine, "MOST_DRAWN", 100)
+    monkeypatch.setattr(engine, "MOST_DISTINCT", 100)
     assert chance() == pytest.approx(few, rel=0.05)

@@ -233,10 +233,9 @@ class Certainty:
         """Compute it from a column of predictions and its assessment."""
         spread = None if column.cells is None else Spread.of(column.cells)
         decomposition = None
-        if column.blocks is not None and column.distinct is not None and spread is not None:
-            # If there are too many predictions to draw labels from each, use the cells' middles.
-            distinct = column.distinct if column.distinct.size else np.column_stack([spread.p, spread.weight])
-            decomposition = decompose(column.blocks, distinct, assessment)
+        if column.blocks is not None and spread is not None:
+            predictions = np.column_stack([spread.p, spread.weight])
+            decomposition = decompose(column.blocks, predictions, assessment)
         outcome_agreement = None if spread is None else agreement(spread, rate)
         return cls(decomposition, debiased_squared_error(assessment.by_frequency), outcome_agreement)
 

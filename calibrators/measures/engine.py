@@ -38,14 +38,14 @@ NOT_MONOTONE = (
     "whose scores are the calibrated probabilities"
 )
 
-MOST_DRAWN = 20_000
-"""Number of distinct predictions up to which labels are drawn from each of them."""
+MOST_DISTINCT = 20_000
+"""Number of distinct predictions of a column up to which each has a cell of its own."""
 
 _BLOCK = 1 << 15
 _SLACK = 1e-13
 """Relative rounding error allowed for limits of weights that are not counts."""
 _CELLS = 512
-"""Number of cells per unit of log odds."""
+"""Number of cells per unit of log odds, for more distinct predictions."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class MeasureOptions:
         all rows: a negative weighs 1 / rate
     odds : the same rate, for sums of the sampled rows themselves, which valid tests need: predictions, which describe
         all rows, are converted to the odds of the sampled log
-    blocks, cells : whether to compute the isotonic blocks of the predictions, and cells of their log odds
+    blocks, cells : whether to compute the isotonic blocks of the predictions, and their cells
     """
 
     predict: Predict | None = None
@@ -72,9 +72,11 @@ class MeasureOptions:
 
 
 class Cells(NamedTuple):
-    """Cells of predictions: intervals of log odds of width 1 / 512; predictions of 0 and of 1 have their own cells.
+    """Cells of predictions: distinct ones; in columns of more than 20,000, intervals of log odds of width 1 / 512.
 
-    key : float64 array: number of each cell. low, high : lowest and highest prediction in each cell
+    Predictions of 0 and of 1 always have their own cells.
+
+    key : float64 array: number of each cell's interval. low, high : lowest and highest prediction in each cell
     sums : float64 array, shape (2, 2, cells): weight and positives, as high and low parts
     starts : index of each column's first cell, and the number of cells
     """
@@ -344,7 +346,6 @@ class PartState(NamedTuple):
     ends : the first and the last point, or the only one
     between : sums of the points between; None if there are none
     blocks : isotonic blocks of the points between. cells : cells of all points
-    distinct : the predictions between and their weights, shape (2, m); None if there are too many
     """
 
     score: float
@@ -352,7 +353,6 @@ class PartState(NamedTuple):
     between: Sums | None
     blocks: Blocks | None
     cells: Cells | None
-    distinct: Array | None
 
     @property
     def weight(self) -> float:
@@ -390,7 +390,7 @@ def part_state(options: MeasureOptions, limits: Limits | None, points: Points) -
     p = predictions_of(options.predict, points.score)
     joined = _join_ties(_reweighted(options, Points(p, *points[1:])), np.array([0, p.size]))
     probabilities, count = p[0] >= 0 and p[-1] <= 1, joined.p.size
-    between = blocks = cells = distinct = None
+    between = blocks = cells = None
     if count > 2:
         inner, targets = joined.inner(), np.empty((1, 0))
         before = None if limits is None else limits.before.get(float(points.score[0]))
@@ -399,12 +399,10 @@ def part_state(options: MeasureOptions, limits: Limits | None, points: Points) -
         between = _sums(inner, options, targets, targets)
         if options.blocks and probabilities:
             blocks = pool_points(Points(*(np.ascontiguousarray(column) for column in inner[:3])))
-    if options.blocks and probabilities and count <= MOST_DRAWN:
-        distinct = np.stack([joined.p[1:-1], joined.w[1:-1]])
     if options.cells and probabilities:
         cells = _cells(joined)
     ends = [joined.end(0), *([joined.end(-1)] if count > 1 else [])]
-    return PartState(float(points.score[0]), ends, between, blocks, cells, distinct)
+    return PartState(float(points.score[0]), ends, between, blocks, cells)
 
 
 def cells_of_columns(points: Points, starts: Integers) -> Cells:
@@ -419,7 +417,9 @@ def _cells(joined: _Joined) -> Cells:
         block = p[i : i + _BLOCK]
         with np.errstate(divide="ignore"):
             key[i : i + _BLOCK] = np.floor(_CELLS * (np.log(block) - np.log1p(-block)))
-    first, sums, starts = _add_up_ties(key, ((joined.w, *low[:1]), (joined.k, *low[1:2])), joined.starts)
+    sizes = np.diff(joined.starts)
+    member = np.where(np.repeat(sizes <= MOST_DISTINCT, sizes), p, key)
+    first, sums, starts = _add_up_ties(member, ((joined.w, *low[:1]), (joined.k, *low[1:2])), joined.starts)
     last = np.append(first[1:], p.size) - 1
     return Cells(key[first], p[first], p[last], sums, starts)
 
@@ -429,10 +429,12 @@ def _join_cells(parts: list[Cells]) -> Cells:
         return parts[0]
     key, low, high = (np.concatenate([part[i] for part in parts]) for i in range(3))
     sums = np.concatenate([part.sums for part in parts], axis=2)
+    few = np.array_equal(low, high) and np.unique(low).size <= MOST_DISTINCT
+    member = low if few else key
     # Computed log odds may decrease in the last bit where the predictions increase.
-    order = np.argsort(key, kind="stable")
+    order = np.argsort(member, kind="stable")
     w, k = (sum_parts[:, order] for sum_parts in sums)
-    first, joined, starts = _add_up_ties(key[order], (w, k), np.array([0, key.size]))
+    first, joined, starts = _add_up_ties(member[order], (w, k), np.array([0, key.size]))
     low, high = np.minimum.reduceat(low[order], first), np.maximum.reduceat(high[order], first)
     return Cells(key[order][first], low, high, joined, starts)
 
@@ -441,11 +443,10 @@ def _join_cells(parts: list[Cells]) -> Cells:
 
 
 class Merged(NamedTuple):
-    """Merged state of a column: sums, isotonic blocks, distinct predictions with their weights, and cells."""
+    """Merged state of a column: sums, isotonic blocks, and cells."""
 
     sums: Sums
     blocks: Blocks | None
-    distinct: Array | None
     cells: Cells | None
 
 
@@ -477,12 +478,12 @@ def merge(options: MeasureOptions, groups: int, states: Sequence[PartState]) -> 
         below=below,
         ties=ties,
     )
-    blocks = distinct = cells = None
+    blocks = cells = None
     if options.blocks and sums.probabilities[0]:
-        blocks, distinct = _join_blocks(states, elements), _join_distinct(states, ends)
+        blocks = _join_blocks(states, elements)
     if options.cells and sums.probabilities[0]:
         cells = _join_cells([state.cells for state in states if state.cells is not None])
-    return Merged(sums, blocks, distinct, cells)
+    return Merged(sums, blocks, cells)
 
 
 def _join_ends(states: Sequence[PartState]) -> list[EndPoint | Sums]:
@@ -578,19 +579,6 @@ def _join_blocks(states: Sequence[PartState], elements: list[EndPoint | Sums]) -
             columns += [np.array([total]), np.array([math.fsum([*sums, -total])])]
         pieces.append(Blocks(*columns))
     return Blocks(*pava.pool(*(np.concatenate(column) for column in zip(*pieces, strict=True))))
-
-
-def _join_distinct(states: Sequence[PartState], ends: list[EndPoint]) -> Array:
-    """Distinct predictions, ascending, and their weights, shape (predictions, 2); empty if there are too many."""
-    inner = [state.distinct for state in states if state.distinct is not None]
-    if len(inner) < len(states):
-        return np.empty((0, 2))
-    outer = np.array([end.point[:2] for end in ends]).T
-    p, weight = np.concatenate([*inner, outer], axis=1)
-    if p.size > MOST_DRAWN:
-        return np.empty((0, 2))
-    order = np.argsort(p)
-    return np.column_stack([p[order], weight[order]])
 
 
 def column_passes(

@@ -1,8 +1,8 @@
-"""Measures of calibration from narrow cells of predictions.
+"""Measures of calibration from cells of predictions.
 
-A cell contains the predictions in an interval of log odds of width 1/512; 0 and 1 have cells of their own. Cells of
-parts add up, so that no number depends on the division of the rows. A cell is represented by the middle of its lowest
-and highest prediction; most methods give few distinct predictions, and then this is the prediction itself.
+Each of up to 20,000 distinct predictions is a cell, and the measures are exact. With more, a cell contains the
+predictions in an interval of log odds of width 1/512, and is represented by the middle of its lowest and highest one; 0
+and 1 have cells of their own. Cells of parts add up, so that no number depends on the division of the rows.
 """
 
 from __future__ import annotations
