@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import time
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -452,7 +451,6 @@ def _of_rows(first: int) -> bytes:
 
 POISON = {
     "text": _content({"score": ["0.5", "0.1"]}),
-    "decimals": _content({"score": [Decimal("0.5")]}),
     "nulls": _content({"score": pa.nulls(3)}),
     "instants": _content({"score": pa.array([1, 2], pa.timestamp("ns"))}),
     "days": _content({"score": pa.array([1, 2], pa.date32())}),
