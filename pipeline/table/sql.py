@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -33,6 +35,10 @@ class Dialect:
     date : format of a date
     end : end of a query with joins
     backslash : whether backslashes escape in texts
+    fence : end of a subquery that is not merged into the outer query, which would repeat its long expressions; empty if
+        the engine does not merge them
+    coarse : whether numbers are read with less than double precision to spare, so that a decimal near the middle of two
+        doubles may be read as the wrong one
     exp_fails : whether exp fails instead of returning infinity for large numbers and 0 for small ones
     """
 
@@ -46,11 +52,22 @@ class Dialect:
     date: str = "DATE '{}'"
     end: str = ""
     backslash: bool = False
+    fence: str = ""
+    coarse: bool = False
     exp_fails: bool = False
 
 
 _DIALECTS = resources.files(__package__) / "templates" / "dialects.toml"
 DIALECTS = {name: Dialect(**facts) for name, facts in tomllib.loads(_DIALECTS.read_text("utf-8")).items()}
+
+_NEAR = 1e-200
+"""Numbers below it, and above its inverse, are written as products in a coarse dialect, where large powers of ten are
+inexact."""
+
+_FACTOR = 2**62
+
+_SURE = Decimal("0.45")
+"""Most distance of a decimal from its double, as a share of the spacing of doubles, in a coarse dialect."""
 
 _MAP = ("score_lo", "prob_lo", "slope", "anchor")
 
@@ -153,9 +170,25 @@ def _adjusted(d: Dialect, table: SegmentedLookup) -> list[tuple[Key, str | None,
 
 
 def _number(d: Dialect, value: float) -> str:
-    text = repr(float(value))
+    value = float(value)
+    if d.coarse and not _NEAR < abs(value) < 1 / _NEAR and value != 0 and math.isfinite(value):
+        # Powers of two are exact.
+        near, operator = (value / _FACTOR, "*") if abs(value) > 1 else (value * _FACTOR, "/")
+        return f"({_number(d, near)}{operator}{_FACTOR})"
+    text = _sure(value) if d.coarse else repr(value)
     text = text.replace("e", "E") if "e" in text else f"{text}E0"
     return f"({text}{d.suffix})" if value < 0 or text.startswith("-") else f"{text}{d.suffix}"
+
+
+def _sure(value: float) -> str:
+    """Return the shortest decimal that is not near the middle of two doubles; it has at most 18 digits."""
+    text = repr(value)
+    spacing = Decimal(abs(value - math.nextafter(value, 0.0)))
+    for digits in (17, 18):
+        if abs(Decimal(text) - Decimal(value)) <= _SURE * spacing:
+            break
+        text = f"{value:.{digits - 1}e}"
+    return text
 
 
 def _literal(d: Dialect, value: Any) -> str:
