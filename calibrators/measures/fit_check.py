@@ -305,6 +305,11 @@ def _dispersion(sums: Array, information: Array) -> float:
     if ends.size <= _FEWEST_GROUPS:
         return 1.0
     weight, positives, _, possible = np.diff(sums[:, ends])
+    # Of weights whose sum with the others rounds to that of the others, nothing is known.
+    some = (weight > 0) & (possible > 0) & (possible < weight)
+    weight, positives, possible = weight[some], positives[some], possible[some]
+    if weight.size < _FEWEST_GROUPS:
+        return 1.0
     p = possible / weight
     variance = p * (1 - p) / weight
     rate = positives / weight
