@@ -46,7 +46,9 @@ def _days(version: Version) -> _Days:
     return tuple(
         tuple(day["tables"])
         for day in window.get("days", ())
-        if day["rows_used"] and day.get("rows_usable", day["rows_used"]) >= _LABELLED * day["rows_read"]
+        if "tables" in day
+        and day["rows_used"]
+        and day.get("rows_usable", day["rows_used"]) >= _LABELLED * day["rows_read"]
     )
 
 
