@@ -21,6 +21,7 @@ from calibrators.segments import adjusting
 from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, Cells, adjust
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
+from calibrators.segments.own import choose_maps
 from jobs import tables
 from logcal.adjustments import Adjustments, adjust_map
 from logcal.errors import InputRejectedError
@@ -784,3 +785,37 @@ def test_a_segment_that_contradicts_the_others_is_named(tmp_path):
     assert made["segments"]["outlying"] == [{"level": 1, "count": 1, "names": [["3"]]}]
     shown = tables.show(str(tmp_path / "store"), "t", None)
     assert "1 segment of a contradicts the others: 3" in shown.lines
+
+
+def test_a_segment_has_its_own_map_if_its_rows_contradict_the_curve():
+    """Of a flat curve, as where others have inverted labels; segments that follow their curve hardly ever have one."""
+    rng = np.random.default_rng(2)
+    groups, rows = 300, 700
+    score = np.sort(rng.normal(-1, 1.2, (groups, rows)), axis=1)
+    truth = expit(score)
+    label = (rng.random(truth.shape) < truth).astype(float)
+    starts = np.arange(0, groups * rows + 1, rows)
+    columns = (score.ravel(), score.ravel(), np.ones(score.size), label.ravel())
+    assert choose_maps(columns, starts, truth.ravel(), False).own.sum() <= 3
+    flat = np.repeat(label.mean(axis=1), rows)
+    chosen = choose_maps(columns, starts, flat, False)
+    assert chosen.own.mean() > 0.99
+    for bending in (False, True):
+        maps = choose_maps(columns, starts, flat, bending).maps
+        level = np.repeat(maps.level, maps.weight.astype(int))
+        assert level.sum() == pytest.approx(label.sum(), rel=0.01)
+        assert np.mean((level - truth.ravel()[: level.size]) ** 2) < 0.2 * truth.var()
+
+
+def test_many_segments_are_adjusted_by_a_samples_variances():
+    rng = np.random.default_rng(6)
+    groups, blocks = 70_000, 4
+    at = np.array([-5.0, -4.0, -3.0, -2.0])
+    n = np.full((groups, blocks), 5.0)
+    k = rng.binomial(5, expit(at + rng.normal(0, 0.7, groups)[:, None])).astype(float)
+    curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
+    starts, logits = np.arange(0, groups * blocks + 1, blocks), np.tile(curve.logit, groups)
+    found = adjust(Cells(starts, np.full(groups, curve.centre), logits, n.ravel(), k.ravel()))
+    p = expit(found.shift[:, None] + found.slope[:, None] * curve.logit)
+    assert (n * p).sum() == pytest.approx(k.sum(), rel=0.002)
+    assert 0.25 <= found.variances[0] <= 1.0

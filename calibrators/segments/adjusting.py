@@ -169,9 +169,10 @@ def adjust(cells: CellParts) -> Adjusted:
         search.climb(threads, variances, pivot)
         if variances == (0.0, 0.0) and not search.outlying.any():
             search.start(None)
-        else:
+            search.climb(threads, variances, pivot)
+        elif rounds:  # a sample's typical curve is centred already
             search.centre(threads, variances)
-        search.climb(threads, variances, pivot)
+            search.climb(threads, variances, pivot)
         return search.adjusted(threads, variances)
 
 

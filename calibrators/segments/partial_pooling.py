@@ -123,7 +123,7 @@ def own_maps(
     positives: Array,
     starts: Integers,
     prior: Array,
-    strength: float,
+    strength: Array | float,
 ) -> OwnMaps:
     """Fit groups' own maps: isotonic regression of each group's points, pooled with a prior curve.
 
@@ -135,14 +135,14 @@ def own_maps(
         Points of groups, group after group, ascending in each; or their cells, pooled where `prior` is constant.
     starts : int64 array, shape (groups + 1,): strictly ascending
     prior : float64 array, shape (n,), in (0, 1), ascending in each group
-    strength : information of the prior; 0: isotonic regression without a prior
+    strength : information of each group's prior; 0: isotonic regression without a prior
 
     Notes
     -----
     Neighbours of equal level are one block. O(n).
     """
     information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
-    share = strength / information if strength else np.zeros(information.size)
+    share = np.divide(strength, information, out=np.zeros(information.size), where=np.asarray(strength) > 0)
     prior_share = np.repeat(share, np.diff(starts))
     added = weight * (1.0 + prior_share)
     hits = np.minimum(positives + prior_share * weight * prior, added)

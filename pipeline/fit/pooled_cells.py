@@ -19,13 +19,13 @@ from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, CellParts, Cells
-from calibrators.segments.bends import STRENGTH, bent
+from calibrators.segments.bends import Bends, bent
 from calibrators.segments.curves import LEAST, MOST, logit_of
+from calibrators.segments.own import Chosen, choose_maps
 from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
     WithinBlockRanges,
-    own_maps,
     pool_within,
 )
 from pipeline.files.blobs import Blob
@@ -197,21 +197,23 @@ class MapInput(NamedTuple):
     """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
     shift, slope : adjustment of each segment
-    pooled : mask of the segments that get their own map
+    pooled : mask of the segments that can have their own map
     theta : coefficients of these segments' bends, see `Bends`
+    bending : whether all of them have their own map
     """
 
     shift: Array
     slope: Array
     pooled: npt.NDArray[np.bool_]
     theta: Array
+    bending: bool
 
 
 def map_inputs(
     gathered: Sequence[GatheredCells | None],
     adjusted: Adjusted,
     pooled: npt.NDArray[np.bool_],
-    theta: Array,
+    bends: Bends,
 ) -> list[MapInput | None]:
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
@@ -222,8 +224,9 @@ def map_inputs(
             inputs.append(None)
             continue
         span = slice(at, at + part.segments)
-        bends = theta[before[span.start] : before[span.stop]]
-        inputs.append(MapInput(adjusted.shift[span], adjusted.slope[span], pooled[span], bends))
+        theta = bends.theta[before[span.start] : before[span.stop]]
+        adjustment = adjusted.shift[span], adjusted.slope[span]
+        inputs.append(MapInput(*adjustment, pooled[span], theta, bends.sigma > 0))
         at += part.segments
     return inputs
 
@@ -279,22 +282,8 @@ def make_maps(
     logit = task.parents.read(task.parents.logits)[gathered.block_ranges() - task.parents.starts[0]]
     eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
     if fitted.any():
-        cell_items, items = gathered.item_counts()
-        first, last, weight, positives = gathered.items()
-        starts = starts_of(items)
-        several = first[starts[:-1]] != last[starts[1:] - 1]
-        fitted[estimates.pooled] = several
-    if fitted.any():
-        level, pooled = np.empty(cell_items.size), np.repeat(estimates.pooled, cells)
-        counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
-        logistic(bent(eta[pooled], *counts, cells[estimates.pooled], estimates.theta), level)
-        prior = np.repeat(level, cell_items)
-        if not several.all():
-            mask = np.repeat(several, items)
-            first, last, weight, positives, prior = (
-                column[mask] for column in (first, last, weight, positives, prior)
-            )
-        maps = own_maps(first, last, weight, positives, starts_of(items[several]), prior, STRENGTH)
+        fitted[estimates.pooled], maps = _own_maps(gathered, estimates, eta, cells)
+    if maps is not None:
         prob = maps.level if rate == 1.0 else np.asarray(odds_divided(maps.level, rate))
         blocks = np.stack([maps.first, maps.last, maps.weight, maps.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, prob, maps.sizes)
@@ -302,6 +291,29 @@ def make_maps(
     edges = task.parents.read(task.parents.edges)[gathered.block_ranges() - task.parents.starts[0]]
     checked = segment_sums(_checked_cells(gathered, edges, eta, cells, fitted, maps), ranges)
     return TaskMaps(fitted, sizes, columns, curves, checked)
+
+
+def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells: Integers) -> Chosen:
+    """Make own maps of the segments that can have them; those with one score have none.
+
+    logit : adjusted logit of each cell
+    cells : number of cells of each segment
+    """
+    cell_items, items = gathered.item_counts()
+    columns, starts = gathered.items(), starts_of(items)
+    several = columns[0][starts[:-1]] != columns[1][starts[1:] - 1]
+    if not several.any():
+        return Chosen(several, None)
+    level, pooled = np.empty(cell_items.size), np.repeat(estimates.pooled, cells)
+    counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
+    logistic(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta), level)
+    prior, mask = np.repeat(level, cell_items), np.repeat(several, items)
+    first, last, weight, positives = (column[mask] for column in columns)
+    chosen = choose_maps(
+        (first, last, weight, positives), starts_of(items[several]), prior[mask], estimates.bending
+    )
+    several[several] = chosen.own
+    return Chosen(several, chosen.maps)
 
 
 def _checked_cells(

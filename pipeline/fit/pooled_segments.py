@@ -215,13 +215,11 @@ def _adjust(numbered: Numbered, gathered: list[GatheredCells | None], above: _Cu
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre)
     adjusted, main = _adjusted(cells, centre, numbered.segments.levels[index], parent)
     bends = bend(cells, adjusted, pooled)
-    # Without bends, own maps would only add noise.
-    bending = pooled & (bends.sigma > 0)
     facts = {"place": adjusted.pivot, "bend": bends.sigma} | _typical(adjusted)
     if main is not None:
         facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
-    return _Level(adjusted, across, facts, map_inputs(gathered, adjusted, bending, bends.theta))
+    return _Level(adjusted, across, facts, map_inputs(gathered, adjusted, pooled, bends))
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
