@@ -136,7 +136,7 @@ def _without_current(rows: list[dict[str, Any]], current: str | None, entries: l
             "no version has been live yet: run `logcal fit` again once the log is mended, or make one live with "
             f"`logcal tables promote {rows[-1]['version']}`"
         )
-    trouble = "is not there" if current is None else f"names {current}, which is not there"
+    trouble = "is not there" if current is None else "names no version that is there"
     return f"{CURRENT} {trouble}: use `logcal tables rollback`"
 
 

@@ -276,6 +276,18 @@ def test_a_current_that_is_no_name(store, content):
     assert store.rollback("000002")[1].name == second
 
 
+@pytest.mark.parametrize("content", [b"000007-gone\n", b"latest", b"000002"])
+def test_a_current_that_names_no_version_is_mended_to_the_live_one(store, content):
+    first, second = fit(store, "a"), fit(store, "b")
+    store.filesystem.pipe_file(f"{store.root}/CURRENT", content)
+    assert store.rollback() == ("(unreadable)", store.version(second))
+    assert store.rollback()[1].name == first
+    # A version that has been removed is not the live one again: the one before it is.
+    third = fit(store, "c")
+    store.folder.remove(f"versions/{third}")
+    assert store.rollback() == ("(unreadable)", store.version(first))
+
+
 def test_versions_by_the_beginning_of_their_names(store):
     first, second = fit(store, "a"), fit(store, "b")
     assert store.version("000002").name == second

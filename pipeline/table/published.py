@@ -101,11 +101,12 @@ class PublishedTable:
             )
 
     def readable_current(self) -> str | None:
-        """Return the name in CURRENT, or UNREADABLE; None before the first version."""
+        """Return the name in CURRENT, or UNREADABLE if it names no version; None before the first version."""
         try:
-            return self.current_name()
+            name = self.current_name()
         except InputRejectedError:
             return UNREADABLE
+        return name if name is None or self._manifest(name) is not None else UNREADABLE
 
     def current(self) -> Version | None:
         """Return the current version, or None before the first one.
