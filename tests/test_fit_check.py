@@ -197,6 +197,18 @@ def test_one_heavy_sampled_row_is_no_misfit():
     assert not check_fit(found, heaviest=float(weight.max())).misfits
 
 
+def test_weights_of_many_orders_of_magnitude_are_no_misfit():
+    random = np.random.default_rng(9)
+    score = random.random(5000)
+    weight = np.exp(random.uniform(np.log(1e-9), np.log(3e11), score.size))
+    points = collapse(score, random.random(score.size) < score, weight)
+    for calibrator in (Auto(), Isotonic()):
+        check = check_all_rows(calibrator.fit_points(points), None, kept).check
+        assert np.isfinite(check.dispersion)
+    certain = check_fit(cells_of_scores(cells(collapse([0.1, 0.9], [0, 1])), lambda s: s > 0.5), ends=0.0)
+    assert not certain.misfits
+
+
 def test_a_few_rows_are_checked_too():
     tiny = check_fit(cells_of_scores(cells(collapse([0.1, 0.4, 0.6], [0, 1, 1])), lambda s: s))
     assert not tiny.misfits

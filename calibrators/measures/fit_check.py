@@ -237,6 +237,8 @@ def normal_limit(tests: float, rate: float = ERROR_RATE) -> float:
 
 def edges(information: Array, parts: int) -> Indices:
     """Divide cells into at most so many parts of nearly equal information; return the ends of the parts."""
+    if not information.sum() > 0:
+        return np.array([0, information.size])
     share = np.cumsum(information)
     share = (share - information / 2) / share[-1]
     ends = np.searchsorted(share, np.arange(1, parts) / parts)
