@@ -5,6 +5,7 @@ Several jobs and tables share one file of metrics.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import re
@@ -109,6 +110,9 @@ def _replace(
     path: Path, base_labels: str, prefix: str, values: Mapping[str, Any], retained: Collection[str] = ()
 ) -> None:
     """Replace all lines of a file with certain labels by new values. retained : metric names whose lines stay."""
+    if path.exists() and not path.is_file():
+        # A read of a device or FIFO may never end, and the replacement would remove it.
+        raise OSError(errno.EINVAL, "expected a regular file, found a folder, device, FIFO or socket")
     before = _LINE.findall(path.read_text() if path.exists() else "")
     lines = {
         (name, labels): value

@@ -288,6 +288,12 @@ def test_a_current_that_names_no_version_is_mended_to_the_live_one(store, conten
     assert store.rollback() == ("(unreadable)", store.version(first))
 
 
+def test_a_name_that_is_too_long_is_told_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"expected at most 200 letters, .* found 300 characters"):
+        TableStore(str(tmp_path), "a" * 300)
+    assert TableStore(str(tmp_path), "a" * 200).names() == []
+
+
 def test_versions_by_the_beginning_of_their_names(store):
     first, second = fit(store, "a"), fit(store, "b")
     assert store.version("000002").name == second

@@ -1,6 +1,7 @@
 """What attempts leave behind: records, metrics and events, also of those that fail."""
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -179,6 +180,14 @@ def test_infinity_is_written_as_prometheus_has_it(tmp_path):
     exports.update(tmp_path / "x.prom", record)
     assert 'measure="log_loss"} +Inf' in (tmp_path / "x.prom").read_text()
     assert "auc" not in (tmp_path / "x.prom").read_text()
+
+
+def test_metrics_neither_read_nor_replace_a_fifo(tmp_path):
+    path = tmp_path / "x.prom"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="expected a regular file, found a folder, device, FIFO or socket"):
+        exports.update_stream(path, "ads", "scored", {"batches": 1})
+    assert path.is_fifo()
 
 
 # Events

@@ -33,7 +33,8 @@ CURRENT = "CURRENT"
 StoreState = tuple[Sequence[str], Sequence[Entry]]
 """Names of a table's versions, oldest first, and the entries of its journal."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_MOST_LETTERS = 200
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_LETTERS - 1}}}")
 
 
 class PublishedTable:
@@ -47,13 +48,16 @@ class PublishedTable:
     Raises
     ------
     ConfigError
-        The name has other characters than letters, digits, '.', '_' and '-'; the path cannot be opened.
+        The name is longer than 200 characters, or has others than letters, digits, '.', '_' and '-'; the path cannot be
+        opened.
     """
 
     def __init__(self, path: str, table: str) -> None:
         if not _NAME.fullmatch(table):
+            found = repr(table) if len(table) <= _MOST_LETTERS else f"{len(table):,} characters"
             raise ConfigError(
-                f"store.table: expected letters, digits, '.', '_' and '-', found {table!r}: choose a plain name"
+                f"store.table: expected at most {_MOST_LETTERS} letters, digits, '.', '_' and '-', found {found}: "
+                "choose a plain name"
             )
         self.filesystem, root = open_filesystem(path, "store.path")
         self.table = table
