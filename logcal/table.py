@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import re
 import struct
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -25,6 +26,7 @@ from logcal.manifest import full_name, read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, storage_error
 from logcal.schema import apply_transform
 from logcal.segment_types import kind_of, segment_column, segment_problems
+from logcal.units import are_probabilities, plausible, unit_question
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INT64_MAX = 2**63 - 1
@@ -140,6 +142,7 @@ class Table:
         self._lookup = lookup
         self._map_predict = lookup.map.predict if isinstance(lookup, LookupTable) else None
         self._untransformed = lookup.facts.score_transform == "none"
+        self._warns = self._untransformed and _fitted_to_probabilities(lookup.facts)
 
     @property
     def version(self) -> str:
@@ -168,9 +171,16 @@ class Table:
         Raises
         ------
         ConfigError
-            A segment column is missing, or has another length or another kind of values (text instead of whole
-            numbers); or the table has no segments.
+            The scores are no numbers, but text, for example. A segment column is missing, or has another length or
+            another kind of values (text instead of whole numbers); or the table has no segments.
+
+        Warns
+        -----
+        UserWarning
+            Once per table, if it was fitted to probabilities and the scores look like percent or log odds.
         """
+        if not isinstance(scores, float) or (self._warns and not plausible(scores)):
+            scores = self._checked(scores)
         if self._map_predict is not None and segments is None:
             return self._map_predict(scores if self._untransformed else self._transform(scores))
         if type(segments) is dict and isinstance(scores, float) and self._untransformed:
@@ -293,7 +303,7 @@ class Table:
         return edges, lambda score: float(self._predict_one(score, key))
 
     def interval(self, scores: Any, segments: Any = None) -> tuple[Any, Any]:
-        """Return the interval of each score's probability: that of the table's row that contains the score.
+        """Return the interval of the table's row that contains each score.
 
         Parameters
         ----------
@@ -304,27 +314,46 @@ class Table:
         lower, upper : float64 arrays of the scores' shape, in [0, 1]; NaN for NaN
             `facts.interval` is their kind: 'band', a simultaneous 95 % confidence band for the true probabilities of
             all scores, if these never decrease with the score; 'posterior', a 95 % posterior interval for each single
-            score; or 'venn_abers', the multiprobability of Venn-Abers prediction, which is no confidence interval.
+            score; or 'venn_abers', of a Venn-Abers predictor, which is no confidence interval: from the lowest F0 to
+            the highest F1 of the row's scores, which contains [F0, F1] at the score itself and is wider inside a row.
             With segments it describes the rows that the map was fitted to: the parent's rows, if a segment has no map
             of its own.
 
         Raises
         ------
         ConfigError
-            The table has no intervals, a segment column is missing or has another length, or the table has no segments.
+            The table has no intervals, the scores are no numbers, a segment column is missing or has another length, or
+            the table has no segments.
         """
         table = self._lookup
         if table.interval is None:
             raise ConfigError(
                 "expected a table with intervals, found one without: fit it with calibrator.interval=auto"
             )
-        array = np.asarray(self._transform(scores), dtype=np.float64)
+        array = np.asarray(self._transform(self._checked(scores)), dtype=np.float64)
         if isinstance(table, LookupTable):
             self._refuse_segments(segments)
             return table.interval.at(table.map.score_hi, array)
         flat = np.ascontiguousarray(array).reshape(-1)
         lower, upper = table.intervals(flat, self._entries(flat.size, self._columns(segments)))
         return lower.reshape(array.shape), upper.reshape(array.shape)
+
+    def _checked(self, scores: Any) -> Any:
+        """Return scores that are numbers; warn once if they are in another unit than the table's."""
+        array = np.asarray(scores)
+        kind = array.dtype.kind
+        texts = (value for value in array.flat if isinstance(value, str | bytes)) if kind == "O" else ()
+        if kind not in "fiubO" or any(True for _ in texts):
+            found = "text" if kind in "USO" else array.dtype
+            raise ConfigError(f"scores: expected numbers, found {found}: convert them")
+        if self._warns and array.size:
+            numbers = array.astype(np.float64, copy=False)
+            lowest, highest = (float(end.reduce(numbers, axis=None)) for end in (np.fmin, np.fmax))
+            if question := unit_question(lowest, highest):
+                self._warns = False
+                found = f"found scores from {lowest:.6g} to {highest:.6g}"
+                warnings.warn(f"the table was fitted to probabilities, {found}; {question}", stacklevel=3)
+        return array if array.ndim else scores
 
     @staticmethod
     def _refuse_segments(segments: Any) -> None:
@@ -403,6 +432,13 @@ class Table:
             return [_converted(*parts) for parts in zip(arrays, self.segments, wanted, strict=True)]
         except InputRejectedError as error:
             raise ConfigError(f"segments: {error}") from None
+
+
+def _fitted_to_probabilities(facts: LookupFacts) -> bool:
+    lowest, highest = facts.data.get("lowest_score"), facts.data.get("highest_score")
+    if not isinstance(lowest, int | float) or not isinstance(highest, int | float):
+        return False
+    return are_probabilities(lowest, highest)
 
 
 def _lowest(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -166,6 +166,14 @@ LOGS = {
         with_column("label", 1, 2),
         ["labels must be 0 or 1", "1,500 of 3,000 rows have others", "label_not_0_or_1", "label=2 at"],
     ),
+    "labels that are probabilities": (
+        with_column("label", 0.3, 0.8),
+        [
+            "3,000 of 3,000 rows have others",
+            "to labels that are probabilities fit calibrators in Python",
+            "docs/faq.md",
+        ],
+    ),
     "three problems": (with_three_problems, ["found an empty one", "column 'score'", "column 'label'"]),
 }
 

@@ -130,6 +130,33 @@ def test_venn_abers_is_that_of_refitted_regressions(seed, ends, weighted):
         assert found.upper[r] == pytest.approx(1 if r == len(one) - 1 else refit(inside[-1], 1), abs=1e-12)
 
 
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_a_rows_venn_abers_interval_is_the_least_that_contains_those_of_its_scores(seed, weighted):
+    """F0 and F1 by refitting at every score and between scores."""
+    rng = np.random.default_rng(seed)
+    score, label = some_rows(rng, int(rng.integers(2, 25)))
+    weight = some_weights(rng, score.size) if weighted else np.ones(score.size)
+    points = collapse(score, label, weight)
+    one = Isotonic(ends=0).fit_points(points).calibration_map_
+    found = in_parts(points, rng)(venn_abers_pass(one))
+
+    def at(x):
+        rows = (np.append(score, x), np.append(weight, 1))
+        fits = [IsotonicRegression().fit(rows[0], np.append(label, extra), rows[1]) for extra in (0, 1)]
+        return [float(fit.predict([x])[0]) for fit in fits]
+
+    middles = (points.score[1:] + points.score[:-1]) / 2
+    for x in np.concatenate([points.score, middles, [-1.0, points.score[-1] + 1]]):
+        (lower, upper), (f0, f1) = found.at(one.score_hi, np.array([x])), at(x)
+        assert lower[0] <= f0 + 1e-12
+        assert f1 - 1e-12 <= upper[0]
+    for r in np.flatnonzero(one.weight > 0):
+        inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
+        least, most = min(at(x)[0] for x in inside), max(at(x)[1] for x in inside)
+        assert r == 0 or found.lower[r] == pytest.approx(least, abs=1e-12)
+        assert r == len(one) - 1 or found.upper[r] == pytest.approx(most, abs=1e-12)
+
+
 def some_weights(rng, n):
     return (
         rng.choice([0.1, 0.3, 1.0, 2.5, 7.0], n)

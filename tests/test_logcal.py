@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import errno
 import hashlib
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 import logcal
 from calibrators.arithmetic import calibration_map
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal import lookup_table, reading, segment_index, storage
 from logcal.arrow_columns import column_of, nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
@@ -115,6 +116,39 @@ def test_it_equals_score_with_segments_to_the_last_bit(published, monkeypatch):
     assert shown.shape == (4, 1000)
     repeated = {"country": ["de"] * 4000, "model": [2] * 4000}
     np.testing.assert_array_equal(shown.reshape(-1), table.predict(score, repeated))
+
+
+@pytest.mark.parametrize("text", ["0.5", b"0.5", ["0.5", "0.7"], [0.5, "0.7"], pa.array(["0.5"]), [1j]])
+@pytest.mark.parametrize("method", ["predict", "interval"])
+def test_scores_that_are_no_numbers_are_refused(published, text, method):
+    table = logcal.load(str(published.store), "ads")
+    table._lookup = dataclasses.replace(
+        table._lookup, interval=Interval(table.map.prob_lo, table.map.prob_lo)
+    )
+    with pytest.raises(ConfigError, match=r"scores: expected numbers, found (text|complex128)"):
+        getattr(table, method)(text)
+
+
+@pytest.mark.parametrize("name", ["ads", "by-country"])
+@pytest.mark.parametrize(
+    ("scores", "question"),
+    [
+        (55.0, "percent"),
+        (55, "percent"),
+        ([0.3, 99.0], "percent"),
+        (-1.5, "log odds"),
+        ([np.nan, -2.0], "log odds"),
+    ],
+)
+def test_scores_in_another_unit_are_warned_of_once(published, name, scores, question):
+    table = logcal.load(str(published.store), name)
+    segments = None if name == "ads" else {"country": "de", "model": 1}
+    for unsuspicious in (0.0, 1.2, np.nan, [], [[0.5, np.nan]], np.float32(0.5), 101.0):
+        table.predict(unsuspicious, segments)
+    with pytest.warns(UserWarning, match=rf"fitted to probabilities, found .* are they {question}") as said:
+        found = table.predict(scores, segments)
+    assert [warning.filename for warning in said] == [__file__]
+    np.testing.assert_array_equal(table.predict(scores, segments), found)  # warnings are errors
 
 
 @pytest.mark.system

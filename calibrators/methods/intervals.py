@@ -176,8 +176,9 @@ def venn_abers_pass(fitted: CalibrationMap) -> Pass:
     """Make the pass over its observations that yields the Venn-Abers `Interval` of an isotonic regression.
 
     For the scores of a row, the lower end is F0 at its first score and the upper end F1 at its last: the least
-    probability with label 0 and the greatest with label 1 (Vovk, Petej & Fedorova 2015). Outside all scores the ends
-    are 0 and 1. It is not a confidence interval.
+    probability with label 0 and the greatest with label 1 (Vovk, Petej & Fedorova 2015), neither of which decreases
+    with the score. It contains [F0, F1] at each score of the row, and is wider where both differ within the row.
+    Outside all scores the ends are 0 and 1. It is not a confidence interval.
     """
     rows = np.flatnonzero(fitted.weight > 0)
     return Pass(chunk=partial(_pieces, fitted.score_lo[rows]), combine=partial(_venn_abers, fitted, rows))

@@ -367,7 +367,8 @@ class CalibratorConfig(Section):
     """An interval for each row of the table, in prob_lower and prob_upper. posterior: a 95 % interval for the true
     probability at each score by itself, with auto and smooth. band: the true probability lies within it, at all
     scores at once with 95 % confidence, if the true probability never decreases with the score. venn_abers:
-    Venn-Abers multiprobabilities, which are no confidence interval; only with the method isotonic. auto: posterior,
+    from the lowest to the highest multiprobability of the row's scores, which is no confidence interval; only with
+    the method isotonic. auto: posterior,
     or band where there is none. With segments, set segments.shrinkage=none; each map's intervals then describe its
     own rows.
     """

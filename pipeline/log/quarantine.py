@@ -182,7 +182,8 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
         head = (
             f"logcal calibrates binary outcomes: labels must be 0 or 1, and {other_labels:,} of {rows:,} rows have "
             "others. Name the column of the outcome (log.label); for a model of several classes make a label such as "
-            "'the top class was right' (docs/faq.md)."
+            "'the top class was right'; to labels that are probabilities fit calibrators in Python (both in "
+            "docs/faq.md)."
         )
     elif rules.quarantine:
         head = (

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from logcal.errors import counted
 from logcal.lookup_table import LookupFacts
+from logcal.units import are_probabilities, unit_question
 
 Array = npt.NDArray[np.float64]
 
@@ -84,11 +85,8 @@ class RangeCount:
             f"the table was fitted to: {self.below:,} below {self.within.lowest:.6g}, {self.above:,} above "
             f"{self.within.highest:.6g}; this log's scores go from {self.lowest:.6g} to {self.highest:.6g}"
         )
-        if self.within.lowest >= 0 and self.within.highest <= 1:
-            if self.lowest >= 0 and 1.5 < self.highest <= 100:
-                return f"{text}; are they percent?"
-            if self.lowest < 0:
-                return f"{text}; are they log odds?"
+        if are_probabilities(*self.within) and (question := unit_question(self.lowest, self.highest)):
+            return f"{text}; {question}"
         return text
 
     def add(self, scores: Array) -> None:
