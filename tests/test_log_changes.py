@@ -11,7 +11,7 @@ import pytest
 from common import write_lookup
 
 from calibrators import Isotonic
-from logcal.errors import InputRejectedError
+from logcal.errors import FileChangedError, InputRejectedError
 from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log, read_rows
 from pipeline.score import scored_file
@@ -86,6 +86,18 @@ def test_a_file_that_is_gone(log):
     remove(log.files[0].path)
     with pytest.raises(InputRejectedError, match=r"a\.parquet: expected the file that was there"):
         list(read_rows(log.filesystem, whole(log), BOTH))
+
+
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"score": [0.5], "label": [1]}), path)
+    opened = open_log(path, Columns("score", "label"))
+    state = opened.files[0].state
+    Path(path).unlink()
+    os.mkfifo(path)
+    for door in (log_files.open_parquet, log_files.open_bytes, log_files.open_small):
+        with pytest.raises(FileChangedError), door(opened.filesystem, path, state):
+            pass
 
 
 @pytest.mark.parametrize("change", [truncate, write_into])

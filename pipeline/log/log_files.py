@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import stat
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -559,9 +560,19 @@ def _footer_source(filesystem: Any, path: str, state: FileState) -> Any:
 
 def _source(filesystem: Any, path: str) -> Any:
     if isinstance(filesystem, LocalFileSystem):
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - files are many
+            raise FileChangedError(
+                f"{path}: expected the file that was there when the log was opened, found a folder, device, FIFO or "
+                "socket: run again when the log is complete"
+            )
         # As bytes, since a path need not be valid UTF-8.
         return pa.OSFile(os.fsencode(path))
     return closing(filesystem.open(path, "rb"))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a FIFO that has replaced it would wait for a writer. `watched` refuses it then."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _with_descriptor(stack: ExitStack, path: str, source: Any) -> Any:
@@ -585,7 +596,7 @@ def open_bytes(filesystem: Any, path: str, state: FileState) -> Iterator[Any]:
     with ExitStack() as stack:
         with reading(path):
             source = stack.enter_context(
-                Path(path).open("rb")  # noqa: SIM115 - the stack closes it
+                open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the stack closes it
                 if isinstance(filesystem, LocalFileSystem)
                 else filesystem.open(path, "rb")
             )
@@ -603,7 +614,7 @@ def open_small(filesystem: Any, path: str, state: FileState, *, last: bool = Tru
     with ExitStack() as stack:
         with reading(path):
             if isinstance(filesystem, LocalFileSystem):
-                source = stack.enter_context(open(path, "rb", buffering=0))  # noqa: PTH123 - such files are many
+                source = stack.enter_context(open(path, "rb", buffering=0, opener=_without_waiting))
                 stack.enter_context(watched(filesystem, path, source, state))
                 # One byte more shows that a file has grown; it may grow without end.
                 content: bytes = source.read(state.size + 1)
