@@ -22,6 +22,7 @@ from jobs.rows import (
     ANY,
     Choice,
     Sorting,
+    check_possible_days,
     columns_of,
     facts_of,
     label_lines,
@@ -119,6 +120,7 @@ def open_fitting(config: FitConfig, choice: Choice = ANY) -> Fitting:
         )
     columns = columns_of(config.log, config.log.segment, config.window, choice.newest)
     log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
+    check_possible_days(config.log, window)
     weighted = config.log.weight is not None
     by_age = config.log.waits_by_age
     # A day with too many unusable rows is left out, as one with a damaged file.

@@ -23,7 +23,7 @@ from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.labels.outcomes import LabelSource, Outcomes
 from pipeline.log.logs import Columns, Log, cut, open_log
-from pipeline.log.quarantine import RowRules, check_output, copy_parts
+from pipeline.log.quarantine import DAY_OUT, BadRows, Example, RowRules, check, check_output, copy_parts
 from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
 from pipeline.table.published import PublishedTable
 
@@ -203,6 +203,8 @@ def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, An
         settings["log"]["quarantine_path"] = True
     if window is not None:
         settings["window"] = [window.column, window.first, window.last]
+        if (limits := window.limits_of()) is not None:
+            settings["window"] += [list(limits)]
     return settings
 
 
@@ -250,6 +252,27 @@ def open_log_and_window(
         close = find_damaged(paths, columns, config.column, length, config.last_day, folder, close)
     window = open_window(paths, columns, config.column, length, config.last_day, choice.without, close)
     return window.log, window
+
+
+def check_possible_days(config: LogConfig, window: Window | None) -> None:
+    """Refuse rows with days that cannot be, unless bad rows are left out.
+
+    Their number is known before rows are read, and a day to which they are added must not look suspect.
+
+    Raises
+    ------
+    InputRejectedError
+        The window has such rows.
+    """
+    if window is None or config.on_bad_rows != "fail":
+        return
+    bad = BadRows()
+    for file, groups in window.files:
+        for group in groups:
+            if (found := group.impossible) is not None:
+                example = Example(file.path, found.row, f"{window.column}={found.text()}")
+                bad.merge(BadRows({DAY_OUT: found.rows}, {DAY_OUT: [example]}))
+    check(bad, window.log.rows, RowRules())
 
 
 def dated_path(path: str, setting: str, window: Window | None) -> str:

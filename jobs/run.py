@@ -119,10 +119,12 @@ def _draw(prepared: Any, path: str) -> None:
 def _set_up_environment(config: JobConfig) -> None:
     """Apply the storage options, register URLs whose secrets messages must hide, and import the cluster class."""
     from jobs.cluster.kinds import check_class
-    from jobs.config.sections import DEFAULT_GIVE_UP, parse_duration
+    from jobs.config.sections import DEFAULT_GIVE_UP, TOMORROW, parse_duration
     from pipeline.log.log_files import GIVE_UP
+    from pipeline.log.windows import NEWEST
 
     use(config.storage.options)
+    NEWEST.set(getattr(getattr(config, "window", None), "newest", TOMORROW))
     GIVE_UP.set(parse_duration(getattr(getattr(config, "log", None), "give_up", DEFAULT_GIVE_UP)))
     remember_urls(config.model_dump(mode="json"))
     check_class(config.cluster)

@@ -111,6 +111,7 @@ REASONS = (
     "weight_out_of_range",
     "date_null",
     "date_invalid",
+    "day_out_of_range",
 )
 """Reason codes of bad rows, in order of precedence: a row has the first code that applies."""
 

@@ -27,6 +27,7 @@ from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.days import day_tables
 from pipeline.days.day_profiles import factor
 from pipeline.execution import InlineExecutor
+from pipeline.files import clock
 from pipeline.sort.runs import round_scores
 from pipeline.table.store import TableStore
 from tests.test_segments import Shuffled
@@ -698,3 +699,63 @@ def test_a_half_life_that_makes_rows_vanish_is_refused(tmp_path):
     write_day(tmp_path / "log", 0, rows_of(0), "a")
     with pytest.raises(ConfigError, match="at least a 300th"):
         run(tmp_path, tmp_path / "log", window=window("301d", half_life="1d"))
+
+
+# Days that cannot be
+
+
+def impossible(place, days, rows=500, name="log/bad.parquet"):
+    """Write a file whose rows have these days in turn."""
+    score = np.random.default_rng(len(days)).random(rows * len(days))
+    columns = {"score": score, "label": score > 0.5, "day": pa.array(days * rows, pa.date32())}
+    path = place.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=rows)
+
+
+GOOD = [dt.date(2026, 3, day) for day in range(1, 6)]
+QUARANTINE = ("log.on_bad_rows=quarantine", "log.max_bad_fraction=0.5")
+
+
+@pytest.mark.parametrize("day", [dt.date(9999, 12, 31), dt.date(1970, 1, 1), dt.date(2026, 3, 8)])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_day_that_cannot_be_is_a_bad_row_and_moves_no_window(place, call, day, alone, monkeypatch):
+    monkeypatch.setattr(clock, "now", lambda: dt.datetime(2026, 3, 6, tzinfo=dt.UTC))
+    impossible(place, GOOD, name="log/good.parquet")
+    dated = ("window.column=day", "window.last=5d", "window.suspect_days=use", "--json")
+    only = call("fit", *dated, "store.table=good").expect(0).json
+    impossible(place, [day] if alone else [day, GOOD[3]])
+    before = place.tree()
+    call("fit", *dated).expect(3, "- day_out_of_range: 500 rows, such as day=", str(day))
+    assert place.tree() == before
+    call("evaluate", *dated, "store.table=good").expect(3, "- day_out_of_range: 500 rows, such as day=")
+    found = call("fit", *dated, *QUARANTINE).expect(0).json
+    window = found["window"]
+    assert (window["first"], window["last"]) == (only["window"]["first"], only["window"]["last"])
+    assert found["quarantined_by_reason"] == {"day_out_of_range": 500}
+    assert found["rows_used"] == only["rows_used"] + (0 if alone else 500)
+    assert found["rows_read"] == found["rows_used"] + 500
+    call("fit", *dated, *QUARANTINE).expect(99)
+    if day.year == 2026:
+        # It becomes possible; the rows are then read again.
+        monkeypatch.setattr(clock, "now", lambda: dt.datetime(2026, 3, 8, tzinfo=dt.UTC))
+        later = call("fit", *dated, "window.last=8d").expect(0).json
+        assert (later["window"]["last"], later["rows_quarantined"]) == ("2026-03-08", 0)
+        assert later["rows_used"] == found["rows_used"] + 500
+
+
+def test_simulated_days_may_be_any_and_folders_count_too(place, call, monkeypatch):
+    monkeypatch.setattr(clock, "now", lambda: dt.datetime(2026, 3, 6, tzinfo=dt.UTC))
+    for day in ("2026-03-01", "2026-03-02", "9999-12-31"):
+        place.write_log(place.predictions(500), files=1, name=f"log/date={day}")
+    dated = ("window.column=date", "window.last=5d", "window.suspect_days=use", "--json")
+    call("fit", *dated).expect(3, "- day_out_of_range: 500 rows, such as date=9999-12-31")
+    found = call("fit", *dated, *QUARANTINE).expect(0).json
+    assert (found["window"]["last"], found["quarantined_by_reason"]) == (
+        "2026-03-02",
+        {"day_out_of_range": 500},
+    )
+    found = call("fit", *dated, "window.newest=any", "store.force=true").expect(0).json
+    assert (found["window"]["last"], found["rows_used"]) == ("9999-12-31", 500)
+    call("fit", *dated, "window.newest=2026-02-28").expect(3, "found only others", "window.newest=any")
+    call("fit", *dated, "window.newest=soon").expect(2, "expected a date such as 2026-01-31")

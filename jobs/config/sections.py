@@ -258,6 +258,14 @@ def whole_days(text: str | None) -> int | None:
     return None if text is None else int(text.removesuffix("d"))
 
 
+TOMORROW, ANY_DAY = "tomorrow", "any"
+
+
+def _check_newest(text: str) -> None:
+    if text not in (TOMORROW, ANY_DAY):
+        _parse_date(text)
+
+
 class WindowConfig(Section):
     """Days of the log to use: all, or the last ones."""
 
@@ -270,6 +278,10 @@ class WindowConfig(Section):
     """With window.column: the number of days, such as 30d."""
     until: Date | None = None
     """With window.column: the last day, such as 2026-01-31. null: the latest day in the log."""
+    newest: Annotated[Text, BeforeValidator(_date_as_text), accepted_by(_check_newest)] = TOMORROW
+    """With window.column: the last day that a row may have: tomorrow by the clock (in UTC), a date, or any, for
+    simulated logs. Rows of later days, or before 1990, are bad rows (day_out_of_range), and move no window.
+    """
     min_labelled: float = Field(0.0, ge=0, le=1)
     """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
     Positives and negatives become known at different speeds, so the labels known early are biased.

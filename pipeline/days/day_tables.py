@@ -117,8 +117,9 @@ class DayTables:
 
     def _identity(self, window: Window, day: int) -> Settings:
         """Return the settings that a day's tables depend on, with the files of joined labels."""
-        labels = window.log.columns.labels
-        return self.settings if labels is None else {**self.settings, **labels.identity(day)}
+        labels, limits = window.log.columns.labels, window.limits_of(day)
+        optional = {} if limits is None else {"limits": limits}
+        return self.settings | optional | ({} if labels is None else labels.identity(day))
 
     def _read(self, names: Sequence[str]) -> dict[str, StoredDay | None]:
         folder = str(self.folder)

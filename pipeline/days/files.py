@@ -20,7 +20,7 @@ from pipeline.files.folders import Folder
 from pipeline.log import folder_tree
 from pipeline.log.log_files import FileListing, LogFile, checked_footer, find_files, is_being_written
 from pipeline.log.logs import Columns, check_columns, read_footers
-from pipeline.log.windows import date_file, day_number, hive_day, parse_day
+from pipeline.log.windows import UNPLACED, date_file, day_limits, day_number, hive_day, parse_day
 
 _REMEMBERED = "day-files.json"
 """File in a table's folder with the days of the log's files, for logs whose days are in a column."""
@@ -241,16 +241,20 @@ def _read_spans(
     filesystem: Any, files: Sequence[LogFile], column: str
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
     """Return the first and the last day of each file with rows, and the problems of files whose days cannot be told."""
-    spans, problems = {}, {}
+    spans, problems, limits = {}, {}, day_limits()
     readable, unreadable = read_footers(filesystem, files)
     by_path = {file.path: file for file in files}
     for error in unreadable:
         path = next((path for path in by_path if str(error).startswith(f"{path}: ")), None)
         problems[by_path[path].relative if path else str(error)] = str(error)
     for file, _ in readable:
-        dated = date_file(filesystem, file, column)
+        dated = date_file(filesystem, file, column, limits)
         if isinstance(dated, str):
             problems[file.relative] = dated
+        elif any(group.first == UNPLACED for group in dated.groups):
+            problems[file.relative] = (
+                f"{file.path}: expected possible days in {column} (window.newest), found none"
+            )
         elif dated.groups:
             spans[file.relative] = (min(g.first for g in dated.groups), max(g.last for g in dated.groups))
     return spans, problems

@@ -18,8 +18,8 @@ from pipeline.files.folders import Folder
 from pipeline.labels.label_join import add_labels
 from pipeline.log import quarantine
 from pipeline.log.log_files import FileId, Piece
-from pipeline.log.logs import DAY_INVALID, Rows, batched_by_size, pieces_ahead
-from pipeline.log.windows import Window, days_of, shown
+from pipeline.log.logs import DAY_INVALID, DAY_OUT_OF_RANGE, Rows, batched_by_size, pieces_ahead
+from pipeline.log.windows import DayLimits, Window, days_of, shown
 from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
 
@@ -70,12 +70,14 @@ class DatedPiece(NamedTuple):
     """Row groups with rows of the days first, ..., last.
 
     mixed : whether the day of each row must be read; rows without a date count for the first day
+    limits : see `GroupDays`
     """
 
     piece: Piece
     first: int
     last: int
     mixed: bool
+    limits: DayLimits | None = None
 
 
 def _group_by_days(
@@ -96,7 +98,7 @@ def _group_by_days(
             days = wanted_days.intersection(range(group.first, group.last + 1))
             if days:
                 piece = file.piece((group.position,), group.start, group.rows)
-                dated = DatedPiece(piece, group.first, group.last, group.mixed)
+                dated = DatedPiece(piece, group.first, group.last, group.mixed, group.limits)
                 (mixed if group.mixed else unmixed).setdefault(frozenset(days), []).append(dated)
     return unmixed, mixed
 
@@ -163,10 +165,13 @@ class _DayBuffers:
         """Add the rows of wanted days. scored : rows with calibration scores, see `Intake.read`."""
         date = self.intake.reading.columns.date
         assert date is not None
-        rows = rows._replace(day=days_of(rows.batch.column(date)))
-        assert rows.day is not None
-        has_date = rows.day > DAY_INVALID
-        day_of_row = np.where(has_date, rows.day, np.int32(piece.first))
+        days = days_of(rows.batch.column(date))
+        if piece.limits is not None:
+            out = (days > DAY_INVALID) & ((days < piece.limits.first) | (days > piece.limits.last))
+            days = np.where(out, np.int32(DAY_OUT_OF_RANGE), days)
+        rows = rows._replace(day=days)
+        has_date = days > DAY_OUT_OF_RANGE
+        day_of_row = np.where(has_date, days, np.int32(piece.first))
         self._check(day_of_row, piece)
         order = _order_by_day(day_of_row, piece)
         if not has_date.all():

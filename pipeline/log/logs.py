@@ -430,6 +430,7 @@ LABEL_OTHER = 3
 
 DAY_NULL = -(1 << 31)
 DAY_INVALID = DAY_NULL + 1
+DAY_OUT_OF_RANGE = DAY_NULL + 2
 
 
 def pieces_ahead(filesystem: Any, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, bytes | None]]:
@@ -464,7 +465,8 @@ def read_rows(
     """
     row = piece.first_row
     coded = [name for name in columns.segments if folder_tree.hive_value(piece.path, name) is None]
-    for batch in read_piece(filesystem, piece, columns.names, columns.folders, coded, content):
+    folders = columns.folders if columns.date is None else (*columns.folders, columns.date)
+    for batch in read_piece(filesystem, piece, columns.names, folders, coded, content):
         batch = _with_segments(batch, columns, piece.path)
         joined = None if matching is None else matching.join(batch)
         yield _as_arrays(batch, columns, row, joined)

@@ -18,12 +18,24 @@ from pipeline import schema
 from pipeline.files.blobs import writing
 from pipeline.files.folders import Folder
 from pipeline.files.output import Output
-from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows, numbers
+from pipeline.log.logs import (
+    DAY_INVALID,
+    DAY_NULL,
+    DAY_OUT_OF_RANGE,
+    LABEL_NULL,
+    LABEL_OTHER,
+    Columns,
+    Rows,
+    numbers,
+)
 
 EXAMPLES = 5
 
 BAD_PARTS = "bad-*.parquet"
 """Pattern of the names of bad rows' files in scratch space (`write_part`)."""
+
+DAY_OUT = "day_out_of_range"
+"""Reason of rows with days that cannot be; see `pipeline.log.windows.day_limits`."""
 
 _USABLE, _WAITING = -1, -2
 
@@ -114,7 +126,11 @@ def find_bad(
             "weight_out_of_range": (weight < LOWEST_WEIGHT) | (weight > HIGHEST_WEIGHT),
         }
     if day is not None:
-        tests |= {"date_null": day == DAY_NULL, "date_invalid": day == DAY_INVALID}
+        tests |= {
+            "date_null": day == DAY_NULL,
+            "date_invalid": day == DAY_INVALID,
+            DAY_OUT: day == DAY_OUT_OF_RANGE,
+        }
     # A row without a label is waiting, even if its other values are bad.
     reason = np.where(rows.label == LABEL_NULL, np.int8(_WAITING), np.int8(_USABLE))
     names = list(tests)
@@ -128,7 +144,7 @@ def find_bad(
         indices = np.flatnonzero(reason == code)
         if indices.size:
             bad_rows.counts[name] = int(indices.size)
-            column = getattr(columns, name.partition("_")[0])
+            column = getattr(columns, "date" if name == DAY_OUT else name.partition("_")[0])
             bad_rows.examples[name] = [
                 Example(file, rows.first_row + int(i), f"{column}={rows.batch.column(column)[int(i)]}")
                 for i in indices[:EXAMPLES]
@@ -191,9 +207,11 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
             f"{rules.max_fraction:g} allows: correct the log or raise the limit."
         )
     else:
+        days = " Days must lie between 1990 and window.newest." if DAY_OUT in bad.counts else ""
         head = (
             f"{bad.total:,} of {rows:,} rows cannot be used: expected finite scores, labels 0 or 1, and weights "
-            "from 1e-100 to 1e100. Correct the log, or set log.on_bad_rows=quarantine to go on without these rows."
+            f"from 1e-100 to 1e100.{days} Correct the log, or set log.on_bad_rows=quarantine to go on without these "
+            "rows."
         )
     raise InputRejectedError("\n".join([head, *lines]))
 

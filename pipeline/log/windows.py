@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
 from logcal.storage import parse_json
+from pipeline.files import clock
 from pipeline.files.requests import together
 from pipeline.log import nested
 from pipeline.log.chunks import bounds_of
@@ -58,8 +60,49 @@ def parse_day(text: str) -> dt.date | None:
         return None
 
 
+UNPLACED = -(1 << 40)
+"""Day of the row groups of a file in which no row has a possible day."""
+
 Days = tuple[int, int, bool]
 """First and last day of rows (since 1970-01-01), and whether the day of each row must be read from the column."""
+
+
+class DayLimits(NamedTuple):
+    """First and last day that a row may have; a row of another day is a bad row and moves no window."""
+
+    first: int
+    last: int
+
+    def contain(self, day: int) -> bool:
+        """Tell whether a row may have a day."""
+        return self.first <= day <= self.last
+
+
+class ImpossibleDays(NamedTuple):
+    """Number of rows with days that cannot be, the first of them (its number in the file), and its day."""
+
+    rows: int
+    row: int
+    day: int
+
+    def text(self) -> str:
+        """Return the day of the first row as text."""
+        possible = _FIRST <= self.day <= _LAST
+        return day_of(self.day).isoformat() if possible else f"{self.day:,} days since 1970-01-01"
+
+
+NEWEST: ContextVar[str] = ContextVar("newest", default="any")
+"""`window.newest`: a date, `tomorrow` by the clock, or `any`."""
+_OLDEST = dt.date(1990, 1, 1)
+
+
+def day_limits() -> DayLimits | None:
+    """Return the days that rows may have by `NEWEST`; None: any."""
+    newest = NEWEST.get()
+    if newest == "any":
+        return None
+    last = clock.now().date() + dt.timedelta(1) if newest == "tomorrow" else dt.date.fromisoformat(newest)
+    return DayLimits(day_number(_OLDEST), day_number(last))
 
 
 class GroupDays(NamedTuple):
@@ -69,6 +112,8 @@ class GroupDays(NamedTuple):
     start : number of rows before it in the file
     first, last : days since 1970-01-01
     mixed : whether the day of each row must be read from the column
+    limits : days that its rows may have, if some have others, which count for the first day; None: all may be used
+    impossible : these rows, if there are any
     """
 
     position: int
@@ -77,6 +122,8 @@ class GroupDays(NamedTuple):
     first: int
     last: int
     mixed: bool
+    limits: DayLimits | None = None
+    impossible: ImpossibleDays | None = None
 
 
 class DatedFile(NamedTuple):
@@ -140,6 +187,12 @@ class Window:
     def mixed(self) -> bool:
         """True if the column must be read for some row groups."""
         return any(group.mixed for file in self.files for group in file.groups)
+
+    def limits_of(self, day: int | None = None) -> DayLimits | None:
+        """Return the days that rows may have if some rows of a day (None: of the window) have others."""
+        groups = (group for file in self.files for group in file.groups if group.limits is not None)
+        found = (group.limits for group in groups if day is None or group.first <= day <= group.last)
+        return next(found, None)
 
     def groups(self, day: int) -> Iterator[tuple[LogFile, GroupDays]]:
         """Yield the row groups that may have rows of a day."""
@@ -208,12 +261,17 @@ class _Opening:
 
     def in_window(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
         """Select the files that are not closed and may have rows of the window."""
+        limits = day_limits()
         days = [day for file in files if (day := hive_day(file.path, self.column)) is not None]
-        self.newest = max(days, default=0)
+        self.newest = max((day for day in days if limits is None or limits.contain(day)), default=0)
         last = self.newest if self.until is None else day_number(self.until)
         inside = range(last - self.length + 1, last + 1)
         dated = [(file, hive_day(file.path, self.column)) for file in self.not_closed(files)]
-        chosen = [file for file, day in dated if day is None or day in inside]
+        chosen = [
+            file
+            for file, day in dated
+            if day is None or day in inside or not (limits is None or limits.contain(day))
+        ]
         self.left = len(chosen)
         return chosen
 
@@ -259,7 +317,7 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
         All problems at once: a file without the column, with other values than dates, or with a footer that does not
         tell its days. Or the window has no rows.
     """
-    files = _date_files(log, column)
+    files = _placed(_date_files(log, column), column)
     log_first = min(group.first for file in files for group in file.groups)
     log_last = _newest(files)
     last = log_last if until is None else day_number(until)
@@ -284,7 +342,7 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
 
 def newest_day(log: Log, column: str) -> int:
     """Return the newest day of a log, as days since 1970-01-01. Raises: see `choose_window`."""
-    return _newest(_date_files(log, column, "log.time"))
+    return _newest(_placed(_date_files(log, column, "log.time"), column))
 
 
 def _newest(files: Sequence[DatedFile]) -> int:
@@ -292,20 +350,104 @@ def _newest(files: Sequence[DatedFile]) -> int:
 
 
 def _date_files(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
-    filled = [file for file in log.files if file.rows]
-    dated = list(together(lambda file: date_file(log.filesystem, file, column), filled))
+    filled, limits = [file for file in log.files if file.rows], day_limits()
+    dated = list(together(lambda file: date_file(log.filesystem, file, column, limits), filled))
     problems = [file for file in dated if isinstance(file, str)]
     if problems:
         raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")
     return [file for file in dated if not isinstance(file, str)]
 
 
-def date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
-    """Return a file, whose footer has been read, with its days, or the problem with it."""
+def _placed(files: Sequence[DatedFile], column: str) -> list[DatedFile]:
+    """Let files without a possible day count for the last day of the file before, or the first day of the next.
+
+    Raises
+    ------
+    InputRejectedError
+        No file has a possible day.
+    """
+    days = [None if _unplaced(file) else (file.groups[0].first, file.groups[-1].last) for file in files]
+    known = [pair for pair in days if pair is not None]
+    if not known:
+        limits = files[0].groups[0].limits
+        assert limits is not None
+        raise InputRejectedError(
+            f"window.column={column}: expected days from {day_of(limits.first)} to {day_of(limits.last)} "
+            "(window.newest), found only others: correct them, or set window.newest=any for simulated logs"
+        )
+    placed, day = [], known[0][0]
+    for file, pair in zip(files, days, strict=True):
+        if pair is None:
+            groups = tuple(group._replace(first=day, last=day) for group in file.groups)
+            file = file._replace(groups=groups)
+        else:
+            day = max(group.last for group in file.groups)
+        placed.append(file)
+    return placed
+
+
+def _unplaced(file: DatedFile) -> bool:
+    return any(group.first == UNPLACED for group in file.groups)
+
+
+def _within(
+    filesystem: Any, file: LogFile, column: str, days: Sequence[Days], limits: DayLimits
+) -> list[_Restricted]:
+    """Restrict the days of row groups to possible ones, which are read from the column where a footer has others.
+
+    All groups get the day `UNPLACED` if no row has a possible one.
+    """
+    restricted: list[_Restricted] = []
+    for position, (first, last, mixed) in enumerate(days):
+        if not file.row_groups[position] or (limits.contain(first) and limits.contain(last)):
+            restricted.append((first, last, mixed, None, None))
+        elif hive_value(file.path, column) is not None:
+            all_rows = ImpossibleDays(file.row_groups[position], sum(file.row_groups[:position]), first)
+            restricted.append((UNPLACED, UNPLACED, True, limits, all_rows))
+        else:
+            restricted.append(_possible_days(filesystem, file, column, position, limits))
+    filled = [entry for entry, rows in zip(restricted, file.row_groups, strict=True) if rows]
+    placed = min((entry[0] for entry in filled if entry[0] != UNPLACED), default=UNPLACED)
+    return [entry if entry[0] != UNPLACED else (placed, placed, *entry[2:]) for entry in restricted]
+
+
+_Restricted = tuple[int, int, bool, DayLimits | None, ImpossibleDays | None]
+"""Fields of `GroupDays` from `first` on."""
+
+
+def _possible_days(
+    filesystem: Any, file: LogFile, column: str, position: int, limits: DayLimits
+) -> _Restricted:
+    """Read the first and the last possible day of a row group, `UNPLACED` if no row has one, and the other rows."""
+    first, last, row, rows = limits.last + 1, limits.first - 1, sum(file.row_groups[:position]), 0
+    example = (0, 0)
+    with open_parquet(filesystem, file.path, file.state) as parquet:
+        for batch in read_batches(parquet, file.path, [column], [position], BATCH_ROWS):
+            days = days_of(batch.column(0))
+            inside = (days >= limits.first) & (days <= limits.last)
+            outside = np.flatnonzero(~inside & (days > DAY_INVALID))
+            if inside.any():
+                first, last = min(first, int(days[inside].min())), max(last, int(days[inside].max()))
+            if outside.size and not rows:
+                example = (row + int(outside[0]), int(days[outside[0]]))
+            rows, row = rows + int(outside.size), row + days.size
+    impossible = ImpossibleDays(rows, *example) if rows else None
+    if first > last:
+        return UNPLACED, UNPLACED, True, limits, impossible
+    return first, last, True, limits, impossible
+
+
+def date_file(
+    filesystem: Any, file: LogFile, column: str, limits: DayLimits | None = None
+) -> DatedFile | str:
+    """Return a file, whose footer has been read, with its days, or the problem with it.
+
+    limits : days that rows may have; None: any. If no row has one, all groups have the day `UNPLACED`
+    """
     value = hive_value(file.path, column)
     days: list[Days] | str
     if value is None:
-        days = _days_in_footer(filesystem, file, column)
+        days = _days_in_footer(filesystem, file, column, any_day=limits is not None)
     elif (day := parse_day(value)) is not None:
         days = [(day_number(day), day_number(day), False)] * len(file.row_groups)
         if column in file.keys:
@@ -318,7 +460,13 @@ def date_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     if isinstance(days, str):
         return f"{file.path}: {days}"
     starts = np.cumsum([0, *file.row_groups]).tolist()
-    groups = enumerate(zip(starts, file.row_groups, days, strict=False))
+    restricted: Sequence[tuple[Any, ...]] = days
+    if limits is not None:
+        try:
+            restricted = _within(filesystem, file, column, days, limits)
+        except InputRejectedError as error:
+            return str(error)
+    groups = enumerate(zip(starts, file.row_groups, restricted, strict=False))
     return DatedFile(file, tuple(GroupDays(i, start, rows, *d) for i, (start, rows, d) in groups if rows))
 
 
@@ -335,8 +483,13 @@ def _same_days(days: list[Days], found: list[Days] | str, folder: str) -> list[D
     )
 
 
-def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] | str:
-    """Return the days of each row group (arbitrary for an empty one), or the problem with the file."""
+def _days_in_footer(
+    filesystem: Any, file: LogFile, column: str, *, any_day: bool = False
+) -> list[Days] | str:
+    """Return the days of each row group (arbitrary for an empty one), or the problem with the file.
+
+    any_day : whether days that no calendar has are no problem
+    """
     footer = checked_footer(filesystem, file)
     schema = nested.with_fields(footer.footer.schema.to_arrow_schema(), [column])
     if column not in schema.names:
@@ -353,11 +506,11 @@ def _days_in_footer(filesystem: Any, file: LogFile, column: str) -> list[Days] |
         return str(error).removeprefix(f"{file.path}: ")
     logical = footer.logical_type(column)
     by_group = [
-        _group_days(chunk, kind, logical, rows) if rows else None
+        _group_days(chunk, kind, logical, rows, any_day=any_day) if rows else None
         for chunk, rows in zip(chunks, file.row_groups, strict=True)
     ]
     by_group = [
-        _read_days(filesystem, file, column, index) if days == _UNKNOWN else days
+        _read_days(filesystem, file, column, index, any_day=any_day) if days == _UNKNOWN else days
         for index, days in enumerate(by_group)
     ]
     if problems := [days for days in by_group if isinstance(days, str)]:
@@ -380,12 +533,14 @@ def read_column(filesystem: Any, file: LogFile, column: str, groups: Sequence[in
             yield nested.with_columns(batch, [column]).column(column)
 
 
-def _read_days(filesystem: Any, file: LogFile, column: str, group: int) -> Days | str | None:
+def _read_days(
+    filesystem: Any, file: LogFile, column: str, group: int, *, any_day: bool
+) -> Days | str | None:
     """Read the days of a row group, see `_group_days`."""
     parts = [np.unique(days_of(values)) for values in read_column(filesystem, file, column, [group])]
     found = np.unique(np.concatenate(parts))
     days = found[found > DAY_INVALID]
-    if days.size and not _FIRST <= days[0] <= days[-1] <= _LAST:
+    if days.size and not any_day and not _FIRST <= days[0] <= days[-1] <= _LAST:
         return (
             f"expected dates of the years 1 to 9999, found {days[0]:,} to {days[-1]:,} days since 1970-01-01"
         )
@@ -396,7 +551,9 @@ def _read_days(filesystem: Any, file: LogFile, column: str, group: int) -> Days 
     )
 
 
-def _group_days(chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int) -> Days | str | None:
+def _group_days(
+    chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int, *, any_day: bool
+) -> Days | str | None:
     """Return a row group's days, the problem with it, None if it has only nulls, or _UNKNOWN."""
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
@@ -408,7 +565,7 @@ def _group_days(chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int) ->
     nulls = not statistics.has_null_count or statistics.null_count > 0
     if times is not None:
         first, last = (time // DAY for time in times)
-        if not _FIRST <= first <= last <= _LAST:
+        if not any_day and not _FIRST <= first <= last <= _LAST:
             return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
         return first, last, nulls or first < last
     bounds = bounds_of(statistics)
