@@ -237,7 +237,7 @@ class _Search:
 
     @property
     def outlying(self) -> npt.NDArray[np.bool_]:
-        """Whether each segment contradicted the others in the last climb."""
+        """True for segments that contradicted the others in the last climb."""
         return np.asarray((self._kind == kernel.OUTLYING) | (self._kind == kernel.FALLING))
 
     def centre(self, threads: ThreadPoolExecutor, variances: tuple[float, float]) -> None:

@@ -55,7 +55,7 @@ class Labels(Protocol):
 
     @property
     def source(self) -> Any:
-        """Where the labels are, and the columns of the log that are read for the join."""
+        """Place of the labels, and the columns of the log that are read for the join."""
 
     @property
     def rows(self) -> int:

@@ -65,7 +65,7 @@ def _weights(bits: int) -> npt.NDArray[np.uint64]:
 
 @dataclass
 class Expected:
-    """What a written file must contain.
+    """Expected content of a written file.
 
     Attributes
     ----------
