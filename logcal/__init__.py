@@ -90,11 +90,16 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "measures":
-        return importlib.import_module("calibrators.measures.in_memory")
-    if name in __all__:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        if name == "measures":
+            return importlib.import_module("calibrators.measures.in_memory")
         return getattr(importlib.import_module(_MODULES.get(name, "calibrators")), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        from logcal.slim import needed
+
+        raise needed(f"logcal.{name}", error) from None
 
 
 def __dir__() -> list[str]:

@@ -4,10 +4,17 @@ This module is part of `logcal` because users may have packages named `jobs`. It
 contracts in pyproject.toml allow this. Only `python -m logcal` imports this module.
 """
 
+import sys
+
 from logcal import own_packages
+from logcal.slim import needed
 
 own_packages.install_finder()
 
-from jobs.cli import run  # noqa: E402 - after install_finder
+try:
+    from jobs.cli import run
+except ModuleNotFoundError as error:
+    sys.stderr.write(f"logcal: {needed('the command', error)}\n")
+    raise SystemExit(2) from None
 
 __all__ = ["run"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from logcal.errors import ConfigError
+from logcal.slim import needed
 
 
 def is_url(path: str) -> bool:
@@ -39,6 +40,8 @@ def read(path: str) -> bytes:
 
 def names(path: str) -> list[str]:
     """List the names of the files and folders in a folder, uncached. Errors: see `open_filesystem` and `read`."""
+    if not is_url(path):
+        return sorted(os.listdir(path))  # noqa: PTH208 - names
     filesystem, inner = open_filesystem(path)
     filesystem.invalidate_cache(inner)
     return sorted(entry.rstrip("/").rpartition("/")[2] for entry in filesystem.ls(inner, detail=False))
@@ -73,8 +76,10 @@ def open_filesystem(path: str, setting: str = "") -> tuple[Any, str]:
     OSError
         The URL's target, such as an archive, does not exist or cannot be reached.
     """
-    import fsspec
-
+    try:
+        import fsspec
+    except ModuleNotFoundError as error:
+        raise needed("a URL", error) from None
     try:
         opened: tuple[Any, str] = fsspec.core.url_to_fs(path)
     except Exception as error:

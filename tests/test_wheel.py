@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tomllib
@@ -191,3 +192,67 @@ def test_a_changed_added_or_renamed_source_has_another_digest(tmp_path, monkeypa
     (tmp_path / "jobs" / "data.json").touch()
     (tmp_path / "mine.py").touch()
     assert digest() == found[-1]
+
+
+APPLIED = """
+import sys
+import logcal
+table = logcal.load("store", "t")
+assert logcal.load("store", "t", version="000001").version == table.version
+segmented = logcal.load("store", "s")
+print([float(table.predict(s)) for s in (0.1, 0.5, 2.0)] + table.predict([0.2, 0.9]).tolist())
+print(float(table.predict([0.3] * (1 << 20)).max()), *map(float, (table.inverse(0.5), table.threshold(1, 5).score)))
+print(float(segmented.predict(0.4, {"country": "a"})), segmented.predict([0.4] * 2, {"country": ["a", "b"]}).tolist())
+"""
+
+
+def test_tables_are_applied_with_numpy_and_pyarrow_alone(wheel, tmp_path):
+    """In an environment that has nothing else: same numbers; whatever needs more says which package."""
+    score, label = simulated(4000, 0, power=2)
+    columns = {"score": score, "label": label.astype(np.int8), "country": np.where(score > 0.3, "a", "b")}
+    (tmp_path / "log").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "log" / "a.parquet")
+    fit = [
+        sys.executable,
+        "-m",
+        "logcal",
+        "fit",
+        "--set",
+        "log.path=log",
+        "--set",
+        "store.path=store",
+        "--set",
+    ]
+    run_command(*fit, "store.table=t", cwd=tmp_path)
+    run_command(*fit, "store.table=s", "--set", "log.segment=country", cwd=tmp_path)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for module in (np, pa):
+        for folder in Path(module.__file__).parents[1].glob(f"{module.__name__}*"):
+            (alone / folder.name).symlink_to(folder)
+    for package in wheel[0].iterdir():
+        (alone / package.name).symlink_to(package)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(alone), "HOME": str(tmp_path)}
+
+    def isolated(*arguments, ends=0):
+        # -S: no site-packages but those that are lent.
+        return run_command(sys.executable, "-S", *arguments, cwd=tmp_path, env=environment, ends=ends)
+
+    expected = run_command(sys.executable, "-W", "ignore", "-c", APPLIED, cwd=tmp_path).stdout
+    assert isolated("-W", "ignore", "-c", APPLIED).stdout == expected
+    for what, package in {
+        "logcal.Platt": "llvmlite|numba|scipy|sklearn",
+        "logcal.measures": "llvmlite|numba|scipy|sklearn",
+        "logcal.load('memory://store', 't')": "fsspec",
+    }.items():
+        said = isolated("-c", f"import logcal; {what}", ends=1).stderr
+        assert re.search(
+            rf"ModuleNotFoundError: .* needs ({package}), which is not installed: `pip install", said
+        ), said
+    assert (
+        "ModuleNotFoundError: No module named"
+        in isolated("-c", "import logcal; logcal.run('fit', {})", ends=1).stderr
+    )
+    said = isolated("-m", "logcal", "fit", ends=2).stderr
+    assert said.startswith("logcal: the command needs ")
+    assert said.count("\n") == 1

@@ -6,6 +6,7 @@ import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -25,7 +26,9 @@ _COMPILED = "calibrators._kernels.lookup"
 
 def compiled(scores: int) -> bool:
     """Tell whether to use compiled code for so many scores; its import takes as long as a few million scores."""
-    return scores >= _MANY or (scores >= _FEW and _COMPILED in sys.modules)
+    return (scores >= _MANY and find_spec("numba") is not None) or (
+        scores >= _FEW and _COMPILED in sys.modules
+    )
 
 
 class Interval(NamedTuple):
