@@ -54,7 +54,7 @@ def each_way(monkeypatch):
 
 @pytest.fixture(scope="module")
 def published(make_place, tmp_path_factory):
-    """A place with a plain table and one with segments, and a log that was scored with each."""
+    """A place with a plain table, one with segments, and a log that was scored with each; and one of own maps."""
     place = make_place(tmp_path_factory.mktemp("published"))
     rng = np.random.default_rng(0)
     rows = 4000
@@ -65,6 +65,7 @@ def published(make_place, tmp_path_factory):
     place.job("score").expect(0)
     segments = ("log.segment=[country, model]", "segments.min_rows=150", "segments.min_positives=5")
     place.job("fit", *segments, store__table="by-country").expect(0)
+    place.job("fit", *segments, "segments.shrinkage=none", store__table="own-maps").expect(0)
     news = columns | {"country": rng.permutation(np.where(columns["score"] < 0.2, "new", country))}
     news["score"] = np.where(rng.random(rows) < 0.1, np.nan, news["score"])
     place.write_log(news, name="news")
@@ -452,10 +453,10 @@ CHANGES = [
     ("by-country", "segments.parquet", lambda table: table.slice(1)),
     ("by-country", "segments.parquet", lambda table: table.slice(0, table.num_rows - 1)),
     ("by-country", "segments.parquet", shifted),
-    ("by-country", "lookup.parquet", twice),
-    ("by-country", "lookup.parquet", shifted),
-    ("by-country", "lookup.parquet", lambda table: table.slice(1)),
-    ("by-country", "lookup.parquet", exchanged),
+    ("own-maps", "lookup.parquet", twice),
+    ("own-maps", "lookup.parquet", shifted),
+    ("own-maps", "lookup.parquet", lambda table: table.slice(1)),
+    ("own-maps", "lookup.parquet", exchanged),
 ]
 
 
