@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from jobs import tables
+from jobs.gate.agreement import agreement_lines
 from logcal.errors import ConfigError, InputRejectedError
+from pipeline.fit.self_check import no_check
 from pipeline.table.store import TableStore
 from tests.manifests import FITTED, with_value
 
@@ -78,6 +80,76 @@ def test_a_version_is_shown_with_its_gate_and_its_status(store):
     assert "refused: gate.min_rows: expected at least 3,000 rows, found 2,000" in text
     assert "gate, auc: 0." in text
     assert "status: current since 20" in "\n".join(tables.show(store, "ads", None).lines)
+
+
+def dipped(of, low=0.5, high=0.7):
+    """Labels of scores that are right, except that few are positive in a range."""
+    truth = np.where((of > low) & (of < high), 0.1, of)
+    return (np.random.default_rng(7).random(of.size) < truth).astype(np.int8)
+
+
+def said_of_rows(place):
+    """What `tables show` says of a version and its rows, and the manifest's facts of it."""
+    found = tables.show(str(place.store), place.table, place.versions[-1])
+    return [line for line in found.lines if "its rows" in line or line.startswith("auto:")], found.summary[
+        "agreement"
+    ]
+
+
+def test_a_version_says_whether_it_agrees_with_its_rows(place, call):
+    score = np.random.default_rng(3).random(20_000)
+    place.write_log({"score": score, "label": dipped(score)})
+    call("fit", "calibrator.method=isotonic").expect(0)
+    lines, agreement = said_of_rows(place)
+    largest = agreement["ranges"]["largest"]
+    if largest is None:
+        assert lines == ["agrees with its rows: no difference is large enough to count"]
+    else:
+        share = abs(largest["root"]) / largest["limit"]
+        assert len(lines) == 1
+        assert lines[0].startswith(f"agrees with its rows: largest difference {share:.2f} of its limit, for ")
+    call("fit", "calibrator.method=platt", "gate.agreement=false").expect(0)
+    lines, agreement = said_of_rows(place)
+    misfits = agreement["ranges"]["misfits"]
+    assert len(lines) == min(len(misfits), 3) + (len(misfits) > 3)
+    worst = misfits[0]
+    inside = (worst["first_score"] <= score) & (score <= worst["last_score"])
+    assert lines[0].startswith("does not agree with its rows: for scores from ")
+    assert f"but {dipped(score)[inside].sum():,} of {inside.sum():,} rows are positive" in lines[0]
+    assert lines[0].endswith(f"({abs(worst['root']):.1f} standard errors)")
+
+
+def test_a_version_names_its_three_worst_misfits_and_its_fallback():
+    def misfit(root, **more):
+        at = {"first_score": 0.25, "last_score": 0.5, "weight": 100.0, "positives": 10.0, "expected": 40.0}
+        return {**at, "root": root, "limit": 5.0, **more}
+
+    level = {
+        "misfits": [misfit(-12.0, segment=["at", None])],
+        "segments_with_misfits": 9,
+        "largest": misfit(-12.0, segment=["at", None]),
+        "all_by_score": misfit(4.0),
+        "all_by_size": misfit(6.0),
+    }
+    ranges = {"misfits": [misfit(-9.0), misfit(5.5)], "largest": misfit(-9.0)}
+    facts = {"ranges": ranges, "levels": [level], "fallback": None, "replaced": None}
+    lines = agreement_lines(facts)
+    assert [line.partition("rows: ")[2].partition(" for ")[0] for line in lines] == [
+        "in segment at, null",
+        "for scores from 0.25 to 0.5 it expects 40 positives, but 10 of 100 rows are positive (9.0 standard errors)",
+        "in all segments together",
+        "and in 9 more ranges or segments",
+    ]
+    fine = {"ranges": {"misfits": [], "largest": misfit(-2.0)}, "fallback": "isotonic", "replaced": ranges}
+    agrees, fell_back = agreement_lines(fine)
+    assert agrees.startswith(
+        "agrees with its rows: largest difference 0.40 of its limit, for scores from 0.25"
+    )
+    assert fell_back.startswith("auto: isotonic regression, since the smooth curve does not agree")
+    assert agreement_lines(None) == []
+    assert agreement_lines(no_check()) == ["not checked against its rows: they are too few for a map"]
+    largest = {"ranges": {"misfits": [], "largest": None}, "fallback": None, "replaced": None}
+    assert agreement_lines(largest) == ["agrees with its rows: no difference is large enough to count"]
 
 
 def test_old_versions_are_removed_but_not_the_current_one_nor_its_predecessor(store, place, call):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from logcal.errors import counted
@@ -38,14 +39,28 @@ def _level(level: dict[str, Any]) -> list[str]:
     texts = []
     if level["misfits"]:
         worst, others = level["misfits"][0], level["segments_with_misfits"] - 1
-        name = ", ".join("null" if value is None else value for value in worst["segment"])
         more = f" (and in {counted(others, 'other segment')})" if others else ""
-        texts.append(f"in segment {name} {_range_text(worst)}{more}")
-    together = {"all_by_score": _range_text, "all_by_size": _size_text}
-    for key, text in together.items():
-        if (misfit := level[key]) and abs(misfit["root"]) > misfit["limit"]:
-            texts.append(f"in all segments together {text(misfit)}")
-    return texts
+        texts.append(f"{_segment_text(worst)}{more}")
+    return texts + [text for _, text in _together(level)]
+
+
+def _together(level: dict[str, Any]) -> list[tuple[float, str]]:
+    """Return the excess and the description of the misfits of all segments together."""
+    texts = {"all_by_score": _range_text, "all_by_size": _size_text}
+    return [
+        (_excess(misfit), f"in all segments together {text(misfit)}")
+        for key, text in texts.items()
+        if (misfit := level[key]) and _excess(misfit) > 1
+    ]
+
+
+def _segment_text(misfit: dict[str, Any]) -> str:
+    name = ", ".join("null" if value is None else value for value in misfit["segment"])
+    return f"in segment {name} {_range_text(misfit)}"
+
+
+def _excess(misfit: dict[str, Any]) -> float:
+    return float(abs(misfit["root"]) / misfit["limit"])
 
 
 def fallback_text(agreement: dict[str, Any] | None) -> str | None:
@@ -54,6 +69,52 @@ def fallback_text(agreement: dict[str, Any] | None) -> str | None:
         return None
     misfits = agreement["replaced"]["misfits"]
     return f"auto: {FALLBACKS[agreement['fallback']]}: {_range_text(misfits[0])}"
+
+
+_MOST_LINES = 3
+
+
+def agreement_lines(agreement: dict[str, Any] | None) -> list[str]:
+    """Describe the check in lines: that a table agrees with its rows, or its three largest misfits; and the fallback.
+
+    agreement : the manifest's facts; None or empty: there are none, such as of a table of an earlier release
+    """
+    if not agreement:
+        return []
+    ranges, levels = agreement["ranges"], agreement.get("levels", [])
+    if ranges is None and not levels:
+        return ["not checked against its rows: they are too few for a map"]
+    found, count = _misfits(ranges, levels)
+    lines = [f"does not agree with its rows: {text}" for _, text in found[:_MOST_LINES]]
+    if count > _MOST_LINES:
+        lines.append(f"does not agree with its rows: and in {count - _MOST_LINES:,} more ranges or segments")
+    fallback = fallback_text(agreement)
+    return (lines or [_largest_text(ranges, levels)]) + ([] if fallback is None else [fallback])
+
+
+def _misfits(
+    ranges: dict[str, Any] | None, levels: Sequence[dict[str, Any]]
+) -> tuple[list[tuple[float, str]], int]:
+    """Return the excess and the description of the named misfits, largest first, and the number of all."""
+    of_ranges = ranges["misfits"] if ranges else []
+    found = [(_excess(misfit), _range_text(misfit)) for misfit in of_ranges]
+    count = len(found)
+    for level in levels:
+        together = _together(level)
+        found += [(_excess(misfit), _segment_text(misfit)) for misfit in level["misfits"]] + together
+        count += level["segments_with_misfits"] + len(together)
+    return sorted(found, key=lambda entry: -entry[0]), count
+
+
+def _largest_text(ranges: dict[str, Any] | None, levels: Sequence[dict[str, Any]]) -> str:
+    """Describe the largest difference of a table that agrees with its rows."""
+    found = [(ranges["largest"], _range_text)] if ranges else []
+    found += [(level["largest"], _segment_text) for level in levels]
+    present = [(_excess(misfit), text(misfit)) for misfit, text in found if misfit is not None]
+    if not present:
+        return "agrees with its rows: no difference is large enough to count"
+    excess, text = max(present, key=lambda entry: entry[0])
+    return f"agrees with its rows: largest difference {excess:.2f} of its limit, {text}"
 
 
 def _range_text(misfit: dict[str, Any]) -> str:
