@@ -311,6 +311,18 @@ def sql() -> None:
     """Print SQL that applies VERSION, or the current one. The query adds the probability to a log's rows."""
 
 
+@_command(
+    _tables,
+    "jobs.map_export",
+    *_OF_TABLE,
+    click.option("--format", "format_", required=True, metavar="NAME", help="json."),
+    click.option("--version", "name", metavar="VERSION", help="The version (default: the current one)."),
+    click.option("--output", required=True, metavar="FILE", help="The file; - prints it."),
+)
+def export() -> None:
+    """Write the map of a version for programs that read no Parquet. The page on recipes describes the format."""
+
+
 @_on_table(*_OF_TABLE)
 def history() -> None:
     """List every attempt of a job on the table. Shows exit code, rows and measures."""

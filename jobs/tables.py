@@ -317,21 +317,22 @@ def diff(
         lines.append(f"  {segment}: {rows:,} rows, changes by {mean} points on average, {most} at most")
     summary = {"table": table, **difference.as_dict(), "page": report}
     if report is not None:
-        _write_page(report, render_difference(difference, table))
+        write_text(report, render_difference(difference, table), "--report")
         lines.append(f"  {report}")
     return Outcome(summary=summary, lines=lines)
 
 
-def _write_page(output: str, page: str) -> None:
+def write_text(output: str, text: str, option: str) -> None:
+    """Write a text file whole. option : the option that names it, for messages."""
     parent, _, name = output.rpartition("/")
     try:
-        Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, page.encode())
+        Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, text.encode())
     except OSError as error:
-        fault = as_fault(error, f"--report: {output}")
+        fault = as_fault(error, f"{option}: {output}")
         if isinstance(fault, TemporaryError):
             raise fault from None
         reason = error.strerror or error
-        raise ConfigError(f"--report: cannot write {output} ({reason}): choose another place") from None
+        raise ConfigError(f"{option}: cannot write {output} ({reason}): choose another place") from None
 
 
 # Days of a table's log that the user excludes from fits or includes.
