@@ -206,6 +206,7 @@ class Prepared(Startable):
             segments=None if segments is None else segments.facts,
             segment_maps=self._segment_maps(measured),
             interval=None if interval is None else (str(lookup.facts.interval), interval),
+            agreement=self.version.manifest.get("agreement"),
             notes=[
                 *([overlap.sentence(self.version.name)] if overlap else []),
                 *present.comparison_lines(measured, "this version")[1:],

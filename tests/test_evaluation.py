@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from common import evaluate, over, simulated, write_log, write_lookup
+from scipy.special import rel_entr
 
 from calibrators import CalibrationMap, Isotonic, Points, collapse
 from calibrators.measures.certainty import error_bar_passes
@@ -31,7 +32,9 @@ from pipeline.evaluate.report import render_report
 from pipeline.evaluate.significance import judge, required_values, unmet_requirements
 from pipeline.execution import InlineExecutor
 from pipeline.files.records import jsonable, to_json
+from pipeline.fit.self_check import no_check
 from pipeline.log.logs import Columns, open_log
+from pipeline.pages.residual_figures import residual_figures
 from pipeline.sort import run_files
 from pipeline.sort.score_table import SortPlan, build_score_table
 from pipeline.table.lookup_table import Predictor
@@ -441,6 +444,82 @@ def test_measures_are_shown_before_and_after(case, page):
             assert f"{getattr(side.measures, name):.4f}" in said
     assert "Measured on 1,500 rows" in said
     assert f"{evaluation.before.by_width[0].weight:,.0f}" in said
+
+
+def residual_texts(page):
+    """Tooltips of the figures of the residuals."""
+    return [
+        title.text
+        for svg in drawings(page)
+        if svg.get("aria-label").startswith("Residuals of the fit")
+        for title in svg.iter("{http://www.w3.org/2000/svg}title")
+    ]
+
+
+def deviance_root(weight, observed, expected):
+    positives, negatives = rel_entr(observed, expected), rel_entr(weight - observed, weight - expected)
+    return np.sign(observed - expected) * np.sqrt(2 * (positives + negatives))
+
+
+@pytest.mark.parametrize(("method", "wrong"), [("platt", True), ("isotonic", False)])
+def test_residuals_of_the_fit_are_drawn_in_standard_errors(place, call, method, wrong):
+    score = np.random.default_rng(3).random(20_000)
+    truth = np.where((score > 0.5) & (score < 0.7), 0.1, score)
+    label = (np.random.default_rng(7).random(score.size) < truth).astype(np.int8)
+    place.write_log({"score": score, "label": label})
+    red = "fill: var(--bad"
+    call("fit", f"calibrator.method={method}", "gate.agreement=false").expect(0)
+    call("evaluate", "evaluate.allow_in_sample=true").expect(0)
+    page = (place.output / "report.html").read_text()
+    ranges = place.newest_manifest["agreement"]["ranges"]
+    profile = ranges["profile"]
+    texts = residual_texts(page)
+    assert len(texts) == len(profile["weight"]) > 10
+    for i, text in enumerate(texts):
+        low, high = profile["first_score"][i] or 0.0, profile["last_score"][i] or 1.0
+        inside = (low <= score) & (score <= high)
+        assert f"{label[inside].sum():,} positives of {inside.sum():,}" in text
+        root = deviance_root(inside.sum(), label[inside].sum(), profile["expected"][i])
+        errors = root / np.sqrt(ranges["dispersion"])
+        assert float(re.search(r"\(([-+.0-9]+) standard errors", text)[1]) == pytest.approx(errors, abs=0.051)
+    figure = re.search(r"<svg[^>]*aria-label=\"Residuals.*?</svg>", page, re.DOTALL)[0]
+    assert (red in figure) is wrong
+    assert ("Red: the check found a misfit" in words(page)) is wrong
+
+
+def test_residuals_of_segments_stand_in_a_table(place, call):
+    columns = place.predictions(6000)
+    place.write_log({**columns, "country": np.array(["$x_1$", "be", None], object)[np.arange(6000) % 3]})
+    call("fit", "log.segment=country").expect(0)
+    call("evaluate", "log.segment=country", "evaluate.allow_in_sample=true").expect(0)
+    largest = place.newest_manifest["agreement"]["levels"][0]["most_informative"]
+    assert len(largest) == 3
+    page = (place.output / "report.html").read_text()
+    texts = residual_texts(page)[-3:]
+    rows = re.search(r'aria-label="Residuals of the segments".*?</table>', page, re.DOTALL)[0]
+    for i, (text, row) in enumerate(zip(texts, largest, strict=True)):
+        name = row["segment"][0] or "null"
+        assert text.startswith(f"{name}: {row['positives']:,.0f} positives of 2,000, expected ")
+        assert f"{i + 1} {name} 2,000 {row['positives']:,.0f} " in words(rows)
+
+
+def test_ranges_without_ends_and_sums_are_drawn_as_far_as_they_can_be():
+    profile = {
+        "first_score": [None, 0.5, 0.75],
+        "last_score": [0.4, 0.7, None],
+        "weight": [100.0, 100.0, None],
+        "positives": [10.0, 60.0, 1.0],
+        "expected": [12.0, 30.0, 1.0],
+    }
+    misfit = {"first_score": 0.5, "last_score": 0.7}
+    ranges = {"profile": profile, "misfits": [misfit], "dispersion": 4.0, "largest": None, "tests": 9}
+    found = residual_figures({"ranges": ranges, "fallback": None, "replaced": None})
+    assert (found["ranges"], found["segments"], found["found"]) == (2, [], True)
+    assert "nan" not in found["svgs"][0]
+    assert f"{deviance_root(100, 60, 30) / 2:+.1f} standard errors" in found["svgs"][0]
+    assert "Scores up to 0.4: 10 positives of 100, expected 12 (" in found["svgs"][0]
+    assert "−∞" in found["svgs"][0]
+    assert residual_figures(None) is residual_figures(no_check()) is None
 
 
 def test_the_same_page_every_time(case, page):

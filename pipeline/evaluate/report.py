@@ -39,6 +39,7 @@ from pipeline.pages.reliability_figures import (
     logit_limits,
     reliability_diagram,
 )
+from pipeline.pages.residual_figures import residual_figures
 from pipeline.table.segment_maps import SOURCES
 
 
@@ -62,6 +63,7 @@ def render_report(
     segments: Mapping[str, Any] | None = None,
     segment_maps: Mapping[str, tuple[str, CalibrationMap]] | None = None,
     interval: tuple[str, Interval] | None = None,
+    agreement: Mapping[str, Any] | None = None,
 ) -> str:
     """Render the page as text.
 
@@ -77,6 +79,7 @@ def render_report(
     segments : `SegmentedEvaluation.facts` of a log with segments
     segment_maps : kind of source and map of each segment to show, by the segment's name
     interval : kind and interval of the map's rows, to be shaded
+    agreement : the manifest's facts of the check of the fit against its own rows; None: there are none
 
     Returns
     -------
@@ -106,6 +109,7 @@ def render_report(
         map=map_facts(calibration_map, before) | {"interval": None if interval is None else interval[0]},
         segments=segments,
         segment_maps=segment_figures(segment_maps or {}, before),
+        residuals=residual_figures(agreement),
         facts=fact_groups(facts),
     )
 
