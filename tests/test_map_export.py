@@ -65,6 +65,22 @@ def test_a_map_as_json_gives_plain_python_the_same_probabilities(fitted, tmp_pat
     assert len(code) <= 20
 
 
+def test_a_transform_and_a_grid_are_said_and_the_transform_is_applied(place, call, tmp_path):
+    columns = place.predictions(2000)
+    margins = 8 * np.asarray(columns["score"]) - 4
+    place.write_log({"score": margins, "label": columns["label"]})
+    call("fit", "log.score_transform=sigmoid", "score_table.grid=1e-3").expect(0)
+    file = tmp_path / "map.json"
+    map_export.export(str(place.store), "ads", None, "json", str(file))
+    found = json.loads(file.read_text(), parse_constant=refuse)
+    assert (found["score_transform"], found["grid"]) == ("sigmoid", "1e-3")
+    random = np.random.default_rng(6)
+    scores = np.append([np.nan, np.inf, -np.inf, 800.0, -800.0], random.normal(0, 4, 9995))
+    expected = logcal.load(str(place.store), "ads").predict(scores)
+    read = list(map(readers()["predictor"](file), scores.tolist()))
+    np.testing.assert_allclose(read, expected, rtol=0, atol=1e-15)
+
+
 def test_what_export_refuses(fitted, tmp_path):
     arguments = (str(fitted.store), "ads", None)
     with pytest.raises(ConfigError, match="--format: expected json, found 'xml'"):
