@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _LEAST_PERCENT = 1.5
 
 
@@ -22,4 +24,5 @@ def unit_question(lowest: float, highest: float) -> str:
     """
     if lowest >= 0 and _LEAST_PERCENT < highest <= 100:
         return "are they percent?"
-    return "are they log odds?" if lowest < 0 else ""
+    # Infinite scores are no sign of a unit.
+    return "are they log odds?" if -math.inf < lowest < 0 else ""

@@ -273,7 +273,7 @@ def test_current_names_a_missing_version(fitted):
         refused(fitted, job, 3, "CURRENT names version", "logcal tables rollback")
     store = ("--store", str(fitted.store), "--table", "ads")
     listed = fitted.run("tables", "list", *store).expect(0)
-    assert f"CURRENT names {fitted.current}, which is not there" in listed.stdout
+    assert "CURRENT names no version that is there: use `logcal tables rollback`" in listed.stdout
 
 
 def test_a_damaged_version(fitted):

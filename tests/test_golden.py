@@ -114,6 +114,7 @@ def test_a_table_with_a_history_is_taken_up(golden):
     assert store.rollback()[1].name == first
 
 
+@pytest.mark.filterwarnings("ignore:the table was fitted to probabilities")
 @pytest.mark.parametrize("table", ["isotonic", "platt", "segments", "sigmoid-grid", "history"])
 def test_applications_read_a_table_as_they_did(golden, table):
     before = pq.read_table(golden / "scored" / table / "part-0.parquet")

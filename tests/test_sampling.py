@@ -160,6 +160,7 @@ def test_a_score_table_is_that_of_scaled_sums(tmp_path_factory, rows, cut, run_r
     assert table.weight == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
 
 
+@pytest.mark.filterwarnings("ignore:the table was fitted to probabilities")
 @pytest.mark.parametrize("method", ["isotonic", "bbq"])
 def test_a_fit_equals_the_one_in_memory(place, call, method):
     columns = weighted_log()

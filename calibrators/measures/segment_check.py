@@ -230,17 +230,21 @@ def check_segments(
         misfits.sort(key=lambda entry: (-entry[1].excess, entry[0]))
     settings = dispersion, heaviest
     scores = _together(found.by_score, found.by_score[1] + falls, ranges, settings)
-    order = np.argsort(found.sums[0], kind="stable")
-    ordered = found.sums[:, order]
-    ends = edges(ordered[3], _SIZES)
-    by_size = np.add.reduceat(ordered[:3], ends[:-1], axis=1)
     return SegmentCheck(
         found.tests,
         misfits[0] if misfits and misfits[0][1].root else None,
         tuple(entry for entry in misfits if entry[1].significant),
         scores,
-        _together(by_size, by_size[1], ordered[0][ends[:-1]], settings, ordered[0][ends[1:] - 1]),
+        _by_size(found.sums, settings) if found.sums.shape[1] else None,
     )
+
+
+def _by_size(sums: Array, settings: tuple[float, float]) -> Misfit | None:
+    """Check all segments together by their sizes; `sums` as in `SegmentSums`."""
+    ordered = sums[:, np.argsort(sums[0], kind="stable")]
+    ends = edges(ordered[3], _SIZES)
+    by_size = np.add.reduceat(ordered[:3], ends[:-1], axis=1)
+    return _together(by_size, by_size[1], ordered[0][ends[:-1]], settings, ordered[0][ends[1:] - 1])
 
 
 def _together(
@@ -257,9 +261,9 @@ def _together(
     root = tempered(root, weight * rate * (1 - rate), *settings)
     limit = normal_limit(i.size, ERROR_RATE / _FAMILIES)
     excess = np.where(np.abs(difference) > LEAST_DIFFERENCE, np.abs(root), 0.0)
-    k = int(np.argmax(excess))
-    if excess[k] == 0:
+    if not excess.any():
         return None
+    k = int(np.argmax(excess))
     if last is None:
         last = np.nextafter(np.append(first[1:], np.inf), -np.inf)
     columns = (first[i], last[j - 1], weight, positives, expected, pooled, difference, root)
