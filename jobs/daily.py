@@ -325,7 +325,9 @@ def _attention_text(attention: Sequence[DayState], unplaced: Any, newest: int | 
     parts = []
     if attention:
         groups = grouped(attention)
-        named = examples([f"{group_name(group)}: {group[0].state.replace('_', ' ')}" for group in groups], 10)
+        named = examples(
+            [f"{group_name(group)} ({group[0].state.replace('_', ' ')})" for group in groups], 10
+        )
         parts.append(f"{counted(len(attention), 'day')} to decide on: {named}; see `logcal days list`")
         parts.append("mend the files, or decide with `logcal days exclude` or `logcal days include`")
         if groups[-1][-1].day == newest and len(groups[-1]) > 1:

@@ -124,7 +124,7 @@ def group_name(group: Sequence[DayState]) -> str:
     """Return the name of a day, or the first and the last one and the number of days."""
     if len(group) == 1:
         return group[0].name
-    return f"{group[0].name} to {group[-1].name} ({len(group)} days)"
+    return f"{group[0].name} to {group[-1].name}, {len(group)} days"
 
 
 def listing(states: DayStates) -> tuple[dict[str, Any], list[str]]:

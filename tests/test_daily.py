@@ -489,7 +489,7 @@ def test_many_missing_days_in_a_row_are_one_line():
     found = day_states(log, decisions, done(log, -9, -5, -2), DayRules(), NOW)
     names = [line.partition("  ")[0] for line in listing(found)[1]]
     assert names == [
-        "2026-03-01", "2026-03-02 to 2026-03-04 (3 days)", "2026-03-05", "2026-03-06", "2026-03-07", "2026-03-08",
+        "2026-03-01", "2026-03-02 to 2026-03-04, 3 days", "2026-03-05", "2026-03-06", "2026-03-07", "2026-03-08",
         "2026-03-09",
     ]  # fmt: skip
 

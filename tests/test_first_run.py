@@ -191,8 +191,7 @@ def test_init_without_a_label_says_what_there_is(place):
     place.write_log({"p": [0.1, 0.9], "gone": [2, 1], "label": [0, 1]}, files=1)
     place.run("init", "log", "conf3", *joined).expect(0)
     log = yaml.safe_load((place.root / "conf3" / "logcal.yaml").read_text())["log"]
-    outcomes = [str(place.root / "outcomes")]
-    assert log == {"path": str(place.log), "score": "p", "key": "gone", "labels": {"path": outcomes}}
+    assert log == {"path": "../log", "score": "p", "key": "gone", "labels": {"path": "../outcomes"}}
 
 
 # doctor
