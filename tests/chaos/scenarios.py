@@ -143,7 +143,9 @@ def _seen(path: str) -> bool:
 
 
 def _passed_over(name: str) -> bool:
-    return (name.startswith(".") and name != ".") or name.endswith((".tmp", "-removed"))
+    # Records beside an output are in a hidden folder that is its own.
+    hidden = name.startswith(".") and name != "." and not name.endswith(".logcal")
+    return hidden or name.endswith((".tmp", "-removed"))
 
 
 def _is_record(name: str) -> bool:
