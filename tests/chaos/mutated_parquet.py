@@ -164,12 +164,15 @@ def trial(
     """
     from logcal.errors import LogcalError
     from pipeline.log.column_facts import log_facts
+    from pipeline.log.log_files import GIVE_UP
     from pipeline.log.logs import Columns, cut, open_log, read_rows
     from pipeline.log.windows import choose_window
     from pipeline.score.scored_file import Scoring, score_file
 
     path = folder / "mutated.parquet"
     path.write_bytes(change(content or WRITERS[writer](), seed))
+    # Otherwise a file without a readable footer that is this young may still be being written.
+    patience = GIVE_UP.set(0.0)
     try:
         if kind == "read":
             log = open_log(str(path), Columns("score", "label", "w", ("s",)))
@@ -190,4 +193,6 @@ def trial(
             assert all(len(column) == log.rows for column in scored.columns)
     except LogcalError as error:
         return str(error.exit_code)
+    finally:
+        GIVE_UP.reset(patience)
     return "answer"
