@@ -13,13 +13,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib import metadata
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from logcal.storage import parse_json
+from logcal.version import __version__
 from pipeline.log import thrift
 from pipeline.log.chunks import RowGroup, read_footer_fields
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
@@ -118,15 +118,9 @@ def created_by(before: bytes) -> bytes:
     match = re.fullmatch(rb"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
     if match is None:
         return before
-    addition = f"columns added by logcal version {_version()}".encode()
+    addition = f"columns added by logcal version {__version__}".encode()
     builds = [build for build in (match[2], addition) if build]
     return b"%s (build %s)" % (match[1], b"; ".join(builds))
-
-
-@cache
-def _version() -> str:
-    """Return logcal's version; it is cached, since the lookup reads a file."""
-    return metadata.version("logcal")
 
 
 def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
