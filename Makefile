@@ -26,7 +26,7 @@ wheel: $(VENV)/.run
 	mkdir -p $(WHEEL)
 	cp -R calibrators logcal pipeline jobs pyproject.toml README.md LICENSE $(WHEEL)
 	find $(WHEEL) -name __pycache__ -prune -exec rm -r {} +
-	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= LOGCAL_CACHE=$(CURDIR)/$(WHEEL)/calibrators/_kernels/precompiled $(BIN)/logcal warm
+	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= LOGCAL_CACHE=$(CURDIR)/$(WHEEL)/calibrators/core/precompiled $(BIN)/logcal warm
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist \
 	    --config-settings=--build-option=--build-number=1_$$($(BIN)/python -c 'import platform, sys; print(sys.implementation.cache_tag.replace("-", ""), platform.machine(), sep="_")') ./$(WHEEL)
 

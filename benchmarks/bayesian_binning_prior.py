@@ -19,9 +19,9 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.platt import Platt
+from calibrators.bayesian_binning.calibrators import ABB, SBB
+from calibrators.isotonic.calibrator import Isotonic
+from calibrators.sigmoid.platt import Platt
 
 CANDIDATES = [0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200]
 MOST_FEATURES = 500

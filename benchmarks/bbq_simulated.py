@@ -15,8 +15,8 @@ import pandas as pd
 from scipy.special import expit
 from sklearn.svm import SVC
 
+from calibrators.binning.bbq import BBQ
 from calibrators.measures.in_memory import measure
-from calibrators.methods.bbq import BBQ
 
 AUTHORS = {
     "scores": (0.5313, 0.6530, 0.5135, 0.2681, 0.8180),

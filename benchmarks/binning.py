@@ -31,15 +31,15 @@ import sklearn
 from sklearn.calibration import _sigmoid_calibration
 from sklearn.isotonic import isotonic_regression
 
-from calibrators._kernels import binnings as kernel
-from calibrators.arithmetic.cumulative import Layout, layout_of, part_totals
-from calibrators.arithmetic.passes import Points
-from calibrators.methods import binnings
-from calibrators.methods.base import Calibrator
-from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ, HistogramBinning, select_models
-from calibrators.methods.binnings import Edges, Family
-from calibrators.methods.platt import Platt
+from calibrators.base import Calibrator
+from calibrators.bayesian_binning.calibrators import ABB, SBB
+from calibrators.binning import family as binnings
+from calibrators.binning import kernels as kernel
+from calibrators.binning.bbq import BBQ, HistogramBinning, select_models
+from calibrators.binning.family import Edges, Family
+from calibrators.core.cumulative import Layout, layout_of, part_totals
+from calibrators.core.passes import Points
+from calibrators.sigmoid.platt import Platt
 
 NETCAL = """
 import sys, time, warnings

@@ -16,8 +16,8 @@ import numpy as np
 from _measure import print_machine
 from scipy.special import expit, ndtri
 
-from calibrators.arithmetic.passes import Points, run_in_memory
-from calibrators.methods.intervals import interval_passes
+from calibrators.core.intervals import interval_passes
+from calibrators.core.passes import Points, run_in_memory
 from pipeline.fit.calibration import make_calibrator
 
 GRID = 20_000

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _measure import logcal, measure, print_machine, touch_memory, warm
 
-from calibrators.arithmetic.keys import order_rows, sort_rows
+from calibrators.core.keys import order_rows, sort_rows
 
 THREADS = 2
 RUN_ROWS = 2_000_000

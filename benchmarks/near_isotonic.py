@@ -30,12 +30,12 @@ import sklearn
 from scipy.optimize import isotonic_regression as scipy_isotonic
 from sklearn.isotonic import isotonic_regression as sklearn_isotonic
 
-from calibrators.arithmetic.label_runs import join_runs, part_runs
-from calibrators.arithmetic.passes import Points
-from calibrators.methods.enir import ENIR
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.near_isotonic_regression import NearIsotonic
-from calibrators.methods.solution_path import NearIsotonicPath
+from calibrators.core.passes import Points
+from calibrators.isotonic.calibrator import Isotonic
+from calibrators.near_isotonic.calibrator import NearIsotonic
+from calibrators.near_isotonic.enir import ENIR
+from calibrators.near_isotonic.label_runs import join_runs, part_runs
+from calibrators.near_isotonic.path import NearIsotonicPath
 
 SKLEARN = "scikit-learn isotonic_regression"
 SLOWEST_NETCAL_SECONDS = 20

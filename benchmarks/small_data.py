@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from scipy.stats import ttest_ind
 from sklearn.naive_bayes import GaussianNB
 
+from calibrators.generated.dgg import DGG
+from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.assessment import best_threshold
-from calibrators.methods.dgg import DGG
-from calibrators.methods.isotonic import Isotonic
 from jobs import generate
 from jobs.config.jobs import GenerateConfig
 from jobs.config.loading import load

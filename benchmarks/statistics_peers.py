@@ -69,7 +69,7 @@ def _betacal(p, y):
 
 def _our_venn_abers(p, y):
     from calibrators import Isotonic, collapse
-    from calibrators.methods.intervals import venn_abers_pass
+    from calibrators.core.intervals import venn_abers_pass
 
     points = collapse(p, y)
     map_ = Isotonic(ends=0).fit_points(points).calibration_map_
@@ -98,7 +98,7 @@ def _probcal_venn_abers(p, y):
 
 
 def _spread(p, y):
-    from calibrators.arithmetic.passes import Points
+    from calibrators.core.passes import Points
     from calibrators.measures.engine import cells_of_columns
     from calibrators.measures.predictions import check_points
     from calibrators.measures.spread import Spread
@@ -108,7 +108,7 @@ def _spread(p, y):
 
 
 def _our_parts(p, y):
-    from calibrators.arithmetic.passes import Points, run_in_memory
+    from calibrators.core.passes import Points, run_in_memory
     from calibrators.measures.decomposition import decompose
     from calibrators.measures.engine import MeasureOptions
     from calibrators.measures.predictions import check_points, measured_passes

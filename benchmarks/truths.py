@@ -28,7 +28,7 @@ from arena import venn_abers
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
-from calibrators.arithmetic.passes import Points
+from calibrators.core.passes import Points
 from pipeline.fit.calibration import make_calibrator
 
 GRID, SMALL_GRID = 1_000_000, 200_000

@@ -4,27 +4,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrators.arithmetic.calibration_map import CalibrationMap as CalibrationMap
-    from calibrators.arithmetic.passes import Points as Points
-    from calibrators.arithmetic.passes import collapse as collapse
-    from calibrators.methods.acp import ACP as ACP
-    from calibrators.methods.auto import Auto as Auto
-    from calibrators.methods.base import Calibrator as Calibrator
-    from calibrators.methods.bayesian_binning import ABB as ABB
-    from calibrators.methods.bayesian_binning import SBB as SBB
-    from calibrators.methods.bbq import BBQ as BBQ
-    from calibrators.methods.bbq import HistogramBinning as HistogramBinning
-    from calibrators.methods.beta import Beta as Beta
-    from calibrators.methods.classifier import CalibratedClassifier as CalibratedClassifier
-    from calibrators.methods.dgg import DGG as DGG
-    from calibrators.methods.dgg import Grouped as Grouped
-    from calibrators.methods.enir import ENIR as ENIR
-    from calibrators.methods.isotonic import Isotonic as Isotonic
-    from calibrators.methods.isotonic import project_isotonic as project_isotonic
-    from calibrators.methods.near_isotonic_regression import NearIsotonic as NearIsotonic
-    from calibrators.methods.platt import Platt as Platt
-    from calibrators.methods.smooth import Smooth as Smooth
-    from calibrators.methods.solution_path import near_isotonic_path as near_isotonic_path
+    from calibrators.acp import ACP as ACP
+    from calibrators.auto.calibrator import Auto as Auto
+    from calibrators.base import Calibrator as Calibrator
+    from calibrators.bayesian_binning.calibrators import ABB as ABB
+    from calibrators.bayesian_binning.calibrators import SBB as SBB
+    from calibrators.binning.bbq import BBQ as BBQ
+    from calibrators.binning.bbq import HistogramBinning as HistogramBinning
+    from calibrators.classifier import CalibratedClassifier as CalibratedClassifier
+    from calibrators.core.map import CalibrationMap as CalibrationMap
+    from calibrators.core.passes import Points as Points
+    from calibrators.core.passes import collapse as collapse
+    from calibrators.generated.dgg import DGG as DGG
+    from calibrators.generated.dgg import Grouped as Grouped
+    from calibrators.isotonic.calibrator import Isotonic as Isotonic
+    from calibrators.isotonic.calibrator import project_isotonic as project_isotonic
+    from calibrators.near_isotonic.calibrator import NearIsotonic as NearIsotonic
+    from calibrators.near_isotonic.enir import ENIR as ENIR
+    from calibrators.near_isotonic.path import near_isotonic_path as near_isotonic_path
+    from calibrators.sigmoid.beta import Beta as Beta
+    from calibrators.sigmoid.platt import Platt as Platt
+    from calibrators.smooth.calibrator import Smooth as Smooth
 
 METHODS = {
     "isotonic": "Isotonic",
@@ -46,22 +46,22 @@ COMPARED = ("auto", "isotonic", "platt", "histogram", "enir", "bbq", "abb")
 """Methods of a comparison by default."""
 
 _CLASSES = {
-    "arithmetic.calibration_map": ("CalibrationMap",),
-    "arithmetic.passes": ("Points", "collapse"),
-    "methods.acp": ("ACP",),
-    "methods.auto": ("Auto",),
-    "methods.base": ("Calibrator",),
-    "methods.bayesian_binning": ("ABB", "SBB"),
-    "methods.bbq": ("BBQ", "HistogramBinning"),
-    "methods.beta": ("Beta",),
-    "methods.classifier": ("CalibratedClassifier",),
-    "methods.dgg": ("DGG", "Grouped"),
-    "methods.enir": ("ENIR",),
-    "methods.isotonic": ("Isotonic", "project_isotonic"),
-    "methods.near_isotonic_regression": ("NearIsotonic",),
-    "methods.platt": ("Platt",),
-    "methods.smooth": ("Smooth",),
-    "methods.solution_path": ("near_isotonic_path",),
+    "core.map": ("CalibrationMap",),
+    "core.passes": ("Points", "collapse"),
+    "acp": ("ACP",),
+    "auto.calibrator": ("Auto",),
+    "base": ("Calibrator",),
+    "bayesian_binning.calibrators": ("ABB", "SBB"),
+    "binning.bbq": ("BBQ", "HistogramBinning"),
+    "sigmoid.beta": ("Beta",),
+    "classifier": ("CalibratedClassifier",),
+    "generated.dgg": ("DGG", "Grouped"),
+    "near_isotonic.enir": ("ENIR",),
+    "isotonic.calibrator": ("Isotonic", "project_isotonic"),
+    "near_isotonic.calibrator": ("NearIsotonic",),
+    "sigmoid.platt": ("Platt",),
+    "smooth.calibrator": ("Smooth",),
+    "near_isotonic.path": ("near_isotonic_path",),
 }
 _MODULES = {name: f"calibrators.{module}" for module, names in _CLASSES.items() for name in names}
 

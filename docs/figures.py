@@ -20,8 +20,8 @@ import statistics_figures
 
 import logcal
 from calibrators import BBQ, Auto, Beta, Isotonic, Platt, Smooth
-from calibrators.arithmetic.passes import collapse
-from calibrators.methods.cross_validation import CrossValidation, cross_validate
+from calibrators.auto.cross_validation import CrossValidation, cross_validate
+from calibrators.core.passes import collapse
 from jobs.demo import write_logs
 
 FOLDER = Path(__file__).parent / "figures"

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import expit, logit
 
 from calibrators import Isotonic, collapse
-from calibrators.arithmetic.passes import Points, run_in_memory
+from calibrators.core.intervals import band, cell_passes, venn_abers_pass
+from calibrators.core.passes import Points, run_in_memory
 from calibrators.measures.drift import DriftState, evidence_pass
-from calibrators.methods.intervals import band, cell_passes, venn_abers_pass
 
 ALPHA = 0.01
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from calibrators import METHODS
+from calibrators.auto.cross_validation import CrossValidation, cross_validation_passes
+from calibrators.base import Calibrator
 from calibrators.measures.predictions import run_passes
-from calibrators.methods.base import Calibrator
-from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.present import row_facts, run_facts

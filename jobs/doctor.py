@@ -14,7 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from calibrators.arithmetic.processors import processors
 from jobs.config.base import PathText, Section
 from jobs.config.cluster import ClusterConfig
 from jobs.config.loading import load_values, read_values
@@ -23,6 +22,7 @@ from jobs.progress import quiet
 from logcal.errors import ConfigError, LogcalError, counted
 from logcal.storage import open_filesystem
 from logcal.version import __version__
+from pipeline.execution.processors import processors
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import check_writable, size
 
@@ -117,8 +117,8 @@ def _compiled() -> str:
     """Run a small fit, and describe where its compiled code is cached."""
     import numpy as np
 
-    from calibrators._kernels import pava
-    from calibrators.methods.isotonic import Isotonic
+    from calibrators.core.kernels import pava
+    from calibrators.isotonic.calibrator import Isotonic
 
     started = time.perf_counter()
     Isotonic().fit(np.linspace(0, 1, 100), np.arange(100) % 2)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from jobs import present
 from jobs.config.jobs import EvaluateConfig
 from jobs.config.sections import whole_days

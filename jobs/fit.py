@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from calibrators.methods.intervals import NONE, POSTERIOR, VENN_ABERS
+from calibrators.core.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
 from jobs.fit_outcome import outcome_of

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators import METHODS
-from calibrators._kernels import compiled, pava
+from calibrators.core import compiled
+from calibrators.core.kernels import pava
 from jobs.config.loading import load
 from jobs.outcome import Outcome
 from jobs.progress import quiet, reporting

@@ -1,6 +1,6 @@
 """Adjusted maps, logit p = shift + slope * logit q with q the map's probability, and sigmoids of the score.
 
-Results are the same to the last bit on every machine, compiled (`calibrators._kernels.log_odds`) or not: they are
+Results are the same to the last bit on every machine, compiled (`calibrators.core.kernels.log_odds`) or not: they are
 computed by additions, multiplications and divisions, in one order.
 """
 
@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, compiled, gap_slopes
-from calibrators.arithmetic.log_odds import (
+from calibrators.core.log_odds import (
     HALF,
     LN2,
     LN2_HIGH,
@@ -26,6 +25,7 @@ from calibrators.arithmetic.log_odds import (
     log_odds,
     logistic,
 )
+from calibrators.core.map import CalibrationMap, compiled, gap_slopes
 
 Array = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ class Adjustments(NamedTuple):
     def _adjust_probabilities(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
         numbers = (self.shift, self.slope, self.low, self.high)
         if compiled(p.size):
-            from calibrators._kernels.log_odds import adjust_each
+            from calibrators.core.kernels.log_odds import adjust_each
 
             out = np.empty(p.size)
             adjust_each(p, entry, numbers, out)

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 import calibrators
-from calibrators.arithmetic.passes import collapse
-from calibrators.methods.base import Calibrator
-from calibrators.methods.cross_validation import RAW, CrossValidation, MethodResult, cross_validate
+from calibrators.auto.cross_validation import RAW, CrossValidation, MethodResult, cross_validate
+from calibrators.base import Calibrator
+from calibrators.core.passes import collapse
 from logcal.displays.view import drop_unlabelled
 from logcal.errors import ConfigError, InputRejectedError
 

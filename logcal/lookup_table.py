@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, compiled, line
-from calibrators.arithmetic.ordering import ordinals
+from calibrators.core.map import CalibrationMap, Interval, compiled, line
+from calibrators.core.sorting import ordinals
 from logcal import schema
 from logcal.adjustments import Adjustments, adjust_map
 from logcal.arrow_columns import as_column, as_numpy, column_of
@@ -232,7 +232,7 @@ class SegmentedLookup:
 
     def _apply_maps(self, scores: Array, number: npt.NDArray[np.integer[Any]]) -> Array:
         if compiled(scores.size):
-            from calibrators._kernels import lookup
+            from calibrators.core.kernels import lookup
 
             out, scores = np.empty(scores.size), np.ascontiguousarray(scores)
             lookup.apply_each(scores, scores.view(np.uint64), number, self._index, out)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import InputRejectedError, examples

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators._kernels import names as kernels
+from calibrators.core.kernels import names as kernels
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]

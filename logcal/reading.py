@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema, storage
 from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy

@@ -151,7 +151,7 @@ def apply_transform(scores: npt.ArrayLike, name: str) -> Array:
     if name != "sigmoid":
         raise ConfigError(f"log.score_transform: expected one of {', '.join(TRANSFORMS)}, found {name!r}")
     # Compiled code is not imported for tables without a transform.
-    from calibrators._kernels import log_odds
+    from calibrators.core.kernels import log_odds
 
     flat = np.ascontiguousarray(array).reshape(-1)
     out = np.empty(flat.size)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import compiled
+from calibrators.core.map import compiled
 from logcal.arrow_columns import as_column, as_numpy, null_mask
 
 Integers = npt.NDArray[np.int64]

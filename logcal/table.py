@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal import storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError, counted

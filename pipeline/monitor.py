@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.core.passes import Array, Pass, Points
 from calibrators.measures.drift import DriftState, Evidence, alarms, evidence_of, evidence_pass, evidence_sums
 from logcal.errors import InputRejectedError
 from logcal.storage import with_checksum
@@ -215,7 +215,7 @@ class Watch:
 
     lookup : path of the lookup table
     tolerance : factor up to which odds may be wrong
-    sampling_rate : see `calibrators.arithmetic.sampling`
+    sampling_rate : see `calibrators.core.sampling`
     """
 
     lookup: str

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from distributed import Client, LocalCluster
 
 from calibrators import CalibrationMap, Points
-from calibrators.arithmetic.passes import Pass, run_passes
+from calibrators.core.passes import Pass, run_passes
 from jobs.config.loading import load
 from jobs.registry import JOBS
 from pipeline.evaluate.evaluation import Evaluation, Sizes, both_sides, evaluation_of, side_passes

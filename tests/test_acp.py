@@ -6,7 +6,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from calibrators import ACP
-from calibrators.methods.acp import coefficient_covariance, confidence_intervals
+from calibrators.acp import coefficient_covariance, confidence_intervals
 
 
 def brute_force(scores, labels, weight, at, lower, upper):

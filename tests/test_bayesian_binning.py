@@ -10,9 +10,9 @@ from scipy.special import betaln, gammaln, logsumexp
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, SBB, Grouped, HistogramBinning, Isotonic, Points, collapse
-from calibrators.arithmetic.cumulative import cuts_pass, equal_frequency_targets, layout_pass
-from calibrators.arithmetic.passes import run_in_memory
-from calibrators.methods.dgg import groups_passes
+from calibrators.core.cumulative import cuts_pass, equal_frequency_targets, layout_pass
+from calibrators.core.passes import run_in_memory
+from calibrators.generated.dgg import groups_passes
 
 
 def all_binnings(points, expected_cuts):
@@ -218,7 +218,7 @@ def test_equals_the_direct_loop(n, parameters, decimals, cuts):
 
 
 def test_number_of_models_is_exact_where_the_cube_root_is_whole():
-    from calibrators.methods.binnings import _fewest_bins, _most_bins
+    from calibrators.binning.family import _fewest_bins, _most_bins
 
     for root in (10, 20, 100, 300, 1000):
         assert _fewest_bins(float(root**3), 10.0) == max(1, root // 10)
@@ -342,7 +342,7 @@ def test_groups_of_one_are_the_calibrator_itself():
 
 
 def test_means_that_rounding_alone_tells_apart_are_one_point():
-    from calibrators.methods.dgg import _without_rounding
+    from calibrators.generated.dgg import _without_rounding
 
     one = np.nextafter(0.3, 1.0)
     mean = np.array([0.1, 0.3, one, np.nextafter(one, 1.0), 0.3 + 1e-12, 7.0])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ENIR, CalibrationMap, HistogramBinning, Isotonic, project_isotonic
-from calibrators.arithmetic.calibration_map import midpoints
-from calibrators.methods.isotonic import largest_fall
+from calibrators.core.map import midpoints
+from calibrators.isotonic.calibrator import largest_fall
 from logcal.errors import CheckFailedError
 from pipeline.fit.calibration import keep_monotone
 

@@ -30,7 +30,7 @@ from calibrators import (
     Smooth,
     collapse,
 )
-from calibrators.methods import beta, platt
+from calibrators.sigmoid import beta, platt
 
 
 class FixedWidthACP(ACP):

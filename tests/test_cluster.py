@@ -25,7 +25,6 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
 
-from calibrators.arithmetic.processors import processors
 from jobs.cluster.starting import starting_executor
 from jobs.cluster.watching import version_problem
 from jobs.config.cluster import ClusterConfig
@@ -34,6 +33,7 @@ from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.own_packages import source_digest
 from pipeline.execution import DaskExecutor, Graph, ThreadExecutor, tasks
 from pipeline.execution.cluster import failures, in_background, look, resubmit
+from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in
 
 pytestmark = pytest.mark.system

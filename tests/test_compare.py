@@ -13,10 +13,10 @@ import pytest
 import calibrators
 import logcal
 from calibrators import ABB, BBQ, Auto, HistogramBinning, Isotonic, Platt, Points, collapse
-from calibrators.arithmetic.cumulative import layout_of, part_totals
+from calibrators.auto.cross_validation import RAW, cross_validate
+from calibrators.auto.folded import FoldedPoints
+from calibrators.core.cumulative import layout_of, part_totals
 from calibrators.measures.in_memory import measure
-from calibrators.methods.cross_validation import RAW, cross_validate
-from calibrators.methods.folded import FoldedPoints
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.pages.comparison_page import render_comparison
 

@@ -10,7 +10,7 @@ from sklearn.metrics import brier_score_loss
 
 import logcal
 from calibrators import Isotonic
-from calibrators.arithmetic.calibration_map import Interval
+from calibrators.core.map import Interval
 from calibrators.measures.reliability_curve import (
     CELLS,
     consistency_band,

@@ -8,7 +8,7 @@ from common import wavy_rows
 from scipy.special import xlog1py, xlogy
 
 from calibrators import ENIR, Isotonic, Points, collapse, near_isotonic_path
-from calibrators.methods import enir
+from calibrators.near_isotonic import enir
 from tests.test_near_isotonic import exact_path
 
 CRITERIA = ["bic", "aic", "aicc"]

@@ -22,7 +22,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 import calibrators.measures.in_memory as measures
 from calibrators import Points, collapse
-from calibrators.arithmetic import ordering
+from calibrators.core import sorting
 from calibrators.measures import engine
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import ErrorBars, area_under_roc, certainty_passes, error_bar_passes
@@ -99,7 +99,7 @@ def test_auc_and_its_error_are_delongs_by_all_pairs(digits, weights):
 @pytest.mark.parametrize("weights", ["one", "counts", "real"])
 def test_few_groups_are_ranked_as_by_the_engine(weights):
     points = sample(400, digits=2, weights=weights)
-    groups = Points(*ordering.sum_ties(*points))
+    groups = Points(*sorting.sum_ties(*points))
     found = area_under_roc(groups.weight, groups.positives)
     wanted = bars(points)
     assert found == pytest.approx((wanted.auc, wanted.auc_error), rel=1e-11)
@@ -215,7 +215,7 @@ def test_maps_that_leave_probabilities_are_refused():
 
 
 def parts_of(points, cuts=(), predict=None):
-    points = Points(*ordering.sum_ties(*points))
+    points = Points(*sorting.sum_ties(*points))
     _, bars, certainty = run_passes(certainty_passes(predict), over(points, *cuts))
     return bars, certainty.decomposition
 

@@ -7,7 +7,7 @@ import pytest
 from common import assert_same_map, over, simulated
 
 from calibrators import METHODS, Isotonic, collapse, project_isotonic
-from calibrators._kernels import sums
+from calibrators.core.kernels import sums
 from pipeline.fit.calibration import make_calibrator
 
 ROWS = 400

@@ -12,8 +12,8 @@ import pytest
 from common import ANY_TABLE, prepared, wave, write_log
 
 from calibrators import METHODS
-from calibrators.arithmetic.sampling import odds_divided
-from calibrators.methods import enir
+from calibrators.core.sampling import odds_divided
+from calibrators.near_isotonic import enir
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.sort import score_table

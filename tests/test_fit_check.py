@@ -18,11 +18,11 @@ from calibrators import (
     Smooth,
     collapse,
 )
-from calibrators.arithmetic.check_cells import check_cells_pass
-from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass
-from calibrators.arithmetic.passes import in_memory
-from calibrators.arithmetic.sampling import odds_divided
+from calibrators.core.check_cells import check_cells_pass
+from calibrators.core.cumulative import layout_of, part_totals
+from calibrators.core.fine_cells import FineCells, fine_cells_pass
+from calibrators.core.passes import in_memory
+from calibrators.core.sampling import odds_divided
 from calibrators.measures.falls import proven_fall
 from calibrators.measures.fit_check import (
     cells_of_rows,
@@ -296,7 +296,7 @@ def test_parts_have_equal_information():
 
 
 def test_auto_falls_back_to_isotonic_regression_in_the_range(monkeypatch):
-    from calibrators.methods import auto
+    from calibrators.auto import calibrator as auto
 
     def bad_curve(*arguments):
         choice = choose(*arguments)
@@ -329,7 +329,7 @@ def test_auto_falls_back_to_isotonic_regression_in_the_range(monkeypatch):
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 def test_auto_falls_back_to_isotonic_regression_everywhere(monkeypatch, rate):
-    from calibrators.arithmetic.local_choice import Choice
+    from calibrators.core.local_choice import Choice
 
     knots = Choice.knots
     monkeypatch.setattr(Choice, "knots", lambda self: (knots(self)[0], knots(self)[1] + 0.3))

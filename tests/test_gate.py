@@ -7,8 +7,8 @@ import pytest
 from common import predictions, prepared, simulated
 
 from calibrators import Isotonic, Smooth, collapse
-from calibrators.arithmetic.local_choice import Choice
-from calibrators.arithmetic.passes import run_in_memory
+from calibrators.core.local_choice import Choice
+from calibrators.core.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.core.passes import Points, collapse
 from pipeline.fit.holdout import PlainRows, Rows, measure_held_out
 from pipeline.sort import division
 from pipeline.sort.division import _salt, divide_points

@@ -18,11 +18,9 @@ from sklearn.isotonic import IsotonicRegression
 
 import logcal
 from calibrators import ABB, Isotonic
-from calibrators.arithmetic import pointwise
-from calibrators.arithmetic.curve import _PRIORS
-from calibrators.arithmetic.passes import collapse, run_in_memory, run_passes
-from calibrators.arithmetic.sampling import sampling_weights
-from calibrators.methods.intervals import (
+from calibrators.core import pointwise
+from calibrators.core.curve import _PRIORS
+from calibrators.core.intervals import (
     band,
     cell_bounds,
     cell_passes,
@@ -32,6 +30,8 @@ from calibrators.methods.intervals import (
     ranks,
     venn_abers_pass,
 )
+from calibrators.core.passes import collapse, run_in_memory, run_passes
+from calibrators.core.sampling import sampling_weights
 from jobs import tables
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table

@@ -11,9 +11,9 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import roc_auc_score
 
 from calibrators import CalibrationMap, Isotonic, collapse
-from calibrators._kernels import pava
-from calibrators.arithmetic.passes import Points
-from calibrators.arithmetic.pooling import pool_points
+from calibrators.core.kernels import pava
+from calibrators.core.passes import Points
+from calibrators.core.pava import pool_points
 from calibrators.segments.partial_pooling import BlockRanges, fit_groups, pool_ranks_within
 
 

@@ -17,28 +17,31 @@ import numpy as np
 import pytest
 
 from calibrators import METHODS
-from calibrators._kernels import compilation_cache, compiled
-from calibrators._kernels.compilation_cache import CompilationCache
+from calibrators.core import compilation_cache, compiled
+from calibrators.core.compilation_cache import CompilationCache
 from jobs import warm
 from jobs.config.loading import load
 from jobs.registry import JOBS
 
 ROOT = Path(compiled.__file__).parents[2]
-KERNELS = sorted(
-    path for package in ("calibrators", "pipeline") for path in ROOT.glob(f"{package}/_kernels/*.py")
-)
+SOURCES = [
+    path
+    for package in ("calibrators", "logcal", "pipeline", "jobs")
+    for path in (ROOT / package).rglob("*.py")
+]
+KERNELS = sorted(path for path in SOURCES if "\n@kernel" in path.read_text("utf-8"))
 SOMEONE_ELSE = 65534
 
 INNER = """
-from calibrators._kernels.compiled import kernel
+from calibrators.core.compiled import kernel
 STEP = 1
 @kernel
 def inner(x):
     return x + STEP
 """
 OUTER = """
-from calibrators._kernels.compiled import kernel
-from calibrators._kernels.inner import (
+from calibrators.core.compiled import kernel
+from calibrators.core.kernels.inner import (
     inner,
 )
 @kernel
@@ -46,7 +49,7 @@ def outer(x):
     return 10 * inner(x)
 """
 APART = """
-from calibrators._kernels.compiled import kernel
+from calibrators.core.compiled import kernel
 @kernel
 def apart(x):
     return -x
@@ -55,7 +58,7 @@ CALL = """
 import json, sys, tempfile
 if "--no-temporary-folder" in sys.argv:
     tempfile.tempdir = "."  # the copy, which is protected
-from calibrators._kernels import apart, outer
+from calibrators.core.kernels import apart, outer
 values = [v for x in json.loads(sys.argv[1]) for v in (outer.outer(x), apart.apart(x))]
 compiled = [k.py_func.__name__ for k in (outer.outer, apart.apart) if sum(k.stats.cache_misses.values())]
 json.dump({"values": values, "compiled": compiled, "path": outer.outer.stats.cache_path}, sys.stdout)
@@ -70,7 +73,7 @@ class Copy:
         shutil.copytree(
             ROOT / "calibrators", root / "calibrators", ignore=shutil.ignore_patterns("__pycache__")
         )
-        self.kernels = root / "calibrators" / "_kernels"
+        self.kernels = root / "calibrators" / "core" / "kernels"
         for name, source in (("inner", INNER), ("outer", OUTER), ("apart", APART)):
             (self.kernels / f"{name}.py").write_text(source)
         self.call_file = root / "call.py"
@@ -129,7 +132,7 @@ def test_code_is_kept_until_a_source_that_it_depends_on_changes(copy):
     assert copy.call() == {
         "values": [20, -1],
         "compiled": ["outer", "apart"],
-        "path": str(next(copy.kernels.glob("__pycache__/calibrators._kernels.outer-*"))),
+        "path": str(next(copy.root.glob("calibrators/__pycache__/calibrators.core.kernels.outer-*"))),
     }
     for path in copy.kernels.glob("*.py"):
         os.utime(path)
@@ -148,7 +151,7 @@ def test_code_is_kept_until_a_source_that_it_depends_on_changes(copy):
 
 LIBRARY = """
 import numpy as np
-from calibrators._kernels.compiled import kernel
+from calibrators.core.compiled import kernel
 @kernel
 def doubled(x, n):
     out = np.empty(n)
@@ -158,7 +161,7 @@ def doubled(x, n):
 CALL_LIBRARY = """
 import json, sys
 import numpy as np
-from calibrators._kernels import library
+from calibrators.core.kernels import library
 value = library.doubled(np.array([3.0, 1.0, 2.0]), 2)
 try:
     library.doubled(np.array([1.0]), -1)
@@ -231,7 +234,7 @@ def test_processes_at_once_share_a_place(copy, tmp_path):
         expected = [20, -1, 25.0, -1.5] if order == orders[0] else [25.0, -1.5, 20, -1]
         assert copy.result(process)["values"] == expected
     assert copy.call("[1, 1.5]", LOGCAL_CACHE=tmp_path)["compiled"] == []
-    assert not list(copy.kernels.glob("__pycache__/calibrators*"))
+    assert not list(copy.root.glob("calibrators/__pycache__/calibrators*"))
 
 
 @pytest.mark.system
@@ -318,7 +321,14 @@ def test_a_modules_digest_covers_all_of_ours_that_it_imports():
 
 
 def test_all_kernels_have_the_one_decorator():
-    assert [path.name for path in KERNELS if "njit" in path.read_text()] == ["compiled.py"]
+    assert [path.name for path in SOURCES if "njit" in path.read_text("utf-8")] == ["compiled.py"]
+
+
+def test_kernels_lie_where_types_and_coverage_pass_over_them():
+    assert {path.stem if path.stem == "kernels" else path.parent.name for path in KERNELS} == {
+        "kernels",
+        "_kernels",
+    }
 
 
 # `logcal warm`

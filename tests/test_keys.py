@@ -5,15 +5,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.keys import add_rows, add_sorted, order_rows, sort_rows
-from calibrators.arithmetic.ordering import sort_pieces, stable_order
+from calibrators.core import sorting
+from calibrators.core.keys import add_rows, add_sorted, order_rows, sort_rows
+from calibrators.core.sorting import sort_pieces, stable_order
 
 
 @pytest.fixture(autouse=True, params=["radix", "numpy"])
 def sort(request, monkeypatch):
     """Either sort, whichever this processor does better: results are the same."""
-    monkeypatch.setattr(ordering, "radix_for", lambda rows: request.param == "radix" and rows > 0)
+    monkeypatch.setattr(sorting, "radix_for", lambda rows: request.param == "radix" and rows > 0)
 
 
 FIXTURES_STAY = [HealthCheck.function_scoped_fixture]
@@ -50,13 +50,13 @@ def test_the_order_is_numpys_stable_one(kind, n, seed):
 
 def test_many_numbers_are_sorted_by_what_was_measured_to_be_faster(monkeypatch):
     monkeypatch.undo()
-    ordering._measure.cache_clear()
+    sorting._measure.cache_clear()
     for seconds, expected in (([1.0, 2.0], True), ([2.0, 1.0], False)):
-        monkeypatch.setattr(ordering, "_seconds", lambda sort, left=list(seconds): left.pop(0))
-        assert ordering.radix_for(1 << 20) is expected
-        assert ordering.radix_for(1 << 20) is expected
-        assert not ordering.radix_for(1000)
-        ordering._measure.cache_clear()
+        monkeypatch.setattr(sorting, "_seconds", lambda sort, left=list(seconds): left.pop(0))
+        assert sorting.radix_for(1 << 20) is expected
+        assert sorting.radix_for(1 << 20) is expected
+        assert not sorting.radix_for(1000)
+        sorting._measure.cache_clear()
 
 
 @settings(suppress_health_check=FIXTURES_STAY)

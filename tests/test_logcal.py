@@ -24,8 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logcal
-from calibrators.arithmetic import calibration_map
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.core import map as calibration_map
+from calibrators.core.map import CalibrationMap, Interval
 from logcal import lookup_table, reading, segment_index, storage
 from logcal.arrow_columns import column_of, nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError

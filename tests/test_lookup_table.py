@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal import reading, schema, storage
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.manifest import fingerprint

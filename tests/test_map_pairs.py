@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal.adjustments import Adjustments
 from logcal.lookup_table import SegmentedLookup
 from pipeline.table import map_change as map_pairs

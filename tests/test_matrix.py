@@ -23,10 +23,10 @@ import pytest
 from common import ANY_TABLE
 
 from calibrators import METHODS, CalibrationMap
-from calibrators.arithmetic.check_cells import check_cells_pass
-from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.passes import collapse, in_memory
-from calibrators.methods.base import Line
+from calibrators.base import Line
+from calibrators.core.check_cells import check_cells_pass
+from calibrators.core.cumulative import layout_of, part_totals
+from calibrators.core.passes import collapse, in_memory
 from jobs import fit
 from jobs.cluster.starting import starting_executor
 from jobs.config.cluster import ClusterConfig

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
-from calibrators._kernels.sums import expansion_of
-from calibrators.arithmetic.passes import Pass, Points, collapse
+from calibrators.core.kernels.sums import expansion_of
+from calibrators.core.passes import Pass, Points, collapse
 from calibrators.measures.assessment import best_threshold
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
 from calibrators.measures.in_memory import (

@@ -12,19 +12,19 @@ from common import assert_same_map, cut, over, wave
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators._kernels import near_isotonic_tree as tree
-from calibrators.arithmetic.label_runs import join_runs, part_runs
-from calibrators.arithmetic.passes import Points, collapse
-from calibrators.methods import enir
-from calibrators.methods.enir import ENIR, penalty_of
-from calibrators.methods.near_isotonic_regression import (
+from calibrators.core.passes import Points, collapse
+from calibrators.near_isotonic import enir
+from calibrators.near_isotonic.calibrator import (
     NearIsotonic,
     join_blocks,
     least_criterion,
     part_blocks,
     path_from,
 )
-from calibrators.methods.solution_path import NearIsotonicPath, near_isotonic_path
+from calibrators.near_isotonic.enir import ENIR, penalty_of
+from calibrators.near_isotonic.kernels import tree
+from calibrators.near_isotonic.label_runs import join_runs, part_runs
+from calibrators.near_isotonic.path import NearIsotonicPath, near_isotonic_path
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, open_log

@@ -5,12 +5,12 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.calibration import _sigmoid_calibration
 
-import calibrators.methods.beta
-import calibrators.methods.platt
-from calibrators.arithmetic.passes import Points
-from calibrators.arithmetic.sampling import odds_divided
-from calibrators.methods.beta import Beta
-from calibrators.methods.platt import Platt
+import calibrators.sigmoid.beta
+import calibrators.sigmoid.platt
+from calibrators.core.passes import Points
+from calibrators.core.sampling import odds_divided
+from calibrators.sigmoid.beta import Beta
+from calibrators.sigmoid.platt import Platt
 
 
 def observations(n, seed, kind="logit"):
@@ -213,7 +213,7 @@ def few(monkeypatch):
     """Sets from how many points on bins are made."""
 
     def set_to(points):
-        for module in (calibrators.methods.platt, calibrators.methods.beta):
+        for module in (calibrators.sigmoid.platt, calibrators.sigmoid.beta):
             monkeypatch.setattr(module, "FEWEST_POINTS", points)
 
     return set_to

@@ -15,12 +15,12 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression, isotonic_regression
 
 import logcal
-from calibrators._kernels import adjusting as kernel
-from calibrators.methods.auto import Auto
+from calibrators.auto.calibrator import Auto
 from calibrators.segments import adjusting
 from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, Cells, adjust
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
+from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.own import choose_maps
 from jobs import tables
 from logcal.adjustments import Adjustments, adjust_map

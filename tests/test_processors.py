@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from calibrators.arithmetic import processors as module
+from pipeline.execution import processors as module
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.arithmetic.ordering import Coded
+from calibrators.core.sorting import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files

@@ -13,11 +13,11 @@ from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
-from calibrators.arithmetic.sampling import odds_divided, sampling_weights
+from calibrators.auto.calibrator import Auto
+from calibrators.core.sampling import odds_divided, sampling_weights
 from calibrators.measures.certainty import certainty_passes, error_bar_passes
 from calibrators.measures.in_memory import assess_points
 from calibrators.measures.predictions import run_passes
-from calibrators.methods.auto import Auto
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.log.logs import Columns, open_log

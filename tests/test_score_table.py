@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import Points, collapse
-from calibrators.arithmetic.passes import Pass
+from calibrators.core.passes import Pass
 from logcal.errors import InputRejectedError
 from pipeline.days.source import Source
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept

@@ -18,7 +18,7 @@ from common import write_lookup
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from logcal.schema import apply_transform
 from pipeline.days.records import digest_of

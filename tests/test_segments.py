@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from calibrators import CalibrationMap, Points
+from calibrators.base import Line
 from calibrators.measures.assessment import MEASURES
 from calibrators.measures.in_memory import assess_points
-from calibrators.methods.base import Line
 from logcal import names
 from logcal.errors import InputRejectedError
 from logcal.reading import SEGMENTS_FILE

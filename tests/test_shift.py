@@ -10,7 +10,7 @@ import pytest
 from common import write_log
 from scipy.stats import ks_2samp
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from pipeline.score.shift import ShiftRule, bins_of
 
 

@@ -19,9 +19,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import collapse
-from calibrators.methods.isotonic import Isotonic
+from calibrators.core.map import CalibrationMap
+from calibrators.core.passes import collapse
+from calibrators.isotonic.calibrator import Isotonic
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.classifier.estimators import Recipe, make_model
 from pipeline.classifier.features import Feature, Roles, as_frame, open_features

@@ -13,15 +13,15 @@ from scipy.special import logit
 from scipy.stats import binom
 
 from calibrators import Beta, Isotonic, Smooth
-from calibrators._kernels import likelihood as kernel
-from calibrators._kernels.drawn_cells import binomial_quantiles
-from calibrators.arithmetic import curve, fine_cells, local_choice
-from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, split_cells
-from calibrators.arithmetic.passes import Points, collapse, in_memory, merge_passes
-from calibrators.arithmetic.pooling import pooling_pass
-from calibrators.methods.auto import CANDIDATES, Auto
-from calibrators.methods.folded import FoldedPoints
+from calibrators.auto.calibrator import CANDIDATES, Auto
+from calibrators.auto.folded import FoldedPoints
+from calibrators.core import curve, fine_cells, local_choice
+from calibrators.core.cumulative import layout_of, part_totals
+from calibrators.core.fine_cells import FineCells, fine_cells_pass, split_cells
+from calibrators.core.kernels import likelihood as kernel
+from calibrators.core.kernels.drawn_cells import binomial_quantiles
+from calibrators.core.passes import Points, collapse, in_memory, merge_passes
+from calibrators.core.pava import pooling_pass
 from jobs.fit_outcome import _choice_line
 
 

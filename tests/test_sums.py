@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
+from calibrators.core.kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
 
 FLOATS = st.one_of(st.floats(-1e300, 1e300, allow_subnormal=True), st.integers(0, 2**53).map(float))
 

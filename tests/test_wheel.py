@@ -17,7 +17,7 @@ import pytest
 from common import run_command, simulated
 
 import logcal
-from calibrators._kernels.compilation_cache import cache_folders
+from calibrators.core.compilation_cache import cache_folders
 from logcal import own_packages
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -56,9 +56,9 @@ def wheel(tmp_path_factory):
 def lend_compiled_code(installed):
     """Let the wheel's kernels have the code that was compiled from the same sources: they take half a minute anew."""
     for package in ("calibrators", "pipeline"):
-        own = installed / package / "_kernels" / "__pycache__"
+        own = installed / package / "__pycache__"
         own.mkdir(exist_ok=True)
-        kept = cache_folders(str(ROOT / package / "_kernels"))[1]
+        kept = cache_folders(str(ROOT / package))[1]
         for folder in kept.path.glob(f"{package}.*-*") if kept else ():
             (own / folder.name).symlink_to(folder)
 

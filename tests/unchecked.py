@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numba
 
-from calibrators._kernels.compiled import KERNELS
+from calibrators.core.compiled import KERNELS
 
 
 def unchecked() -> list[str]:
     """The names of loops whose code is not kept."""
-    for package in ("calibrators._kernels", "pipeline._kernels"):
-        for module in pkgutil.iter_modules(import_module(package).__path__):
-            import_module(f"{package}.{module.name}")
+    for package in ("calibrators", "pipeline"):
+        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+            if "kernels" in module.name:
+                import_module(module.name)
     return sorted(
         f"{one.py_func.__module__}.{one.py_func.__name__}"
         for one in KERNELS

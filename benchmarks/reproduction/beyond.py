@@ -13,7 +13,7 @@ from benchmarks.reproduction.methods import NAMES as METHODS
 from benchmarks.reproduction.ranks import rank_methods
 from benchmarks.reproduction.tables import Cell, RankTable, Table, mean_and_error
 from benchmarks.reproduction.times import REPEATS
-from calibrators.methods.auto import CANDIDATES
+from calibrators.auto.calibrator import CANDIDATES
 
 PAIR = ["set", "classifier"]
 """Columns that identify a pair of a data set and a classifier."""

@@ -116,7 +116,7 @@ class Classifier:
             self.model.fit(design, data.label)
         self.not_converged = any("onverge" in str(warning.message) for warning in caught)
         if self.intervals:
-            from calibrators.methods.acp import coefficient_covariance
+            from calibrators.acp import coefficient_covariance
 
             self.covariance = coefficient_covariance(self.model, design)
         return self
@@ -143,7 +143,7 @@ class Classifier:
             return Scores(probability, probability)
         design = self.preparation.design(data)
         if self.covariance is not None:
-            from calibrators.methods.acp import confidence_intervals
+            from calibrators.acp import confidence_intervals
 
             probability, lower, upper = confidence_intervals(self.model, self.covariance, design)
             return Scores(probability, self.model.decision_function(design), lower, upper)

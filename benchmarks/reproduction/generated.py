@@ -11,9 +11,9 @@ import numpy.typing as npt
 from benchmarks.reproduction.classifiers import Classifier
 from benchmarks.reproduction.data import Data, Mask
 from benchmarks.reproduction.methods import measures_of
+from calibrators.generated.dgg import DGG
+from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.assessment import best_threshold
-from calibrators.methods.dgg import DGG
-from calibrators.methods.isotonic import Isotonic
 from pipeline.generate.folds import TRAINED, Folds, RowKeys
 
 Array = npt.NDArray[np.float64]

@@ -11,16 +11,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from benchmarks.reproduction.classifiers import Scores
 from benchmarks.reproduction.data import Mask
+from calibrators.acp import ACP
+from calibrators.auto.calibrator import CANDIDATES, Auto
+from calibrators.bayesian_binning.calibrators import ABB, SBB
+from calibrators.binning.bbq import BBQ, HistogramBinning
+from calibrators.generated.dgg import DGG
+from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.in_memory import Measures, measure
-from calibrators.methods.acp import ACP
-from calibrators.methods.auto import CANDIDATES, Auto
-from calibrators.methods.bayesian_binning import ABB, SBB
-from calibrators.methods.bbq import BBQ, HistogramBinning
-from calibrators.methods.dgg import DGG
-from calibrators.methods.enir import ENIR
-from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.near_isotonic_regression import NearIsotonic
-from calibrators.methods.platt import Platt
+from calibrators.near_isotonic.calibrator import NearIsotonic
+from calibrators.near_isotonic.enir import ENIR
+from calibrators.sigmoid.platt import Platt
 
 Array = npt.NDArray[np.float64]
 

@@ -22,8 +22,8 @@ from benchmarks.reproduction.classifiers import Classifier, Preparation, Scores
 from benchmarks.reproduction.generated import generate
 from benchmarks.reproduction.methods import Calibration, calibrate, label_order_errors, measures_of
 from benchmarks.reproduction.ranks import rank_methods, relative_gain
-from calibrators.methods.acp import ACP
-from calibrators.methods.isotonic import Isotonic
+from calibrators.acp import ACP
+from calibrators.isotonic.calibrator import Isotonic
 
 FREQUENCY = ("auc", "accuracy", "rmse", "ece", "mce")
 BY_LABEL = ("auc", "accuracy", "rmse", "mce_label", "ece_root")

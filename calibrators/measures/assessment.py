@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import collapse
+from calibrators.core.passes import collapse
 
 Array = npt.NDArray[np.float64]
 

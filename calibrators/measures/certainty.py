@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import measures as kernels
-from calibrators.arithmetic.double_double import twelve, twelve_digits
-from calibrators.arithmetic.passes import Array, Pass, share_sweeps
+from calibrators.core.double_double import twelve, twelve_digits
+from calibrators.core.passes import Array, Pass, share_sweeps
+from calibrators.measures import kernels
 from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.measures.engine import MeasureOptions, Merged, Predict, Sums, column_passes

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrators.arithmetic.double_double import Pair, twelve
-from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.core.double_double import Pair, twelve
+from calibrators.core.passes import Array, Pass, Points
 from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
 
 
@@ -94,7 +94,7 @@ def comparison_passes(old: Predict | None, new: Predict | None) -> Generator[Pas
     Examples
     --------
     >>> import numpy as np
-    >>> from calibrators.arithmetic.passes import Points, run_in_memory
+    >>> from calibrators.core.passes import Points, run_in_memory
     >>> points = Points(np.array([0.2, 0.6]), np.array([10.0, 10.0]), np.array([3.0, 6.0]))
     >>> comparison = run_in_memory(comparison_passes(None, lambda s: np.array([0.3, 0.6])), points)
     >>> round(comparison.log_loss.difference, 5), round(comparison.log_loss.error, 5)

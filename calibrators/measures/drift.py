@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.double_double import Pair, twelve, twelve_digits
-from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.core.double_double import Pair, twelve, twelve_digits
+from calibrators.core.passes import Array, Pass, Points
 from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
 
 CHANGES = (-0.7, -0.4, -0.2, -0.1, -0.05, 0.05, 0.1, 0.2, 0.4, 0.7)

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import measures as kernels
-from calibrators._kernels import pava
-from calibrators.arithmetic.double_double import Pair
-from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
-from calibrators.arithmetic.pooling import pool_points
-from calibrators.arithmetic.sampling import odds_divided
+from calibrators.core.double_double import Pair
+from calibrators.core.kernels import pava
+from calibrators.core.passes import Array, Blocks, Pass, Points
+from calibrators.core.pava import pool_points
+from calibrators.core.sampling import odds_divided
+from calibrators.measures import kernels
 
 Integers = npt.NDArray[np.int64]
 Predict = Callable[[Array], Array]

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels.likelihood import isotonic_fit
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.fine_cells import FineCells
-from calibrators.arithmetic.sampling import odds_divided
+from calibrators.core.fine_cells import FineCells
+from calibrators.core.kernels.likelihood import isotonic_fit
+from calibrators.core.map import CalibrationMap
+from calibrators.core.sampling import odds_divided
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

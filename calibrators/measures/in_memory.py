@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array, Points, run_in_memory
+from calibrators.core.passes import Array, Points, run_in_memory
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,

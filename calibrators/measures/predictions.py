@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import measures as kernels
-from calibrators.arithmetic.double_double import twelve_digits
-from calibrators.arithmetic.ordering import stable_order
-from calibrators.arithmetic.passes import Array, Pass, Points, run_passes, share_sweeps
+from calibrators.core.double_double import twelve_digits
+from calibrators.core.passes import Array, Pass, Points, run_passes, share_sweeps
+from calibrators.core.sorting import stable_order
+from calibrators.measures import kernels
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,

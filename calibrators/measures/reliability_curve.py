@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array, Points, check_labels, check_number, check_scores, collapse
-from calibrators.arithmetic.pooling import pool_points
+from calibrators.core.passes import Array, Points, check_labels, check_number, check_scores, collapse
+from calibrators.core.pava import pool_points
 from calibrators.measures.decomposition import mean_losses
 
 CELLS = 1000
@@ -78,7 +78,7 @@ def reliability_curve(points: Points) -> ReliabilityCurve:
     Examples
     --------
     >>> import numpy as np
-    >>> from calibrators.arithmetic.passes import Points
+    >>> from calibrators.core.passes import Points
     >>> curve = reliability_curve(Points(np.array([0.2, 0.4, 0.6]), np.full(3, 10.0), np.array([3.0, 2.0, 8.0])))
     >>> curve.predicted, curve.observed
     (array([0.2, 0.4, 0.6, 0.6]), array([0.25, 0.25, 0.8 , 0.8 ]))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels.likelihood import isotonic_fit
+from calibrators.core.kernels.likelihood import isotonic_fit
 from calibrators.measures.fit_check import (
     ERROR_RATE,
     LEAST_DIFFERENCE,

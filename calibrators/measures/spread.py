@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.double_double import Pair, sums_of_runs, twelve, twelve_digits
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.core.double_double import Pair, sums_of_runs, twelve, twelve_digits
+from calibrators.core.passes import Array, Points
 from calibrators.measures.assessment import Z_95
 from calibrators.measures.engine import Cells, pooled_columns
 
@@ -100,7 +100,7 @@ class Agreement:
 def agreement(spread: Spread, rate: float = 1.0) -> Agreement:
     """Compute the agreement of one column from its cells.
 
-    rate : see `calibrators.arithmetic.sampling`: for a sampled log only Cox's line is computed; it describes all rows
+    rate : see `calibrators.core.sampling`: for a sampled log only Cox's line is computed; it describes all rows
     """
     reasons: dict[str, str] = {}
     values: dict[str, Any] = {}

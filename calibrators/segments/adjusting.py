@@ -17,10 +17,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import adjusting as kernel
-from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.processors import processors
+from calibrators.core.passes import Array
 from calibrators.segments.curves import Integers, damped, half_variance, line, moments, recentred
+from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.totals import FURTHEST, centring, keep_total, large, limit, responses
 
 SHIFTS = np.concatenate([[0.0], 2.0 ** np.arange(-14, 5)])
@@ -129,7 +128,7 @@ class Adjusted:
     centred: tuple[float, float] = (0.0, 0.0)
 
 
-def adjust(cells: CellParts) -> Adjusted:
+def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     """Estimate the prior variances of a level, and each segment's shift and slope of its parent's curve.
 
     The parent's curve is the mean of its rows. Segments vary around a typical curve, a line in its log odds: the one
@@ -144,6 +143,7 @@ def adjust(cells: CellParts) -> Adjusted:
     Parameters
     ----------
     cells : cells of the segments
+    processors : number of threads to use at most; the result does not depend on it
     """
     groups = cells.groups
     variances, pivot, visited = _FIRST, 0.0, set()
@@ -151,11 +151,11 @@ def adjust(cells: CellParts) -> Adjusted:
     pivots = search.pivots()
     rounds = _MOST_ROUNDS
     if groups >= 2 * _SHARE:  # a sample determines the variances far better than the candidates' factor of 2
-        sample = adjust(_every_nth(cells, groups // _SAMPLE))
+        sample = adjust(_every_nth(cells, groups // _SAMPLE), processors)
         variances, pivot, rounds = sample.variances, sample.pivot, 0
         search.start(sample)
     candidates = pivots
-    with ThreadPoolExecutor(min(processors(), _MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:
         for _ in range(rounds):
             # A variance of 0 would fix the parameter at 0, and give no evidence for other variances.
             fitted = (max(variances[0], _SMALLEST), max(variances[1], _SMALLEST))

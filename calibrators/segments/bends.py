@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.curve import cosines
-from calibrators.arithmetic.log_odds import exp_of_negative, log_odds, log_of, logistic
-from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.processors import processors
+from calibrators.core.curve import cosines
+from calibrators.core.log_odds import exp_of_negative, log_odds, log_of, logistic
+from calibrators.core.passes import Array
 from calibrators.segments.adjusting import Adjusted, CellParts
 from calibrators.segments.curves import EXTREME, LEAST, MOST, Integers
 
@@ -52,7 +51,7 @@ class Bends(NamedTuple):
     theta: Array
 
 
-def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_]) -> Bends:
+def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_], processors: int = 1) -> Bends:
     """Estimate the bends of segments' own maps: their log odds are the adjusted ones + sum of h_j cos(pi j u).
 
     h_j ~ N(0, (s / j)^2); u is the share of the segment's information, w p (1 - p) by the adjusted map, below the cell.
@@ -64,6 +63,7 @@ def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_]) -> Be
     cells : cells of the segments of a level
     adjusted : adjustments of these segments
     own : bool array, shape (segments,): whether a segment has its own map
+    processors : number of threads to use at most; the result does not depend on it
 
     Notes
     -----
@@ -72,17 +72,21 @@ def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_]) -> Be
     sampled, indices = np.zeros(own.size, np.bool_), np.flatnonzero(own)
     sampled[indices[:: max(1, -(-indices.size // _MAX_SAMPLE))]] = True
     evidence = np.zeros(len(SIGMAS))
-    for part in _pieces(cells, adjusted, sampled, _Segments.evidence):
+    for part in _pieces(cells, adjusted, sampled, _Segments.evidence, processors):
         evidence += part
     best = int(np.argmax(evidence))
     if not evidence[best] > _MIN_EVIDENCE:
         return Bends(0.0, np.zeros((indices.size, TERMS)))
-    theta = _pieces(cells, adjusted, own, partial(_Segments.modes, sigma=SIGMAS[best]))
+    theta = _pieces(cells, adjusted, own, partial(_Segments.modes, sigma=SIGMAS[best]), processors)
     return Bends(SIGMAS[best], np.concatenate(theta))
 
 
 def _pieces(
-    cells: CellParts, adjusted: Adjusted, selected: npt.NDArray[np.bool_], find: Callable[[_Segments], Array]
+    cells: CellParts,
+    adjusted: Adjusted,
+    selected: npt.NDArray[np.bool_],
+    find: Callable[[_Segments], Array],
+    processors: int,
 ) -> list[Array]:
     """Apply `find` to pieces of neighbouring segments; return its results in order. selected : the segments to use."""
 
@@ -98,7 +102,7 @@ def _pieces(
         eta = shift + slope * part.logit[in_used]
         return [find(_Segments(eta, part.weight[in_used], part.positives[in_used], sizes[used]))]
 
-    with ThreadPoolExecutor(min(processors(), _MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:
         return [x for piece in threads.map(of_piece, range(0, selected.size, _PIECE)) for x in piece]
 
 

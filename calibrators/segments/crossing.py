@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibrators._kernels.log_odds import logistic
+from calibrators.core.kernels.log_odds import logistic
 from calibrators.segments.adjusting import Adjusted, Cells, adjust
 from calibrators.segments.curves import Integers
 
 
-def cross(cells: Cells, value: Integers, parent: Integers) -> Adjusted:
+def cross(cells: Cells, value: Integers, parent: Integers, processors: int = 1) -> Adjusted:
     """Estimate the main effect of the last column: one adjustment per value, common to all parents.
 
     Without it, the effect of a value would be estimated separately for each parent. Values that occur under one parent
@@ -21,6 +21,7 @@ def cross(cells: Cells, value: Integers, parent: Integers) -> Adjusted:
     ----------
     cells : cells of the segments
     value, parent : int64 arrays, shape (segments,): each segment's value in the last column, and its parent
+    processors : see `adjust`
 
     Returns
     -------
@@ -45,7 +46,7 @@ def cross(cells: Cells, value: Integers, parent: Integers) -> Adjusted:
     information = weight * p * (1.0 - p)
     centre = float((information * logit).sum() / information.sum())
     starts = np.searchsorted(cell_group[order], np.arange(shared.size + 1))
-    adjusted = adjust(Cells(starts, np.full(shared.size, centre), logit, weight, positives))
+    adjusted = adjust(Cells(starts, np.full(shared.size, centre), logit, weight, positives), processors)
     result.shift[in_several], result.slope[in_several] = adjusted.shift[group], adjusted.slope[group]
     result.outlying[in_several] = adjusted.outlying[group]
     return replace(result, variances=adjusted.variances, pivot=adjusted.pivot, typical=adjusted.typical)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import log_odds
-from calibrators._kernels.log_odds import logistic
-from calibrators.arithmetic.passes import Array
+from calibrators.core.kernels import log_odds
+from calibrators.core.kernels.log_odds import logistic
+from calibrators.core.passes import Array
 
 Integers = npt.NDArray[np.int64]
 

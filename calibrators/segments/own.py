@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.log_odds import log_of
-from calibrators.arithmetic.passes import Array
+from calibrators.core.log_odds import log_of
+from calibrators.core.passes import Array
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import LEAST, MOST, Integers
 from calibrators.segments.partial_pooling import OwnMaps, own_maps

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array
+from calibrators.core.passes import Array
 from calibrators.segments.curves import Integers
 
 MANY = 2500.0

@@ -12,8 +12,8 @@ both classes. It was not run with CalArena, whose benchmarks are a download of 1
 
 import numpy as np
 
-from calibrators.methods.auto import Auto
-from calibrators.methods.smooth import Smooth
+from calibrators.auto.calibrator import Auto
+from calibrators.smooth.calibrator import Smooth
 
 
 class BinaryCalibrator:

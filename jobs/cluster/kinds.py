@@ -11,11 +11,11 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
-from calibrators.arithmetic.processors import processors
 from jobs.cluster import worker_process
 from jobs.config.cluster import ADDRESS, ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
 from logcal.storage import parse_json
+from pipeline.execution.processors import processors
 
 PAUSE = 5.0
 """Seconds between queries to the cluster manager, which serves other users too."""

@@ -11,7 +11,7 @@ with while_command_lives():
 
     import pipeline.score.scored_file
     import pipeline.sort.score_table  # noqa: F401
-    from calibrators._kernels.sums import prefix_sums
+    from calibrators.core.kernels.sums import prefix_sums
     from jobs.progress import announce_compiling, log_to_stderr
 
     log_to_stderr()

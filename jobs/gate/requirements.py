@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig, whole_days

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from calibrators.methods.base import Calibrator
+from calibrators.base import Calibrator
+from calibrators.core.map import CalibrationMap, Interval
 from logcal.displays.view import (
     Array,
     View,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.base import Calibrator
+from calibrators.core.map import CalibrationMap
+from calibrators.core.passes import Points, collapse
 from calibrators.measures.reliability_curve import (
     ConsistencyBand,
     ReliabilityCurve,
@@ -17,7 +18,6 @@ from calibrators.measures.reliability_curve import (
     probability_points,
     reliability_curve,
 )
-from calibrators.methods.base import Calibrator
 from logcal.displays.view import (
     BLUE,
     ORANGE,

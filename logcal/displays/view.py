@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal.table import Table
 
 if TYPE_CHECKING:

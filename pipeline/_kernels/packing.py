@@ -9,8 +9,8 @@ take 4 to 5 bytes each; weights with all 53 significant bits, about 7; counts an
 
 import numpy as np
 
-from calibrators._kernels.compiled import kernel
-from calibrators._kernels.lookup import bits_of, ordinal
+from calibrators.core.compiled import kernel
+from calibrators.core.kernels.lookup import bits_of, ordinal
 
 _TOP = np.uint64(1) << np.uint64(63)
 _ONE = np.uint64(1)

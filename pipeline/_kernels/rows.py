@@ -5,7 +5,7 @@ A tag is twice the code of a row's segment, plus its label.
 
 import numpy as np
 
-from calibrators._kernels.compiled import kernel
+from calibrators.core.compiled import kernel
 
 _BITS = 64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

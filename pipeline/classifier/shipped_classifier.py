@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Points
+from calibrators.core.map import CalibrationMap
+from calibrators.core.passes import Points
 from calibrators.measures.assessment import Threshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.schema import apply_transform

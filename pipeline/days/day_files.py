@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.sampling import WeightSums
+from calibrators.core.sampling import WeightSums
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.storage import parse_checked, with_checksum
 from pipeline.files.blobs import read_blob

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array
+from calibrators.core.passes import Array
 from pipeline.days.day_files import checksum
 from pipeline.days.day_tables import DayTable
 from pipeline.files.folders import Folder

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.sampling import add_sums
+from calibrators.core.sampling import add_sums
 from logcal.errors import InputRejectedError
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in

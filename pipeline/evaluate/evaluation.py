@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators.arithmetic.passes import Pass
+from calibrators.core.passes import Pass
 from calibrators.measures.certainty import Certainty, ErrorBars, certainty_passes
 from calibrators.measures.comparison import Comparison
 from calibrators.measures.decomposition import chance_error

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.ordering import Coded
+from calibrators.core.sorting import Coded
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from logcal.manifest import read_manifest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.core.map import CalibrationMap, Interval
 from calibrators.measures.assessment import Assessment, Measures
 from calibrators.measures.certainty import Certainty
 from calibrators.measures.decomposition import Decomposition, chance_error

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.arithmetic.passes import Array, run_passes
+from calibrators.core.passes import Array, run_passes
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from logcal.lookup_table import SegmentedLookup
 from pipeline import schema

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrators.arithmetic.double_double import twelve_digits
-from calibrators.arithmetic.passes import Array, Blocks, Pass, Points, run_passes
+from calibrators.core.double_double import twelve_digits
+from calibrators.core.passes import Array, Blocks, Pass, Points, run_passes
 from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import error_bars_of_columns
 from calibrators.measures.decomposition import chances_of_columns, mean_losses

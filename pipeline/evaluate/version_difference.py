@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal.displays.view import EXACT_ROWS, MUTED, View
 from pipeline.evaluate.significance import UNSURE, chance_text
 from pipeline.pages.figures import AFTER, grid, map_figure, render, render_page

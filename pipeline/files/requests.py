@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from fsspec.config import conf
 
-from calibrators.arithmetic.processors import processors
 from pipeline.execution import tasks
+from pipeline.execution.processors import processors
 
 TOGETHER = 32
 """Concurrent requests: they wait for the store and need no processor."""

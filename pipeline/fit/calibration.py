@@ -10,11 +10,9 @@ from typing import Any
 
 import calibrators
 from calibrators import METHODS
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from calibrators.arithmetic.fine_cells import FineCells
-from calibrators.arithmetic.passes import Pass, run_passes
-from calibrators.methods.base import Calibrator
-from calibrators.methods.intervals import (
+from calibrators.base import Calibrator
+from calibrators.core.fine_cells import FineCells
+from calibrators.core.intervals import (
     AUTO,
     BAND,
     NONE,
@@ -27,7 +25,9 @@ from calibrators.methods.intervals import (
     lightened,
     venn_abers_pass,
 )
-from calibrators.methods.isotonic import Isotonic, largest_fall, project_isotonic
+from calibrators.core.map import CalibrationMap, Interval
+from calibrators.core.passes import Pass, run_passes
+from calibrators.isotonic.calibrator import Isotonic, largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, nearest
 from pipeline.execution import Executor
 from pipeline.fit.self_check import CellCollector, Checked, layout_of_table
@@ -52,7 +52,7 @@ class Recipe:
     columns : segment columns; empty without segments
     rules : which segments have their own maps
     settings : settings of segments, for the manifest
-    interval : kind of the interval of each row of a map, one of `calibrators.methods.intervals.KINDS`, or 'auto', see
+    interval : kind of the interval of each row of a map, one of `calibrators.core.intervals.KINDS`, or 'auto', see
         `settled`; with segments only without partial pooling
     """
 
@@ -218,7 +218,7 @@ def fit_log(
     are more passes. If neither holds and the calibrator needs another pass all the same, the runs are merged again.
 
     rows : sorted first if their total is None
-    interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers only for isotonic regression
+    interval : one of `calibrators.core.intervals.KINDS`; Venn-Abers only for isotonic regression
     merged : the score table and the result of the first pass, if a graph has computed them
 
     Raises

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from calibrators.arithmetic.fine_cells import FineCells
+from calibrators.base import Calibrator
+from calibrators.core.fine_cells import FineCells
 from calibrators.measures.falls import proven_fall
-from calibrators.methods.base import Calibrator
 
 _logger = logging.getLogger("logcal")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.methods.intervals import ALPHA, NONE
+from calibrators.core.intervals import ALPHA, NONE
+from calibrators.core.map import CalibrationMap
 from logcal import schema
 from logcal.manifest import fingerprint
 from logcal.reading import SEGMENTS_FILE

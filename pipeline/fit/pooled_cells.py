@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels.log_odds import logistic
-from calibrators.arithmetic.calibration_map import maps_of_blocks
-from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.sampling import odds_divided
+from calibrators.core.kernels.log_odds import logistic
+from calibrators.core.map import maps_of_blocks
+from calibrators.core.passes import Array
+from calibrators.core.sampling import odds_divided
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, CellParts, Cells
 from calibrators.segments.bends import Bends, bent

@@ -17,17 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.sampling import odds_divided
+from calibrators.base import Calibrator
+from calibrators.core.passes import Array
+from calibrators.core.sampling import odds_divided
+from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import SegmentSums, joined
-from calibrators.methods.base import Calibrator
-from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust
 from calibrators.segments.bends import bend
 from calibrators.segments.crossing import cross
 from calibrators.segments.curves import LEAST, MOST, bounded, curve_of, logit_of
 from calibrators.segments.partial_pooling import BlockRanges
 from pipeline.execution import Graph
+from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import check_classes_and_scores
 from pipeline.fit.pooled_cells import (
@@ -214,7 +215,7 @@ def _adjust(numbered: Numbered, gathered: list[GatheredCells | None], above: _Cu
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre)
     adjusted, main = _adjusted(cells, centre, numbered.segments.levels[index], parent)
-    bends = bend(cells, adjusted, pooled)
+    bends = bend(cells, adjusted, pooled, processors())
     facts = {"place": adjusted.pivot, "bend": bends.sigma} | _typical(adjusted)
     if main is not None:
         facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
@@ -234,14 +235,14 @@ def _adjusted(
     Returns the adjustments, and those of the first step, if there are several columns.
     """
     if level.level < 2:
-        return adjust(parts), None
+        return adjust(parts, processors()), None
     cells = parts.part(0, parts.groups)
     values: dict[Any, int] = {}
     value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
-    main = cross(cells, value, parent.astype(np.int64))
+    main = cross(cells, value, parent.astype(np.int64), processors())
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre))
+    residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), processors())
     shift, slope = residual.shift + residual.slope * main.shift, residual.slope * main.slope
     return replace(residual, shift=shift, slope=slope, outlying=residual.outlying | main.outlying), main
 

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from calibrators.arithmetic.fine_cells import FineCells
-from calibrators.arithmetic.passes import Pass, in_memory, run_passes
+from calibrators.base import Calibrator, Line
+from calibrators.core.fine_cells import FineCells
+from calibrators.core.intervals import NONE, POSTERIOR, divided, interval_passes
+from calibrators.core.map import CalibrationMap, Interval
+from calibrators.core.passes import Pass, in_memory, run_passes
+from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import joined
-from calibrators.methods.base import Calibrator, Line
-from calibrators.methods.intervals import NONE, POSTERIOR, divided, interval_passes
-from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.partial_pooling import fit_groups
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph

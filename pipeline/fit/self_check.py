@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.check_cells import check_cells_pass
-from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass
-from calibrators.arithmetic.fine_cells import FineCells
-from calibrators.arithmetic.log_odds import log_odds, logistic
-from calibrators.arithmetic.passes import Array, Pass, Points, merge_passes
-from calibrators.arithmetic.sampling import odds_divided
+from calibrators.auto.calibrator import Auto
+from calibrators.base import Calibrator, Line
+from calibrators.core.check_cells import check_cells_pass
+from calibrators.core.cumulative import Layout, layout_of, layout_pass
+from calibrators.core.fine_cells import FineCells
+from calibrators.core.log_odds import log_odds, logistic
+from calibrators.core.map import CalibrationMap
+from calibrators.core.passes import Array, Pass, Points, merge_passes
+from calibrators.core.sampling import odds_divided
 from calibrators.measures.fit_check import (
     FitCheck,
     Misfit,
@@ -35,8 +37,6 @@ from calibrators.measures.segment_check import (
     check_segments,
     segment_sums,
 )
-from calibrators.methods.auto import Auto
-from calibrators.methods.base import Calibrator, Line
 from pipeline.log.segment_values import Key
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segments import Slices

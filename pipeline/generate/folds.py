@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.hashing import mixed
+from calibrators.core.hashing import mixed
 from logcal.errors import InputRejectedError
 
 Keys = npt.NDArray[np.uint64]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.passes import collapse
+from calibrators.core.passes import collapse
 from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.classifier.estimators import score_method
 from pipeline.classifier.features import FeatureTable

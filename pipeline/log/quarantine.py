@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
+from calibrators.core.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
 from logcal.arrow_columns import null_mask, nullable_column
 from logcal.errors import InputRejectedError, NothingToDoError
 from pipeline import schema

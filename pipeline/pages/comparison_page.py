@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from calibrators.methods.cross_validation import RAW, CrossValidation
+from calibrators.auto.cross_validation import RAW, CrossValidation
 from logcal.comparison import SHOWN, comparison_headline, label_of
 from logcal.displays.view import MUTED
 from pipeline.files.records import jsonable

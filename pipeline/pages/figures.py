@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.core.map import CalibrationMap, Interval
 from logcal.displays import MapDisplay
 from logcal.displays.view import BLUE, MUTED, ORANGE, OTHERS, View, percent_ticks, set_logit_axes
 from pipeline.files.records import jsonable

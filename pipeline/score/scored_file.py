@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.core.map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, examples
 from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.core.map import CalibrationMap
 from logcal.lookup_table import LookupTable, SegmentedLookup
 
 Array = npt.NDArray[np.float64]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.passes import Array
+from calibrators.core import sorting
+from calibrators.core.passes import Array
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
@@ -132,7 +132,7 @@ def read_bucket(spans: BucketSpans, low: float, high: float, table_of: TableOf |
                 filled[section] += count
         if sum(map(operator.mul, filled, WIDTHS)) > most_bytes:
             # A heavily tied score lies in a single bucket; as sums, its memory is bounded by the number of segments.
-            sums = ordering.expand_coded(_filled(buffers, filled).sorted_sums())
+            sums = sorting.expand_coded(_filled(buffers, filled).sorted_sums())
             # A higher limit avoids folding again and again if little was folded.
             most_bytes = max(spans.most_bytes, 2 * sums.score.size * WIDTHS[SUMS])
             buffers = _buffers(spans, most_bytes)

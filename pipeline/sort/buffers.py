@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.keys import Tags
-from calibrators.arithmetic.ordering import Coded
-from calibrators.arithmetic.sampling import WeightSums, add_sums, sums_of
+from calibrators.core.keys import Tags
+from calibrators.core.sampling import WeightSums, add_sums, sums_of
+from calibrators.core.sorting import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import Coded
+from calibrators.core.sorting import Coded
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.hashing import mixed
-from calibrators.arithmetic.ordering import Coded
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.core.hashing import mixed
+from calibrators.core.passes import Array, Points
+from calibrators.core.sorting import Coded
 from logcal.lookup_table import one_array
 from pipeline.execution import Executor
 from pipeline.log.segment_values import Key

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.passes import Array
+from calibrators.core.passes import Array
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
 from pipeline.sort.sections import Coded, Sections, UnitRows, WeightedRows

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.arithmetic.passes import Array
-from calibrators.arithmetic.sampling import WeightSums
+from calibrators.core.passes import Array
+from calibrators.core.sampling import WeightSums
 from pipeline.log import quarantine
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece

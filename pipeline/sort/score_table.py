@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators._kernels.sums import exact_sum
-from calibrators.arithmetic.passes import Array, Pass
-from calibrators.arithmetic.sampling import add_sums, scaled
+from calibrators.core.kernels.sums import exact_sum
+from calibrators.core.passes import Array, Pass
+from calibrators.core.sampling import add_sums, scaled
 from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in

@@ -1,6 +1,6 @@
 """Sections of a run and of a bucket: rows of weight 1, rows with weights, and sums of tied rows.
 
-A row has a score and a tag (`calibrators.arithmetic.keys`); a sum is of rows with one score and one segment's code.
+A row has a score and a tag (`calibrators.core.keys`); a sum is of rows with one score and one segment's code.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.keys import Tags, add_rows, order_rows, sort_rows
-from calibrators.arithmetic.ordering import Coded
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.core import sorting
+from calibrators.core.keys import Tags, add_rows, order_rows, sort_rows
+from calibrators.core.passes import Array, Points
+from calibrators.core.sorting import Coded
 
 SHORTEST_FOLDED_TIE = 4
 """Rows from which a tie is smaller as a sum than as rows."""
@@ -104,7 +104,7 @@ class Sections(NamedTuple):
         rows, of_rows = _fold(self.rows)
         weighted, of_weighted = _fold(_in_order(self.weighted))
         sums = _concatenated([self.sums, of_rows, of_weighted])
-        return Sections(rows, weighted, ordering.expand_coded(_in_order(sums)))
+        return Sections(rows, weighted, sorting.expand_coded(_in_order(sums)))
 
     def as_sums(self) -> Coded:
         """Return all rows and sums as sums, in any order."""
@@ -118,13 +118,13 @@ class Sections(NamedTuple):
         """Return the points of each segment, sorted by score and code; arrays of rows are overwritten."""
         if self.unweighted:
             return add_rows(*self.rows, by_code=True)
-        return ordering.sum_coded(self.sorted_sums())
+        return sorting.sum_coded(self.sorted_sums())
 
     def points(self) -> Points:
         """Return the points of all segments together; arrays of rows are overwritten."""
         unweighted = add_rows(*self.rows, by_code=False)
         score, _, *sums = self._replace(rows=UnitRows(_NUMBERS, _CODES)).sorted_sums()
-        folded = Points(*ordering.sum_ties(score, *sums))
+        folded = Points(*sorting.sum_ties(score, *sums))
         if not unweighted.score.size:
             return folded
         # Without weights the sums are whole numbers, which add exactly.
@@ -155,9 +155,9 @@ def _fold(rows: Any) -> tuple[Any, Coded]:
         return rows, _NO_SUMS
     positions = np.flatnonzero(tied)
     rows_as_sums = type(rows)(*(column[positions] for column in rows)).as_sums()
-    sums = ordering.expand_coded(rows_as_sums)
-    tie_rows = np.diff(ordering.tie_starts(*rows_as_sums[:2]), append=positions.size)
-    tie_sums = np.diff(ordering.tie_starts(*sums[:2]), append=sums.score.size)
+    sums = sorting.expand_coded(rows_as_sums)
+    tie_rows = np.diff(sorting.tie_starts(*rows_as_sums[:2]), append=positions.size)
+    tie_sums = np.diff(sorting.tie_starts(*sums[:2]), append=sums.score.size)
     # Sums have one column more than weighted rows, and two more than rows without weights.
     shorter = 4 * tie_sums < len(rows) * tie_rows
     tied[positions] = np.repeat(shorter, tie_rows)

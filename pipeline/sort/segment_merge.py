@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators._kernels import pava
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.keys import add_sorted, sort_rows
-from calibrators.arithmetic.ordering import Coded
-from calibrators.arithmetic.passes import Array, Points
-from calibrators.arithmetic.pooling import pool_points
+from calibrators.core import sorting
+from calibrators.core.kernels import pava
+from calibrators.core.keys import add_sorted, sort_rows
+from calibrators.core.passes import Array, Points
+from calibrators.core.pava import pool_points
+from calibrators.core.sorting import Coded
 from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
@@ -201,14 +201,14 @@ class _Summed:
         self.sums = bucket.sorted_sums()
         if scale != 1.0:
             # Scale complete sums: rounding must not depend on how rows are divided into runs.
-            score, code, weight, positives = ordering.sum_coded(self.sums)
+            score, code, weight, positives = sorting.sum_coded(self.sums)
             self.sums = Coded(score, code, weight * scale, positives * scale)
         score, _, *sums = self.sums
-        self.points = Points(*ordering.sum_ties(score, *sums))
+        self.points = Points(*sorting.sum_ties(score, *sums))
 
     def segment_points(self) -> Coded:
         """Return the points of each segment."""
-        return ordering.sum_coded(self.sums)
+        return sorting.sum_coded(self.sums)
 
     def edges(self, scores: Array) -> Array:
         """Return the scores."""
@@ -216,7 +216,7 @@ class _Summed:
 
     def items(self, cut: LevelCut, groups: Codes, ranges: _Ranges | None) -> tuple[list[Array], Integers]:
         """Return the items of a level's segments by column, and the start of each segment's."""
-        score, group, weight, positives = ordering.sum_coded(self.sums._replace(code=groups[self.sums.code]))
+        score, group, weight, positives = sorting.sum_coded(self.sums._replace(code=groups[self.sums.code]))
         starts = _offsets(np.bincount(group[group >= 0], minlength=cut.size))
         points = np.empty((3, starts[-1]))
         kernels.scatter_points(score, group, weight, positives, starts[:-1].copy(), points)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators.arithmetic import ordering
-from calibrators.arithmetic.double_double import Pair
-from calibrators.arithmetic.ordering import Coded
-from calibrators.arithmetic.passes import Array
+from calibrators.core import sorting
+from calibrators.core.double_double import Pair
+from calibrators.core.passes import Array
+from calibrators.core.sorting import Coded
 from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, pair_sums
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
@@ -245,7 +245,7 @@ def _order_coded(
     score = predictions.of(batch.codes, slices)
     code = np.repeat(np.arange(batch.codes.size, dtype=np.int32), np.diff(slices.starts))
     # A map gives few different predictions in a segment, mostly in neighbouring points.
-    sums = ordering.expand_coded(Coded(score, code, *slices.columns[1:]))
+    sums = sorting.expand_coded(Coded(score, code, *slices.columns[1:]))
     score, code, weight, positives = sums
     # Points that can be single rows are written as rows, which are smaller than sums. Components of a sum cannot.
     differs = (np.diff(score) != 0) | (np.diff(code) != 0)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.core.passes import Array, Points
 from logcal.arrow_columns import as_column
 from pipeline._kernels import packing
 from pipeline.execution import tasks

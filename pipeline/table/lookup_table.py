@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators._kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from calibrators.arithmetic.passes import Array
-from calibrators.methods.intervals import NONE
+from calibrators.core.intervals import NONE
+from calibrators.core.kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
+from calibrators.core.map import CalibrationMap, Interval
+from calibrators.core.passes import Array
 from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.lookup_table import LookupTable, SegmentedLookup

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Array
+from calibrators.core.map import CalibrationMap
+from calibrators.core.passes import Array
 from calibrators.measures.certainty import area_under_roc
 from logcal.arrow_columns import as_numpy
 from logcal.lookup_table import SegmentedLookup, keys_of, one_array

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
-from calibrators.arithmetic.passes import Array
+from calibrators.base import Line
+from calibrators.core.intervals import NONE
+from calibrators.core.map import CalibrationMap, Interval
+from calibrators.core.passes import Array
 from calibrators.measures.segment_check import SegmentSums
-from calibrators.methods.base import Line
-from calibrators.methods.intervals import NONE
 from pipeline.log.segment_values import Key
 
 MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES = "min_rows", "min_positives", "min_negatives"
@@ -95,7 +95,7 @@ class Maps:
 
     @classmethod
     def empty(cls, sizes: list[int], interval: str = NONE) -> Maps:
-        """Return empty columns. interval : one of `calibrators.methods.intervals.KINDS`."""
+        """Return empty columns. interval : one of `calibrators.core.intervals.KINDS`."""
         width = len(_COLUMNS) + (0 if interval == NONE else len(Interval._fields))
         return cls(sizes, [[] for _ in range(width)])
 
@@ -192,7 +192,7 @@ class SegmentedFit:
     monotone : whether no map decreases
     repair : largest change by the monotone repair
     variances : for each level the variances of its segments' shifts and slopes; empty without partial pooling
-    interval : kind of the intervals, one of `calibrators.methods.intervals.KINDS`
+    interval : kind of the intervals, one of `calibrators.core.intervals.KINDS`
     refuted : number of maps without a band, see `Fitted`
     """
 

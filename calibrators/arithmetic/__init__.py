@@ -1,1 +1,0 @@
-"""Points, passes, calibration maps, sorting and exact sums, which methods and measures share."""

@@ -1,0 +1,1 @@
+"""The automatic choice of a calibration, and the comparison of calibrators by cross-validation."""

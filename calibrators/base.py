@@ -1,0 +1,303 @@
+"""Base class of all calibrators: their contract, and the checks of their input.
+
+A calibrator sees *points*: one entry per distinct score, ascending, with the weight and the positives of the
+observations that share it. It fits in *passes*: sweeps that turn each part of the points into a small state and
+combine the states in score order. In memory there is one part; a score table has many, which several processes may
+read. The calibrator does not know the parts, so its result cannot depend on them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy.typing as npt
+
+from calibrators.core.map import CalibrationMap
+from calibrators.core.passes import Array, Pass, Passes, Points, collapse, in_memory, run_passes
+
+if TYPE_CHECKING:
+    from calibrators.core.fine_cells import FineCells
+    from calibrators.core.pointwise import Pointwise
+
+_PART_BYTES = 8192
+"""Bytes of a part's state besides its blocks: sums as expansions, end points."""
+
+
+class Line(NamedTuple):
+    """Exact log odds of a map: shift + slope * x.
+
+    of : choice of x: 1 is the score, 2 the log odds of the score clipped to [2**-53, 1 - 2**-53]
+    """
+
+    of: int
+    shift: float
+    slope: float
+
+
+class MapBlockRanges(NamedTuple):
+    """Consecutive ranges of scores within which a fitted map is constant, or nearly so.
+
+    edges : float64 array, ascending: the lower end of each range
+    level : float64 array, in [0, 1], ascending: the map's mean over the observations of each range, before
+        `sampling_rate` is applied
+    weight : float64 array, > 0: weight of the observations of each range
+    """
+
+    edges: Array
+    level: Array
+    weight: Array
+
+
+class Parameters:
+    """Base of objects whose parameters are the keywords of `__init__`, stored unchanged.
+
+    `sklearn.base.clone`, `set_params` of an object that contains it, and parameter searches treat it as an estimator.
+    """
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        if cls.__init__ is object.__init__:
+            return {}
+        signature = inspect.signature(cls.__init__)
+        return {name: p.default for name, p in signature.parameters.items() if name != "self"}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name.
+
+        deep : whether to include nested parameters, as name__nested_name
+        """
+        params: dict[str, Any] = {}
+        for name in sorted(self._defaults()):
+            value = getattr(self, name)
+            if deep and hasattr(value, "get_params") and not isinstance(value, type):
+                params |= {f"{name}__{nested}": inner for nested, inner in value.get_params().items()}
+            params[name] = value
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, also nested ones as name__nested_name.
+
+        Raises
+        ------
+        ValueError
+            For a name that is not a parameter; then nothing is set.
+        """
+        names = sorted(self._defaults())
+        unknown = sorted({name.partition("__")[0] for name in params} - set(names))
+        if unknown:
+            raise ValueError(
+                f"expected parameters of {type(self).__name__}, {', '.join(names) or 'which has none'}, found "
+                f"{', '.join(unknown)}"
+            )
+        nested: dict[str, dict[str, Any]] = {}
+        for key, value in params.items():
+            name, separator, inner = key.partition("__")
+            if separator:
+                nested.setdefault(name, {})[inner] = value
+            else:
+                setattr(self, name, value)
+        for name, values in nested.items():
+            getattr(self, name).set_params(**values)
+        return self
+
+    def __repr__(self) -> str:
+        shown = []
+        for name, default in self._defaults().items():
+            value = getattr(self, name)
+            # Parameters may be arrays or estimators, for which `==` does not return a bool.
+            if value is not default and repr(value) != repr(default):
+                shown.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """Tags for `sklearn.utils.get_tags`."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=True),
+            input_tags=InputTags(one_d_array=True, two_d_array=False),
+        )
+
+
+class Calibrator(Parameters, ABC):
+    """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
+
+    Subclasses take their parameters in `__init__` as scikit-learn does, and implement `_passes`. They may
+    implement `check_parameters`.
+
+    Attributes
+    ----------
+    calibration_map_ : CalibrationMap
+        The fitted map, which `predict` applies.
+    n_observations_ : float
+        Sum of the weights.
+    """
+
+    single_pass: bool = False
+    """True if `_passes` needs exactly one pass: then a score table need not be written."""
+
+    fitted_for_segments: bool = False
+    """True if `for_segments` can be called only after the fit."""
+
+    sampling_rate: float = 1.0
+    """For a sample of rows, the kept share of the negatives divided by that of the positives: the map is then for all
+    rows. See `calibrators.core.sampling`. It is not a parameter, since it belongs to the data."""
+
+    heaviest: float = 1.0
+    """Largest weight of an observation if weights are sampling weights: cross-validation treats this much weight as one
+    observation. 1 if weights are counts. It is not a parameter: it belongs to the data and is known after the first
+    pass."""
+
+    fits_all_rows: bool = False
+    """True if `_passes` itself returns the map for all rows: exactly, as the sample's odds times the sampling rate."""
+
+    line_: Line | None = None
+    """Result instead of `calibration_map_`, if `in_lines` was called and the log odds are a line."""
+
+    fine_cells_: FineCells | None = None
+    """Fine cells of the observations, if the fit gathers them."""
+
+    constant_rows: bool = False
+    """True if the fitted map is constant within each of its rows with observations."""
+
+    has_posterior: bool = False
+    """True if `posterior_` gives intervals of the probabilities."""
+
+    posterior_: Pointwise
+
+    calibration_map_: CalibrationMap
+
+    def fit(
+        self, scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> Self:
+        """Fit to observations in any order.
+
+        Parameters
+        ----------
+        scores : array-like of numbers, shape (n,), finite, n >= 1
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        sample_weight : array-like, shape (n,), from 1e-100 to 1e100; default 1. A weight of 2 equals a repeated row.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For input or parameters outside these ranges.
+
+        Notes
+        -----
+        O(n log n) for the sort, plus the time of `fit_points`.
+        """
+        return self.fit_points(collapse(scores, labels, sample_weight))
+
+    def fit_points(self, points: Points) -> Self:
+        """Fit to points in memory, which `collapse` has checked."""
+        return self.fit_passes(in_memory(points))
+
+    def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
+        """Fit to a score table: `run` executes each pass over its parts."""
+        self.check_parameters()
+        self.calibration_map_ = run_passes(self._passes_for_all_rows(), run)
+        self.n_observations_ = float(self.calibration_map_.weight.sum())
+        return self
+
+    def first_pass(self) -> Pass:
+        """Return the first pass of `fit_passes`, which depends only on the parameters."""
+        self.check_parameters()
+        return next(self._passes())
+
+    def predict(self, scores: npt.ArrayLike) -> Array:
+        """Calibrate scores.
+
+        Parameters
+        ----------
+        scores : a number, or an array-like of numbers of any shape
+            NaN has the probability NaN.
+
+        Returns
+        -------
+        float64 array, in the shape of `scores`; a float64 for a number
+            Calibrated probabilities, in [0, 1].
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+        """
+        if not hasattr(self, "calibration_map_"):
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+        probabilities: Array = self.calibration_map_.predict(scores)
+        return probabilities
+
+    def check_parameters(self) -> None:
+        """Raise ValueError if a parameter is out of range; the message gives its name, its range and its value."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts of the fit for readers of the map, as JSON values; empty for most methods."""
+        return {}
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """Bound the memory in bytes that the states of all parts of a score table take in one process.
+
+        Parameters
+        ----------
+        points : int >= 0
+            Upper bound of the number of distinct scores.
+        parts : int >= 1
+            Number of parts of the table.
+        weighted : bool, default False
+            Whether observations may have weights other than 1.
+
+        Returns
+        -------
+        float >= 0
+
+        Notes
+        -----
+        The states are pooled blocks, usually some thousands per part, at most one per point.
+        """
+        return 56.0 * points + _PART_BYTES * parts
+
+    def path_facts(self) -> dict[str, Any]:
+        """Return facts on the course of the fit, as JSON values. Unlike `facts` they may depend on the parts."""
+        return {}
+
+    def for_segments(self) -> Calibrator:
+        """Return the calibrator for segments of the same observations; by default this one."""
+        return self
+
+    @property
+    def supports_partial_pooling(self) -> bool:
+        """True if segments' maps can be partially pooled with this map, whose `block_ranges` are then available."""
+        return False
+
+    def block_ranges(self) -> MapBlockRanges:
+        """Return the fitted map as parent curve of the segments' maps."""
+        raise NotImplementedError
+
+    def in_lines(self, *, falling: bool) -> Calibrator:
+        """Return a calibrator that sets `line_` and no map if the log odds are a line; by default this one.
+
+        falling : whether this includes falling lines
+        """
+        return self
+
+    def _passes_for_all_rows(self) -> Passes:
+        fitted = yield from self._passes()
+        if self.sampling_rate == 1.0 or self.fits_all_rows:
+            return fitted
+        from calibrators.core.sampling import resampling_passes
+
+        return (yield from resampling_passes(fitted, self.sampling_rate))
+
+    @abstractmethod
+    def _passes(self) -> Passes:
+        """Yield the passes that the fit needs, receive their results, return the map."""

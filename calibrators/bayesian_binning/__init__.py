@@ -1,0 +1,1 @@
+"""Bayesian binnings: the best one (SBB), and the average of all (ABB)."""

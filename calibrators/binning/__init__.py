@@ -1,0 +1,1 @@
+"""Histogram binning, and averages of such binnings (BBQ)."""

@@ -1,0 +1,201 @@
+"""Edges and marginal likelihoods of many equal-frequency binnings.
+
+A binning of B bins has its edge j after the first point whose cumulative weight reaches numerator * j /
+denominator, j = 1 .. B - 1. Several j at one point are one edge; they are skipped without a loop over them.
+"""
+
+import math
+
+import numpy as np
+
+from calibrators.core.compiled import kernel
+
+_HALF_LOG_2PI = 0.9189385332046727
+_SMALL = 0.1
+# Euler's constant, and zeta(k) / k for k = 2 .. 16.
+_TAYLOR = np.array(
+    [
+        0.5772156649015329, 0.8224670334241132, 0.4006856343865314, 0.27058080842778454, 0.20738555102867398,
+        0.1695571769974082, 0.14404989676884612, 0.12550966952474304, 0.11133426586956469, 0.1000994575127818,
+        0.0909540171458291, 0.08335384054610900, 0.07693251641135219, 0.07143294629536134, 0.06666870588242047,
+        0.06250095514121304,
+    ]
+)  # fmt: skip
+_LARGE = 15.0  # from this argument on, the first six terms of Stirling's series give full precision
+
+
+@kernel(inline=True)
+def first_target_beyond(sum_so_far, numerator, denominator):
+    """Return the smallest j >= 1 with numerator * j / denominator > sum_so_far."""
+    j = max(int(sum_so_far / numerator * denominator), 1)
+    while numerator * j / denominator <= sum_so_far:
+        j += 1
+    while j > 1 and numerator * (j - 1) / denominator > sum_so_far:
+        j -= 1
+    return j
+
+
+@kernel
+def mark_edges(index, models, marked):
+    """Mark the points of a part after which any of the binnings has an edge.
+
+    index : see `edges_of`
+    models : bins, numerators, denominators: arrays with one entry per binning
+    marked : bool array, shape (m,), updated
+    """
+    bins, numerators, denominators = models
+    chosen = np.empty(min(np.max(bins), marked.size), np.int64)
+    for model in range(bins.size):
+        count = edges_of(index, (bins[model], numerators[model], denominators[model]), chosen)
+        for c in range(count):
+            marked[chosen[c]] = True
+
+
+@kernel
+def bucket_index(sums, low, high):
+    """Divide [low, high] into as many equal buckets as there are sums; return the first sum at or above each start."""
+    buckets = max(sums.size, 1)
+    starts = np.empty(buckets, np.int32)
+    i = 0
+    for b in range(buckets):
+        while i < sums.size and sums[i] < low + (high - low) * b / buckets:
+            i += 1
+        # Start one early, because a rounded bucket number may be one too high.
+        starts[b] = max(i - 1, 0)
+    return starts
+
+
+@kernel
+def edges_of(index, model, out):
+    """Write the indices of one binning's edges in the cuts' sums to out; return the number of edges.
+
+    index : tuple of
+        sums : ascending
+        starts, low, high : their `bucket_index` and its range; no edge is at or below `low`, or above `high`
+    model : bins, numerator, denominator
+    """
+    sums, starts, low, high = index
+    bins, numerator, denominator = model
+    n = sums.size
+    count = 0
+    j = first_target_beyond(low, numerator, denominator)
+    while j < bins:
+        target = numerator * j / denominator
+        if target > high:
+            break
+        b = min(int((target - low) / (high - low) * starts.size), starts.size - 1)
+        i = starts[b]
+        while i > 0 and sums[i - 1] >= target:
+            i -= 1
+        while i < n and sums[i] < target:
+            i += 1
+        if i >= n:
+            break
+        out[count] = i
+        count += 1
+        j += 1
+        if numerator * j / denominator <= sums[i]:
+            j = first_target_beyond(sums[i], numerator, denominator)
+    return count
+
+
+@kernel(inline=True)
+def _stirling_tail(x):
+    """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x >= 15."""
+    y = 1.0 / (x * x)
+    return (
+        1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y * (1 / 1188 - y * (691 / 360360)))))
+    ) / x
+
+
+@kernel
+def log_beta(a, b):
+    """Return the log of the beta function, a, b > 0, without the cancellation of large log-gammas."""
+    p, q = min(a, b), max(a, b)
+    if q < _LARGE:
+        return math.lgamma(p) + (math.lgamma(q) - math.lgamma(p + q))
+    share = p / (p + q)
+    tail = _stirling_tail(q) - _stirling_tail(p + q)
+    if p >= _LARGE:
+        tail += _stirling_tail(p)
+        return (
+            -0.5 * math.log(q) + _HALF_LOG_2PI + tail + (p - 0.5) * math.log(share) + q * math.log1p(-share)
+        )
+    return math.lgamma(p) + tail + p - p * math.log(p + q) + (q - 0.5) * math.log1p(-share)
+
+
+@kernel(inline=True)
+def _log_gamma_one_plus(x):
+    """Return log Gamma(1 + x), 0 <= x <= 0.1, by its Taylor series -gamma x + sum over k of zeta(k) (-x)^k / k."""
+    value = 0.0
+    for k in range(_TAYLOR.size - 1, -1, -1):
+        value = _TAYLOR[k] - x * value
+    return -x * value
+
+
+@kernel(inline=True)
+def _log_gamma_pair(a, b):
+    """Return log Gamma(a) + log Gamma(b), a, b > 0."""
+    if a + b <= _SMALL:
+        return _log_gamma_one_plus(a) + _log_gamma_one_plus(b) - math.log(a * b)
+    return math.lgamma(a) + math.lgamma(b)
+
+
+@kernel(inline=True)
+def _difference(high_1, low_1, high_0, low_0):
+    return max((high_1 - high_0) + (low_1 - low_0), 0.0)
+
+
+@kernel
+def fill_bins(cuts, ends, chosen, count, out):
+    """Compute edges, weight and positives of the bins between chosen cuts.
+
+    cuts : float64 array, shape (cuts, 5): edge, cumulative weight and its low part, cumulative positives and low part
+    ends : float64 array, shape (5,): the same for the end of the data
+    chosen, count : chosen[:count] are the indices of the chosen cuts
+    out : bin edges, weight, positives: arrays, filled
+    """
+    bin_edges, weight, positives = out
+    w0 = k0 = w0_low = k0_low = 0.0
+    bin_edges[0] = 0.0
+    for b in range(count + 1):
+        row = cuts[chosen[b]] if b < count else ends
+        weight[b] = _difference(row[1], row[2], w0, w0_low)
+        positives[b] = min(_difference(row[3], row[4], k0, k0_low), weight[b])
+        bin_edges[b + 1], w0, w0_low, k0, k0_low = row
+
+
+@kernel
+def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
+    """Compute the log marginal likelihood of each binning and its actual number of bins.
+
+    cuts, ends : see `fill_bins`
+    index : see `edges_of`; the sums of the cuts are usually their cumulative weights
+    models : bins, numerators, denominators: arrays with one entry per binning
+    strengths : float64 array, shape (binnings, 2): alpha + beta of each bin, as (value, 0); or (0, value), where the
+        value is divided by the actual number of bins
+    out : likelihoods and int64 numbers of bins, filled
+    """
+    bins, numerators, denominators = models
+    scores, sizes = out
+    largest = 1
+    for model in range(bins.size):
+        largest = max(largest, min(bins[model], len(cuts) + 1))
+    chosen = np.empty(largest, np.int64)
+    bin_edges = np.empty(largest + 1)
+    weight = np.empty(largest)
+    positives = np.empty(largest)
+    for model in range(bins.size):
+        count = edges_of(index, (bins[model], numerators[model], denominators[model]), chosen)
+        fill_bins(cuts, ends, chosen, count, (bin_edges, weight, positives))
+        strength = strengths[model, 0] + strengths[model, 1] / (count + 1)
+        constant = math.lgamma(strength)
+        score = 0.0
+        for b in range(count + 1):
+            # The prior mean is the middle of the bin, clipped to [0.005, 0.995].
+            alpha = strength * min(max((bin_edges[b] + bin_edges[b + 1]) / 2, 0.005), 0.995)
+            beta = strength - alpha
+            score += log_beta(positives[b] + alpha, weight[b] - positives[b] + beta)
+            score += constant - _log_gamma_pair(alpha, beta)
+        scores[model] = score
+        sizes[model] = count + 1

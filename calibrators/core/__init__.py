@@ -1,0 +1,1 @@
+"""Code shared by methods and measures: points, passes, maps, orders, exact sums, curves."""

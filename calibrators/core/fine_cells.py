@@ -1,0 +1,165 @@
+"""Fine cells: a summary of the points in one pass, to which a curve of the score is fitted.
+
+Points are sampled by their hashes, half of them by the weight of their negatives and half by that of their positives
+(`kernels.drawn_cells`), and the points at both ends are added. Each sampled point is a cell, and so are
+the points between two of them. So cells have nearly equal shares of either label and do not depend on the division of
+the points into parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.core.kernels import drawn_cells as kernel
+from calibrators.core.kernels import sums
+from calibrators.core.passes import Array, Blocks, Pass, Points
+
+DRAWN = 8192
+"""Largest number of sampled points for each label."""
+
+ENDS = 256
+"""Number of points at either end that are cells, because scores may be far apart beyond the last sampled one."""
+
+_RESOLUTION = 1e-12
+"""Smallest share of the total weight that differences of sums can resolve."""
+
+MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
+_COLUMNS = 6
+_TRIES = 4
+_SALTS = (np.uint64(0x6A09E667F3BCC908), np.uint64(0xBB67AE8584CAA73B))
+
+Indices = npt.NDArray[np.int64]
+
+
+class FineCells(NamedTuple):
+    """Neighbouring cells, ascending; float64 arrays, shape (cells,).
+
+    first, last : first and last score of each cell; equal if it is a single point
+    weight, positives : correctly rounded sums
+    """
+
+    first: Array
+    last: Array
+    weight: Array
+    positives: Array
+
+
+class _Part(NamedTuple):
+    """Cells of a part.
+
+    weight, positives : concatenated expansions
+    lengths : numbers of components of the expansions
+    """
+
+    first: Array
+    last: Array
+    priority: Array  # (2, cells): by negatives and by positives; 0 if not sampled
+    weight: Array
+    positives: Array
+    lengths: tuple[Indices, Indices]
+
+
+def fine_cells_pass() -> Pass:
+    """Return the pass that yields the `FineCells`."""
+    return Pass(chunk=_cells_of_points, combine=_join)
+
+
+def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
+    """Split cells at the starts of isotonic blocks of the same observations, so that no cell blurs a jump."""
+    cell = np.searchsorted(fine.first, blocks.first[1:], side="right") - 1
+    inside = np.flatnonzero(blocks.first[1:] > fine.first[cell])
+    first = np.concatenate([fine.first, blocks.first[inside + 1]])
+    order = np.argsort(first, kind="stable")
+    differences = []
+    for of_cell, of_block in ((fine.weight, blocks.weight), (fine.positives, blocks.positives)):
+        below = np.concatenate([np.append(0.0, np.cumsum(of_cell)[:-1]), np.cumsum(of_block)[inside]])
+        differences.append(np.diff(np.append(below[order], of_cell.sum())))
+    cells = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *differences)
+    # If weights differ by many orders of magnitude, the differences are rounding errors.
+    if not sums.adds_exactly(fine.weight) and cells.weight.min() < _RESOLUTION * fine.weight.sum():
+        return fine
+    return cells._replace(positives=np.clip(cells.positives, 0.0, cells.weight))
+
+
+def gathered_bytes(points: int, parts: int) -> float:
+    """Return the size in bytes of the states of all parts."""
+    return 8.0 * (_COLUMNS + 2) * min(2 * points, MOST_CELLS * parts)
+
+
+def _cells_of_points(points: Points) -> _Part:
+    score, weight, positives = (np.ascontiguousarray(column) for column in points)
+    bits = score.view(np.uint64)
+    drawn = [
+        _draw(partial(kernel.candidate_points, score, bits, column), score.size, float(column.sum()), salt)
+        for column, salt in zip((weight - positives, positives), _SALTS, strict=True)
+    ]
+    marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
+    marked = np.searchsorted(score, marks)
+    ends = np.unique(np.concatenate([marked, marked + 1, [score.size]]))
+    ends = ends[ends > 0]
+    starts = np.append(0, ends[:-1])
+    first, last = score[starts], score[ends - 1]
+    priority = _priorities(first, last, drawn)
+    (w, w_lengths), (k, k_lengths) = (sums.expansions_between(c, starts) for c in (weight, positives))
+    return _Part(first, last, priority, w, k, (w_lengths, k_lengths))
+
+
+def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
+    """Sample up to `DRAWN` points with the highest priorities, of ties those with lower scores.
+
+    sample : `candidate_points` without the last three arguments
+    count, weight : number and total weight of the points
+
+    Returns
+    -------
+    float64 array, shape (points, 2): priorities and scores
+    """
+    if count > 4 * DRAWN and weight > 0:
+        # Of total weight W, about W / t points have a priority above t, or fewer if many rows share a score.
+        least = weight / (1.25 * DRAWN)
+        for _ in range(_TRIES):
+            candidates, size = sample(least, 2 * DRAWN, salt)
+            if DRAWN <= size <= 2 * DRAWN:
+                return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
+            least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
+    candidates, _ = sample(0.0, count, salt)
+    return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
+
+
+def _priorities(first: Array, last: Array, drawn: list[Array]) -> Array:
+    priority = np.zeros((2, first.size))
+    for row, sample in zip(priority, drawn, strict=True):
+        cells = np.searchsorted(first, sample[:, 1])
+        row[cells] = sample[:, 0]
+    return priority
+
+
+def _join(parts: list[_Part]) -> FineCells:
+    first, last = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "last"))
+    priority = np.concatenate([part.priority for part in parts], axis=1)
+    marked = np.zeros(first.size, bool)
+    for row in priority:
+        sampled = np.flatnonzero(row)
+        if sampled.size > DRAWN:
+            # Ties by the lower score, as in `_draw`.
+            sampled = sampled[np.lexsort((first[sampled], -row[sampled]))[:DRAWN]]
+        marked[sampled] = True
+    # The points at both ends of all points are cells of their parts.
+    marked[:ENDS] = True
+    marked[-ENDS:] = True
+    starts = np.flatnonzero(marked | np.append(True, marked[:-1]))
+    weight, positives = (_sums(parts, i, starts) for i in (0, 1))
+    return FineCells(
+        first[starts], last[np.append(starts[1:], first.size) - 1], weight, np.minimum(positives, weight)
+    )
+
+
+def _sums(parts: list[_Part], column: int, starts: Indices) -> Array:
+    components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
+    lengths = np.concatenate([part.lengths[column] for part in parts])
+    return sums.sums_between(components, (np.cumsum(lengths) - lengths)[starts])

@@ -1,0 +1,87 @@
+"""Rows of weight 1 as integer keys: making, decoding and adding them up.
+
+A row is its score and its tag: twice the code of its segment, plus its label. A key is the ordinal of the score within
+a piece of the scores, then the bits of the tag.
+"""
+
+import numpy as np
+
+from calibrators.core.compiled import kernel
+from calibrators.core.kernels.lookup import bits_of, ordinal
+
+_ONE = np.uint64(1)
+_NEGATIVE_ZERO = _ONE << np.uint64(63)
+
+
+@kernel(inline=True)
+def _ordinal(raw):
+    """Return the ordinal of a double, given its bits; that of 0.0 for -0.0."""
+    return ordinal(raw) + np.uint64(raw == _NEGATIVE_ZERO)
+
+
+@kernel
+def count_pieces(raw, low, shift, counts):
+    """Count doubles by piece: the leading bits of their distance from `low`. counts : int64 array, added to."""
+    for i in range(raw.size):
+        counts[np.int64((_ordinal(raw[i]) - low) >> shift)] += 1
+
+
+@kernel
+def make_keys(raw, tag, low, shift, bits, next_slot, keys):
+    """Scatter rows to their pieces as keys: the score's distance within its piece, then `bits` bits of tag.
+
+    next_slot : int64 array: the start of each piece in `keys`; advanced
+    keys : uint64 array, shape (n,): filled
+    """
+    mask = (_ONE << shift) - _ONE
+    for i in range(raw.size):
+        distance = _ordinal(raw[i]) - low
+        piece = np.int64(distance >> shift)
+        keys[next_slot[piece]] = ((distance & mask) << bits) | np.uint64(tag[i])
+        next_slot[piece] += 1
+
+
+@kernel
+def decode_keys(keys, ends, low, shift, bits, raw, tag):
+    """Decode keys. ends : int64 array: the end of each piece. raw, tag : filled."""
+    mask = (_ONE << bits) - _ONE
+    start = 0
+    for piece in range(ends.size):
+        lowest = low + (np.uint64(piece) << shift)
+        # The compiler vectorises loops over slices, whose indices cannot be negative.
+        stop = ends[piece]
+        piece_keys, piece_raw, piece_tag = keys[start:stop], raw[start:stop], tag[start:stop]
+        for i in range(piece_keys.size):
+            piece_raw[i] = bits_of(lowest + (piece_keys[i] >> bits))
+            piece_tag[i] = np.int32(piece_keys[i] & mask)
+        start = stop
+
+
+@kernel
+def add_up(score, tag, shift, sums):
+    """Add up sorted rows with equal scores and equal tags without their lowest `shift` bits.
+
+    sums : four arrays of the same size: score and code of each sum, which may be `score` and `tag`; weight, positives
+
+    Returns
+    -------
+    number of sums
+    """
+    sum_score, sum_code, weight, positives = sums
+    m = -1
+    last, last_group = np.nan, np.int32(0)
+    w = h = 0.0
+    for i in range(score.size):
+        s, t = score[i], tag[i]
+        group = t >> shift
+        # No branch on ties and labels, which cannot be predicted.
+        tied = (s == last) & (group == last_group)
+        m += 1 - tied
+        w = 1.0 + tied * w
+        h = np.float64(t & 1) + tied * h
+        sum_score[m] = last = s
+        sum_code[m] = t >> 1
+        last_group = group
+        weight[m] = w
+        positives[m] = h
+    return m + 1

@@ -1,0 +1,147 @@
+"""Logit, logistic function and adjustments of log-odds, with the same bits on every machine.
+
+They use only additions, multiplications and divisions. `logcal.adjustments` has the same without compiled code.
+"""
+
+import math
+
+import numpy as np
+
+from calibrators.core.compiled import kernel
+
+_LN2 = 0.6931471805599453
+
+
+@kernel(inline=True)
+def log_of(x):
+    """Return the logarithm of a normal double > 0, to some units in the last place, without the C library."""
+    mantissa, exponent = math.frexp(x)
+    if mantissa < 0.7071067811865476:
+        mantissa *= 2.0
+        exponent -= 1
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    z = s * s
+    # The series of atanh: |s| <= 0.172, so eleven terms reach 1e-18.
+    total = 0.0
+    for j in range(10, -1, -1):
+        total = total * z + 1.0 / (2 * j + 1)
+    return exponent * _LN2 + 2.0 * s * total
+
+
+@kernel(inline=True)
+def probability_of(eta):
+    """Return 1 / (1 + exp(-eta)) of a finite number."""
+    e = exp_of_negative(-abs(eta))
+    return (1.0 if eta >= 0.0 else e) / (1.0 + e)
+
+
+@kernel
+def logits(p, q, out):
+    """Write log(p) - log(q) to out; float64 arrays of normal numbers > 0."""
+    for i in range(p.size):
+        out[i] = log_of(p[i]) - log_of(q[i])
+
+
+@kernel
+def adjust_each(p, entry, numbers, out):
+    """Adjust the log-odds of probabilities: out = sigmoid(shift + slope * logit(clip(p, low, high))).
+
+    p : float64 array, shape (n,), in [0, 1]; NaN stays NaN
+    entry : int32 array, shape (n,): index into `numbers` for each probability
+    numbers : float64 arrays shift, slope, low, high; p is unchanged if shift is 0 and slope is 1
+    out : float64 array, shape (n,); may be p
+    """
+    shift, slope, low, high = numbers
+    for i in range(p.size):
+        k = entry[i]
+        a, b = shift[k], slope[k]
+        v = p[i]
+        if (a == 0.0 and b == 1.0) or np.isnan(v):
+            out[i] = v
+            continue
+        v = max(low[k], min(high[k], v))
+        out[i] = probability_of(a + b * (log_of(v) - log_of(1.0 - v)))
+
+
+# The logistic function, the same to the last bit on every machine.
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01  # its last 32 bits are zero, so its product with k is exact
+_LN2_LOW = 1.90821492927058770002e-10
+_P1 = 1.66666666666666019037e-01
+_P2 = -2.77777777770155933842e-03
+_P3 = 6.61375632143793436117e-05
+_P4 = -1.65339022054652515390e-06
+_P5 = 4.13813679705723846039e-08
+_UNDERFLOW = -746.0  # below it exp is 0
+_HALF = 600
+_POWERS = np.ldexp(1.0, -np.arange(_HALF + 1))
+_ROUNDING = 1.5 * 2.0**52  # adding it rounds to an integer in the lowest bits
+_ROUNDING_BITS = int(np.float64(_ROUNDING).view(np.int64))
+
+BLOCK = 256
+"""Number of elements per block: intermediate results stay in the L1 cache."""
+
+
+@kernel(inline=True)
+def _mantissa(x, k):
+    """Return exp(x) / 2**k, where k is the integer nearest to x / ln 2."""
+    high = x - k * _LN2_HIGH
+    low = k * _LN2_LOW
+    r = high - low
+    t = r * r
+    c = r - t * (_P1 + t * (_P2 + t * (_P3 + t * (_P4 + t * _P5))))
+    return 1.0 - ((low - (r * c) / (2.0 - c)) - high)
+
+
+@kernel(inline=True)
+def exp_of_negative(x):
+    """Return exp(x) for x <= 0, with an error below one unit in the last place."""
+    x = max(x, _UNDERFLOW)
+    k = np.rint(x * _LOG2_E)
+    # 2**k in two factors: only the second product can round, if the result is subnormal.
+    down = -np.int64(k)
+    first = min(down, _HALF)
+    return _mantissa(x, k) * _POWERS[first] * _POWERS[down - first]
+
+
+@kernel
+def fill(x, out, memory):
+    """Apply `logistic` to a block, in one loop for each step, so that the compiler vectorises it.
+
+    x, out : float64 arrays of one size, at most BLOCK; may be the same
+    memory : int64 array, shape (4, BLOCK), for intermediate results
+    """
+    rounded, first, second = memory[0], memory[1], memory[2]
+    numbers = memory.view(np.float64)
+    sums, mantissa = numbers[0], numbers[3]
+    for i in range(x.size):
+        v = -abs(x[i])
+        v = max(_UNDERFLOW, v)
+        total = v * _LOG2_E + _ROUNDING
+        sums[i] = total
+        mantissa[i] = _mantissa(v, total - _ROUNDING)
+    for i in range(x.size):
+        down = _ROUNDING_BITS - rounded[i]
+        part = min(down, _HALF)
+        # The bits of 2**-part and of 2**(part - down).
+        first[i] = (1023 - part) << 52
+        second[i] = (1023 - (down - part)) << 52
+    large, small = numbers[1], numbers[2]
+    for i in range(x.size):
+        v = x[i]
+        e = mantissa[i] * large[i] * small[i]
+        p = (1.0 if v >= 0.0 else e) / (1.0 + e)
+        out[i] = v if v != v else p
+
+
+@kernel
+def logistic(x, out):
+    """Write 1 / (1 + exp(-x)) to out, without overflow, within two units in the last place; NaN stays NaN.
+
+    x, out : float64 arrays, shape (n,); may be the same.
+    """
+    memory = np.empty((4, BLOCK), np.int64)
+    for start in range(0, x.size, BLOCK):
+        stop = min(start + BLOCK, x.size)
+        fill(x[start:stop], out[start:stop], memory)

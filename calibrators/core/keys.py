@@ -1,0 +1,100 @@
+"""Rows sorted as integer keys.
+
+A row is its score and its *tag*: twice the code of its segment, plus its label. Rows without segments have the code 0.
+A row of weight 1 is one 64-bit integer, the ordinal of its score, then its tag; rows with equal scores, and of those
+the rows of a segment, are neighbours once these keys are sorted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.core import sorting
+from calibrators.core.kernels import keys as kernels
+from calibrators.core.sorting import Array, Coded, Integers, ordinals, sort_pieces, stable_order
+
+Tags = npt.NDArray[np.int32]
+
+_FEWEST = 256
+"""Rows of a piece, on average: below it, starting to sort costs more than sorting."""
+
+_MOST = 1 << 15
+"""Rows of a piece that sort in a processor's nearer memory."""
+
+_BY_CODE, _BY_SCORE = np.int32(1), np.int32(31)
+"""Low bits of a tag that the rows of one sum need not share."""
+
+
+def sort_rows(score: Array, tag: Tags) -> None:
+    """Sort rows by score and tag, in place.
+
+    score : float64 array, shape (n,), contiguous, finite; -0.0 may become 0.0
+    tag : int32 array, shape (n,), contiguous, >= 0
+
+    Notes
+    -----
+    Rows are scattered by the leading bits of their scores to pieces. Within a piece the rest of the score and the tag
+    are one key; keys are sorted, and the rows are decoded from them, without a gather. If that needs too many pieces
+    (scores of very many magnitudes and very many segments), an order of the rows is applied. O(n), except for the tags
+    of equal scores.
+    """
+    n = score.size
+    if n < 2:
+        return
+    bits = max(1, int(tag.max()).bit_length())
+    low, high = ordinals(np.array([score.min(), score.max()]))
+    span = int(high) - int(low)
+    shift = 64 - bits
+    if span >> shift > n // _FEWEST:
+        order = order_rows(score, tag)
+        score[:], tag[:] = score[order], tag[order]
+        return
+    while shift > 1 and span >> (shift - 1) <= n // _MOST:
+        shift -= 1
+    raw, piece_bits, tag_bits = score.view(np.uint64), np.uint64(shift), np.uint64(bits)
+    counts = np.zeros((span >> shift) + 1, np.int64)
+    kernels.count_pieces(raw, low, piece_bits, counts)
+    ends = np.cumsum(counts)
+    keys = np.empty(n, np.uint64)
+    kernels.make_keys(raw, tag, low, piece_bits, tag_bits, ends - counts, keys)
+    keys = sort_pieces(keys, ends, shift + bits)
+    kernels.decode_keys(keys, ends, low, piece_bits, tag_bits, raw, tag)
+
+
+def order_rows(score: Array, tag: Tags) -> Integers:
+    """Return the stable order of rows by score and tag. tag : int32 array, >= 0; tags or codes."""
+    order = stable_order(score)
+    if not tag.any():
+        return order
+    in_order = score[order]
+    same = in_order[1:] == in_order[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    # The number of a row's tie and its tag fit into one 64-bit integer.
+    scores = in_order[tied]
+    new = np.zeros(tied.size, np.bool_)
+    np.not_equal(scores[1:], scores[:-1], out=new[1:])
+    rows = order[tied]
+    order[tied] = rows[stable_order(np.cumsum(new) << 32 | tag[rows])]
+    return order
+
+
+def add_rows(score: Array, tag: Tags, *, by_code: bool) -> Coded:
+    """Sort rows, and add up those with equal scores, and equal codes if asked to.
+
+    score, tag : see `sort_rows`; overwritten
+    by_code : otherwise the codes of the sums mean nothing
+    """
+    sort_rows(score, tag)
+    return _added(score, tag, score, tag, by_code)
+
+
+def add_sorted(score: Array, tag: Tags, *, by_code: bool) -> Coded:
+    """Add up sorted rows, which stay; see `add_rows`."""
+    return _added(score, tag, np.empty_like(score), np.empty_like(tag), by_code)
+
+
+def _added(score: Array, tag: Tags, sum_score: Array, sum_code: Tags, by_code: bool) -> Coded:
+    sums = sum_score, sum_code, np.empty(score.size), np.empty(score.size)
+    n = kernels.add_up(score, tag, _BY_CODE if by_code else _BY_SCORE, sums)
+    return Coded(*sorting.first_rows(list(sums), n))

@@ -1,0 +1,1 @@
+"""Calibration on data generated from the labels: groups (DGG)."""

@@ -1,1 +1,0 @@
-"""Calibrators: one file per family of methods, one contract (`base`)."""

@@ -1,0 +1,1 @@
+"""Near-isotonic regression, and the average over its path (ENIR)."""

@@ -1,0 +1,1 @@
+"""Sigmoids of the score: Platt scaling, beta calibration."""

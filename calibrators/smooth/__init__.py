@@ -1,0 +1,1 @@
+"""Smooth curves of the score."""
