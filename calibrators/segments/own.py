@@ -79,7 +79,9 @@ def _log_likelihood(weight: Array, positives: Array, level: Array, sizes: Intege
 def _flat_share(weight: Array, prior: Array, starts: Integers) -> Array:
     """Compute the largest share of each group's information in which the curve is constant."""
     information = weight * prior * (1.0 - prior)
-    ranges = np.flatnonzero(np.diff(prior, prepend=np.nan) != 0.0)
-    ranges = np.union1d(ranges, starts[:-1])
-    largest = np.maximum.reduceat(np.add.reduceat(information, ranges), np.searchsorted(ranges, starts[:-1]))
+    new = np.ones(prior.size, np.bool_)
+    np.not_equal(prior[1:], prior[:-1], out=new[1:])
+    new[starts[:-1]] = True
+    first_range = np.cumsum(new)[starts[:-1]] - 1
+    largest = np.maximum.reduceat(np.add.reduceat(information, np.flatnonzero(new)), first_range)
     return np.asarray(largest / np.add.reduceat(information, starts[:-1]))
