@@ -1,71 +1,35 @@
-"""ENIR against the average over all breakpoints done the slow way, and the authors' variant row by row."""
+"""ENIR against its reference, the average over all breakpoints, and the authors' variant row by row."""
 
 import itertools
 
 import numpy as np
 import pytest
 from common import wavy_rows
-from scipy.special import xlog1py, xlogy
+from sklearn.metrics import log_loss
 
 from calibrators import ENIR, Isotonic, Points, collapse, near_isotonic_path
-from calibrators.near_isotonic import enir
-from tests.test_near_isotonic import exact_path
+from calibrators.near_isotonic import enir, reference
+from calibrators.near_isotonic.model_search import ModelSearch
 
 CRITERIA = ["bic", "aic", "aicc"]
 
 
-def exact_levels(weight, positives):
-    """Levels of every point at every breakpoint > 0, in rational arithmetic."""
-    found = []
-    for lam, blocks, *_ in exact_path(weight, positives)[1:]:
-        sizes = np.diff([-1, *(last for last, _ in blocks)])
-        found.append((float(lam), np.repeat([float(level) for _, level in blocks], sizes)))
-    return found
-
-
-def log_likelihood(p, w, k):
-    return xlogy(k, p).sum() + xlog1py(w - k, -p).sum()
-
-
-def criterion_of(name, likelihood, df, n):
-    if name == "bic":
-        return -2 * likelihood + df * np.log(n)
-    aic = -2 * likelihood + 2 * df
-    if name == "aic":
-        return aic
-    return aic + 2 * df * (df + 1) / (n - df - 1) if n - df - 1 > 0 else np.inf
-
-
-def slow(points, models, name):
-    """Average of the levels of all points over models [(lambda, levels)], and [(lambda, df, L, criterion, weight)]."""
-    _, w, k = points
-    rows = []
-    for lam, p in models:
-        df = 1 + np.sum(np.abs(np.diff(p)) > 1e-13)
-        likelihood = log_likelihood(p, w, k)
-        rows.append((lam, df, likelihood, criterion_of(name, likelihood, df, w.sum())))
-    criteria = np.array([row[3] for row in rows])
-    weight = np.exp(-(criteria - criteria.min()) / 2)
-    weight /= weight.sum()
-    mean = sum(a * p for a, (_, p) in zip(weight, models, strict=True))
-    return mean, [(*row, a) for row, a in zip(rows, weight, strict=True)]
-
-
-def assert_equals_slow(points, models, name):
+def assert_equals_the_reference(points, name):
     fitted = ENIR(criterion=name, shrink=0).fit_points(points)
-    mean, rows = slow(points, models, name)
+    mean, models = reference.enir(points.weight, points.positives, name)
     score = points.score
     inside = score[:-1] + np.diff(score) * np.random.default_rng(0).random(score.size - 1)
     np.testing.assert_allclose(fitted.predict(score), mean, rtol=0, atol=1e-10)
     np.testing.assert_allclose(fitted.predict(inside), np.interp(inside, score, mean), rtol=0, atol=1e-10)
     assert fitted.predict([-np.inf, np.inf]) == pytest.approx([mean[0], mean[-1]], abs=1e-10)
-    kept = [row for row in rows if row[4] > 1.001e-12 * max(row[4] for row in rows)]
+    best = max(model.share for model in models)
+    kept = [model for model in models if model.share > 1.001e-12 * best]
     found = fitted.models_
-    assert found.lam == pytest.approx([row[0] for row in kept], rel=1e-12)
-    assert found.degrees_of_freedom.tolist() == [row[1] for row in kept]
-    assert found.log_likelihood == pytest.approx([row[2] for row in kept], rel=1e-11)
-    assert found.criterion == pytest.approx([row[3] for row in kept], rel=1e-11)
-    assert found.weight == pytest.approx([row[4] for row in kept], abs=1e-10)
+    assert found.lam == pytest.approx([model.lam for model in kept], rel=1e-12)
+    assert found.degrees_of_freedom.tolist() == [model.bins for model in kept]
+    assert found.log_likelihood == pytest.approx([model.log_likelihood for model in kept], rel=1e-11)
+    assert found.criterion == pytest.approx([model.criterion for model in kept], rel=1e-11)
+    assert found.weight == pytest.approx([model.share for model in kept], abs=1e-10)
 
 
 @pytest.mark.parametrize("name", CRITERIA)
@@ -75,9 +39,8 @@ def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
     for seed in range(25):
         score, labels = wavy_rows(int(rng.integers(12, 90)), seed, rng.choice([1, 2, 9]))
         points = collapse(score, labels, rng.integers(1, 4, score.size) if seed % 3 == 0 else None)
-        models = exact_levels(points.weight, points.positives)
-        if models:
-            assert_equals_slow(points, models, name)
+        if near_isotonic_path(score, labels).breakpoints.size:
+            assert_equals_the_reference(points, name)
             compared += 1
     assert compared > 15
 
@@ -93,7 +56,7 @@ def test_skipping_models_changes_nothing(name, monkeypatch):
         penalty = enir.penalty_of(name, n)
         found = enir.score(path, penalty)
         with monkeypatch.context() as patch:
-            patch.setattr(enir._Search, "run", evaluate_all)
+            patch.setattr(ModelSearch, "run", evaluate_all)
             everything = enir.score(path, penalty)
         for a, b in zip(found, everything, strict=True):
             assert np.array_equal(a, b)
@@ -102,7 +65,7 @@ def test_skipping_models_changes_nothing(name, monkeypatch):
 def test_skipping_models_skips_models():
     n = 40_000
     path = near_isotonic_path(*wavy_rows(n, 5))
-    search = enir._Search(path, enir.penalty_of("bic", n))
+    search = ModelSearch(path, enir.penalty_of("bic", n))
     search.run()
     assert path.breakpoints.size > 1000
     assert np.sum(~np.isnan(search.log_likelihood)) < 150
@@ -123,7 +86,8 @@ def authors_path(score, labels):
     """The levels of distinct scores at lambda 0 and at every breakpoint, in rational arithmetic."""
     distinct, row_of = np.unique(score, return_inverse=True)
     w, k = (np.bincount(row_of, weights, distinct.size) for weights in (None, labels.astype(float)))
-    return [(0.0, k / w), *exact_levels(w.astype(float), k)]
+    models = reference.modified_pava(w, k)
+    return [(float(model.lam), reference.levels(model)) for model in models]
 
 
 def authors_rows(score, labels, name, path):
@@ -147,7 +111,9 @@ def authors_rows(score, labels, name, path):
         if name == "bic":
             value = -2 * likelihood + df * (np.log(n) + np.log(2 * np.pi))
         else:
-            value = criterion_of(name, likelihood, df, n)
+            value = -2 * likelihood + 2 * df
+            if name == "aicc":
+                value = value + 2 * df * (df + 1) / (n - df - 1) if n - df - 1 > 0 else np.inf
         if (lam > 0 or len(path) == 1) and np.isfinite(value):
             betas.append(beta)
             scores.append(value)
@@ -192,3 +158,14 @@ def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     fitted = ENIR(reference="authors", shrink=0).fit_points(points)
     assert np.isfinite(fitted.predict(points.score)).all()
     assert fitted.models_.weight.tolist() == [1.0]
+
+
+def test_the_reference_has_the_likelihood_of_scikit_learn():
+    score, labels = wavy_rows(60, 3, 1)
+    points = collapse(score, labels)
+    p = np.clip(np.random.default_rng(0).random(points.score.size), 0.01, 0.99)
+    at_rows = p[np.searchsorted(points.score, score)]
+    expected = -log_loss(labels, at_rows, normalize=False)
+    assert reference.log_likelihood(p, points.weight, points.positives) == pytest.approx(expected, rel=1e-12)
+    assert reference.log_likelihood(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([0.0, 3.0])) == 0.0
+    assert reference.log_likelihood(np.array([0.0]), np.ones(1), np.ones(1)) == -np.inf

@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 
 from calibrators.core.passes import Points, collapse
 from calibrators.near_isotonic import enir
-from calibrators.near_isotonic.calibrator import (
-    NearIsotonic,
-    join_blocks,
-    least_criterion,
-    part_blocks,
-    path_from,
-)
+from calibrators.near_isotonic.calibrator import NearIsotonic
 from calibrators.near_isotonic.enir import ENIR, penalty_of
 from calibrators.near_isotonic.kernels import tree
 from calibrators.near_isotonic.label_runs import join_runs, part_runs
+from calibrators.near_isotonic.part_blocks import join_blocks, least_criterion, part_blocks, path_from
 from calibrators.near_isotonic.path import NearIsotonicPath, near_isotonic_path
+from calibrators.near_isotonic.reference import modified_pava
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, open_log
@@ -42,50 +38,30 @@ def levels_at_points(solution, score):
     return solution.level[np.searchsorted(solution.last_score, score)]
 
 
-def exact_path(weight, positives):
-    """Modified PAVA in rational arithmetic, as the paper has it: [(lambda, [(last point, level), ...]), ...]."""
-    w = [Fraction(x) for x in weight]
-    k = [Fraction(x) for x in positives]
-    last = list(range(len(w)))
-    lam, solutions = Fraction(0), []
-    p = [b / a for a, b in zip(w, k, strict=True)]
-    while True:
-        i = 0
-        while i < len(p) - 1:
-            if p[i] == p[i + 1]:
-                w[i : i + 2] = [w[i] + w[i + 1]]
-                k[i : i + 2] = [k[i] + k[i + 1]]
-                del last[i], p[i]
-            else:
-                i += 1
-        falls = [False, *(a > b for a, b in itertools.pairwise(p)), False]
-        c = [int(falls[i]) - int(falls[i + 1]) for i in range(len(p))]
-        assert p == [(k[i] + lam * c[i]) / w[i] for i in range(len(p))]
-        solutions.append((lam, list(zip(last, p, strict=True)), c, w.copy()))
-        speed = [Fraction(c[i]) / w[i] for i in range(len(p))]
-        waits = [
-            (p[i] - p[i + 1]) / (speed[i + 1] - speed[i])
-            for i in range(len(p) - 1)
-            if speed[i] != speed[i + 1]
-        ]
-        waits = [x for x in waits if x > 0]
-        if not waits:
-            return solutions
-        lam += min(waits)
-        p = [(k[i] + lam * c[i]) / w[i] for i in range(len(p))]
-
-
-def assert_matches(path, points, exact, tolerance):
+def assert_matches(path, points, models, tolerance):
     """At lambda 0, at every breakpoint, in the middle between them, and beyond the last."""
-    for (lam, blocks, c, w), following in zip(exact, [*exact[1:], None], strict=True):
-        middle = (lam + following[0]) / 2 if following else 2 * lam + 1
+    for model, following in zip(models, [*models[1:], None], strict=True):
+        lam = model.lam
+        middle = (lam + following.lam) / 2 if following else 2 * lam + 1
         solution = path.solution(float(lam))
-        assert [points.score[i] for i, _ in blocks] == solution.last_score.tolist()
-        np.testing.assert_allclose(solution.level, [float(p) for _, p in blocks], rtol=0, atol=tolerance)
+        assert points.score[model.last].tolist() == solution.last_score.tolist()
+        np.testing.assert_allclose(solution.level, [float(p) for p in model.p], rtol=0, atol=tolerance)
         between = path.solution(float(middle))
-        expected = [float(p + (middle - lam) * c[i] / w[i]) for i, (_, p) in enumerate(blocks)]
+        expected = [float(p + a * (middle - lam)) for p, a in zip(model.p, model.a, strict=True)]
         assert np.array_equal(between.last_score, solution.last_score)
         np.testing.assert_allclose(between.level, expected, rtol=0, atol=tolerance)
+
+
+def test_the_reference_has_the_closed_form_of_its_levels():
+    """Equation 6, though it steps from breakpoint to breakpoint."""
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        _, weight, positives = small_points(rng)
+        for model in modified_pava(weight, positives):
+            columns = zip(model.p, model.z, model.a, model.size, strict=True)
+            assert all(p == (z + model.lam * a * size) / size for p, z, a, size in columns)
+            assert all(p != q for p, q in itertools.pairwise(model.p))
+        assert model.p == sorted(model.p)
 
 
 def small_points(rng):
@@ -106,12 +82,12 @@ def test_whole_weights_equal_rational_arithmetic(few, scale):
     for _ in range(100):
         score, weight, positives = small_points(rng)
         points = Points(score, weight * scale, positives * scale)
-        exact = exact_path(points.weight, points.positives)
+        models = modified_pava(points.weight, points.positives)
         path = path_of_points(points, few)
         # Distinct breakpoints, each the double nearest to the rational number.
-        assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact[1:]]
-        assert path.degrees_of_freedom.tolist() == [len(blocks) for _, blocks, *_ in exact[1:]]
-        assert_matches(path, points, exact, 1e-15 if scale == 1.0 else 1e-14)
+        assert path.breakpoints.tolist() == [float(model.lam) for model in models[1:]]
+        assert path.degrees_of_freedom.tolist() == [len(model.p) for model in models[1:]]
+        assert_matches(path, points, models, 1e-15 if scale == 1.0 else 1e-14)
 
 
 def test_tiny_and_huge_weights_scale_exactly():

@@ -1,11 +1,15 @@
-"""ENIR: an ensemble of near-isotonic regressions, weighted by an information criterion."""
+"""ENIR: an ensemble of near-isotonic regressions, weighted by an information criterion (Naeini & Cooper 2016).
+
+The method as published is in this file; Algorithm 1 (mPAVA, equations 5 to 9), which finds the models, is
+`reference.modified_pava`. `NearIsotonicPath` has the same models in less than quadratic time, `part_blocks` begins it
+late, and `model_search` skips models without weight.
+"""
 
 from __future__ import annotations
 
-import heapq
 import logging
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,20 +21,31 @@ from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Passes, check_choice
 from calibrators.core.shrinking import check_shrink, floor_of, shrunk_map
-from calibrators.near_isotonic.calibrator import KEEP, blocks_pass, least_criterion, path_from
+from calibrators.near_isotonic.authors import check_unit_interval, rounded_models, smoothed_levels
 from calibrators.near_isotonic.kernels import tree
-from calibrators.near_isotonic.label_runs import Runs, runs_pass
+from calibrators.near_isotonic.label_runs import runs_pass
+from calibrators.near_isotonic.model_search import DROP, ModelSearch, Penalty, hopeless
+from calibrators.near_isotonic.part_blocks import KEEP, blocks_pass, least_criterion, path_from
 from calibrators.near_isotonic.path import NearIsotonicPath, Solution
 
 Array = npt.NDArray[np.float64]
-Penalty = Callable[[npt.NDArray[np.int64]], Array]
 
-_DROP = 1e-12  # models whose weight is below this fraction of the best one's are dropped
-_COARSE = 1.3  # the first pass scores a model each time the degrees of freedom grow by this factor
 _FINER = 16  # factor of the number of blocks per part if the path began too late
-_AUTHORS_MODELS = 100
 
 log = logging.getLogger("logcal")
+
+
+class Scored(NamedTuple):
+    """Models of a path that have been scored; see `Models`."""
+
+    lam: Array
+    degrees_of_freedom: npt.NDArray[np.int64]
+    log_likelihood: Array
+    criterion: Array
+
+    def part(self, models: npt.NDArray[Any]) -> Scored:
+        """Return some of the models. models : indices, or a mask."""
+        return Scored(*(column[models] for column in self))
 
 
 class Models(NamedTuple):
@@ -92,22 +107,13 @@ class ENIR(Calibrator):
     Notes
     -----
     One pass merges in each part the blocks that have certainly merged at some lambda, and gathers some thousand per
-    part. The path begins there (`near_isotonic_regression`), close to O(blocks); each model takes O(blocks). A bound
-    shows that models below this lambda have no weight; if it does not, the pass is repeated with more blocks. With the
+    part. The path begins there (`calibrators.near_isotonic.part_blocks`), close to O(blocks); each model
+    takes O(blocks). A bound shows that models below this lambda have no weight; if it does not, the pass is repeated
+    with more blocks. With the
     other criteria, and for "authors", the path begins at 0, with all runs of points with equal y (for labels of
     frequency p in random order about 2 p (1 - p) per point, 32 bytes each; 40 for "authors").
 
-    Most models need not be scored, and the result is still exact. Along the path L never increases: between breakpoints
-    a block's level has the slope c / w in lambda, and k - w p = -lambda c, so that
-
-        dL/dlambda = sum over blocks of (k / p - (w - k) / (1 - p)) c / w = -lambda sum c^2 / (w p (1 - p)) <= 0;
-
-    at a breakpoint the blocks that merge have equal levels, so L is continuous. And d only decreases. So every
-    model strictly between the breakpoints a < b has a criterion of at least -2 L(a) + the least penalty of the d
-    that occur there, which is at one end since penalties are monotone in d. If this exceeds the best criterion so far
-    by more than 2 log(1e12), all these models are skipped. Otherwise the interval is halved. A first sweep from the
-    last breakpoint down, by factors of 1.3 in d, finds a good criterion; it stops where even the likelihood of the
-    labels' own frequencies could not outweigh the penalty.
+    Most models are not scored, and the result is still exact: see `calibrators.near_isotonic.model_search`.
 
     References
     ----------
@@ -155,11 +161,11 @@ class ENIR(Calibrator):
     def _passes(self) -> Passes:
         if self.reference == "authors":
             runs = yield runs_pass(moments=True)
-            _check_unit_interval(runs)
+            check_unit_interval(runs)
             path = NearIsotonicPath.of_runs(runs)
             self._start = (0.0, runs.weight.size, None)
-            n = sums.exact_sum(runs.weight)
-            self.models_ = score_authors(path, penalty_of(self.criterion, n, float(np.log(2 * np.pi))))
+            penalty = penalty_of(self.criterion, sums.exact_sum(runs.weight), float(np.log(2 * np.pi)))
+            self.models_ = weighted(score_each(rounded_models(path), penalty))
             finest, level = average(path, self.models_, partial(smoothed_levels, path))
         else:
             path = yield from self._score_late_models()
@@ -196,11 +202,6 @@ class ENIR(Calibrator):
             keep *= _FINER
 
 
-def hopeless(bound: float, best: float) -> bool:
-    """Tell whether models whose criterion is at least `bound` are dropped, in spite of rounding."""
-    return bool(bound > best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(best))
-
-
 def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
     """Return the penalty that a criterion adds to -2 log likelihood, as a function of the degrees of freedom.
 
@@ -223,98 +224,44 @@ def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
 
 def score(path: NearIsotonicPath, penalty: Penalty) -> Models:
     """Score models; return those whose weight is at least 1e-12 of the best one's."""
-    if path.breakpoints.size == 0:
-        return _weighted(*_one_model(path.start, path.solution(path.start), penalty))
-    search = _Search(path, penalty)
+    if path.breakpoints.size == 0:  # no level decreases
+        return weighted(score_each([(path.start, path.solution(path.start))], penalty))
+    search = ModelSearch(path, penalty)
     search.run()
-    scored = np.flatnonzero(~np.isnan(search.log_likelihood))
-    if not np.isfinite(search.criterion[scored]).any():
-        last = float(path.breakpoints[-1])
-        return _weighted(*_one_model(last, path.solution(last), penalty))
-    return _weighted(
-        path.breakpoints[scored],
-        path.degrees_of_freedom[scored],
-        search.log_likelihood[scored],
-        search.criterion[scored],
-        _DROP,
-    )
+    i = np.flatnonzero(~np.isnan(search.log_likelihood))
+    scored = Scored(path.breakpoints, path.degrees_of_freedom, search.log_likelihood, search.criterion)
+    return weighted(scored.part(i), DROP)
 
 
-class _Search:
-    """Search for the models with weight, which scores few breakpoints (see the notes of `ENIR`)."""
-
-    def __init__(self, path: NearIsotonicPath, penalty: Penalty) -> None:
-        self.path = path
-        self.df = path.degrees_of_freedom
-        self.penalty = penalty(self.df)
-        self.log_likelihood = np.full(self.df.size, np.nan)
-        self.criterion = np.full(self.df.size, np.inf)
-        self.best = np.inf
-
-    def evaluate(self, i: int) -> None:
-        """Score the model at breakpoint i."""
-        _, weight, positives, level = self.path.blocks(float(self.path.breakpoints[i]))
-        self.log_likelihood[i] = tree.log_likelihood(level, weight, positives)
-        self.criterion[i] = self.penalty[i] - 2.0 * self.log_likelihood[i]
-        self.best = min(self.best, self.criterion[i])
-
-    def bound(self, log_likelihood: float, i: int, j: int) -> float:
-        """Bound the criterion of the breakpoints i, ..., j from below, given L at the breakpoint before i."""
-        return min(float(self.penalty[i]), float(self.penalty[j])) - 2.0 * log_likelihood
-
-    def run(self) -> None:
-        _, weight, positives, level = self.path.blocks(self.path.start)
-        at_start = tree.log_likelihood(level, weight, positives)
-        intervals: list[tuple[float, int, int]] = []
-        j = self.df.size - 1
-        self.evaluate(j)
-        # i = -1 is the start of the path, which is not a model but has a likelihood.
-        while j > 0 and not hopeless(self.bound(at_start, 0, j - 1), self.best):
-            # The degrees of freedom descend.
-            i = int(np.searchsorted(-self.df[:j], -_COARSE * self.df[j], side="right")) - 1
-            if i >= 0:
-                self.evaluate(i)
-            if j - i > 1:
-                above = at_start if i < 0 else self.log_likelihood[i]
-                heapq.heappush(intervals, (self.bound(above, i + 1, j - 1), i, j))
-            j = i
-        while intervals:
-            bound, i, j = heapq.heappop(intervals)
-            if hopeless(bound, self.best):
-                return
-            middle = (i + j) // 2
-            self.evaluate(middle)
-            above = at_start if i < 0 else self.log_likelihood[i]
-            if middle - i > 1:
-                heapq.heappush(intervals, (self.bound(above, i + 1, middle - 1), i, middle))
-            if j - middle > 1:
-                at_middle = float(self.log_likelihood[middle])
-                heapq.heappush(intervals, (self.bound(at_middle, middle + 1, j - 1), middle, j))
+def score_each(models: Iterable[tuple[float, Solution]], penalty: Penalty) -> Scored:
+    """Compute -2 L + penalty of each model, by ascending lambda."""
+    rows = [(lam, x.level.size, tree.log_likelihood(x.level, x.weight, x.positives)) for lam, x in models]
+    lam, df, likelihood = (np.array(column) for column in zip(*rows, strict=True))
+    return Scored(lam, df, likelihood, penalty(df) - 2.0 * likelihood)
 
 
-def _one_model(
-    lam: float, solution: Solution, penalty: Penalty
-) -> tuple[Array, npt.NDArray[np.int64], Array, Array]:
-    df = np.array([solution.level.size])
-    likelihood = np.array([tree.log_likelihood(solution.level, solution.weight, solution.positives)])
-    return np.array([lam]), df, likelihood, penalty(df) - 2.0 * likelihood
+def weighted(scored: Scored, drop: float = 0.0) -> Models:
+    """Weight models by Score(M) = exp(-criterion / 2), the share of section III's average that is M's.
 
+    drop : models with less than this share of the best one's weight are dropped, and those without any weight
 
-def _weighted(
-    lam: Array, df: npt.NDArray[np.int64], likelihood: Array, criterion: Array, drop: float = 0.0
-) -> Models:
-    """Weight models; drop those whose weight is zero or below `drop` times the best one's."""
+    If every criterion is infinite, as when rounding moves a level to 0 or 1 against the labels, the isotonic model is
+    the only one.
+    """
+    finite = np.isfinite(scored.criterion)
+    finite[-1] |= not finite.any()
+    scored = scored.part(finite)
     with np.errstate(under="ignore"):
-        relative = np.exp((criterion.min() - criterion) / 2.0) if lam.size > 1 else np.ones(1)
+        value = scored.criterion
+        relative = np.exp((value.min() - value) / 2.0) if value.size > 1 else np.ones(1)
     selected = (relative >= drop) & (relative > 0)
-    weight = relative[selected] / relative[selected].sum()
-    return Models(lam[selected], df[selected], likelihood[selected], criterion[selected], weight)
+    return Models(*scored.part(selected), relative[selected] / relative[selected].sum())
 
 
 def average(
     path: NearIsotonicPath, models: Models, solve: Callable[[float], Solution]
 ) -> tuple[Solution, Array]:
-    """Average the models' levels on the blocks of the finest model; return this model and the levels.
+    """Average the models' levels by weight, P(z = 1 | y), on the finest model's blocks; return it and the levels.
 
     Blocks only merge along the path, so each model's blocks are unions of the finest model's.
     """
@@ -324,49 +271,3 @@ def average(
         solution = solve(float(lam))
         level += weight * solution.level[np.searchsorted(solution.last_score, finest.last_score)]
     return finest, np.minimum(level, 1.0)
-
-
-def score_authors(path: NearIsotonicPath, penalty: Penalty) -> Models:
-    """Score the models of `reference="authors"`: at most 99, with finite criteria."""
-    lam = np.concatenate([[0.0], path.breakpoints])
-    ranks = np.rint(np.arange(_AUTHORS_MODELS) * (lam.size - 1) / (_AUTHORS_MODELS - 1))
-    lam = lam[np.unique(ranks).astype(np.int64)][1 if lam.size > 1 else 0 :]
-    rows = [_one_model(float(x), _rounded(path, float(x))[0], penalty) for x in lam]
-    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    finite = np.isfinite(columns[3])
-    if not finite.any():
-        # In every model rounding moved a level to 0 or 1 against the labels: use the isotonic one.
-        finite[-1] = True
-    return _weighted(*(column[finite] for column in columns))
-
-
-def smoothed_levels(path: NearIsotonicPath, lam: float) -> Solution:
-    """Smooth `_rounded` levels towards the blocks' mean scores, by the agreement of the two."""
-    solution, first_run = _rounded(path, lam)
-    n = solution.weight
-    expected = np.add.reduceat(path.runs.moment, first_run) / n
-    agreement = 1.0 - np.abs(solution.positives / n - expected)
-    level = (solution.level * n + expected * agreement) / (n + agreement)
-    return solution._replace(level=np.clip(level, 0.0, 1.0))
-
-
-def _rounded(path: NearIsotonicPath, lam: float) -> tuple[Solution, npt.NDArray[np.int64]]:
-    """Round a solution's levels to 6 decimals and join equal neighbours; return also the first run of each block."""
-    last, weight, positives, level = path.blocks(lam)
-    level = np.clip(np.round(level, 6), 0.0, 1.0)
-    start = np.concatenate([[0], np.flatnonzero(level[1:] != level[:-1]) + 1])
-    end = np.append(start[1:], level.size) - 1
-    first_run = np.where(start == 0, 0, last[start - 1] + 1)
-    weight, positives = np.add.reduceat(weight, start), np.add.reduceat(positives, start)
-    solution = Solution(
-        path.runs.first[first_run], path.runs.last[last[end]], weight, positives, level[start]
-    )
-    return solution, first_run
-
-
-def _check_unit_interval(runs: Runs) -> None:
-    if runs.first[0] < 0 or runs.last[-1] > 1:
-        raise ValueError(
-            'scores: expected numbers in [0, 1] for reference="authors", which averages levels with scores, found '
-            f"{runs.first[0]} to {runs.last[-1]}; apply the sigmoid 1 / (1 + exp(-score)) to scores first"
-        )

@@ -1,4 +1,7 @@
-"""Near-isotonic regression: the path of solutions for all lambda."""
+"""Near-isotonic regression: the path of solutions for all lambda, as `reference.modified_pava` has it, but faster.
+
+Levels are those of equation 6 of Naeini & Cooper (2016); `kernels.path` finds the breakpoints of equations 8 and 9.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ class NearIsotonicPath:
     Notes
     -----
     A tree of merges over runs of points with equal y: 65 bytes per run and 16 per breakpoint. A path may begin at a
-    lambda > 0, from the blocks there (`calibrators.near_isotonic.calibrator`); it then has no solutions for
+    lambda > 0, from the blocks there (`calibrators.near_isotonic.part_blocks`); it then has no solutions for
     smaller lambda.
 
     start : float: the lambda at which the path begins

@@ -5,11 +5,11 @@ only merge, so the path is one number per gap: the lambda at which it closes. A 
 level is the higher one) falls until it closes, and a gap that rises rises until then. So the runs determine which gaps
 fall, and with it the level of every block at every lambda:
 
-    p = (k + lambda * c) / w,    c = [left gap falls] - [right gap falls].
+    p = (k + lambda * c) / w,    c = [left gap falls] - [right gap falls]
 
-Closed gaps form a tree: the children of a gap are the nodes of its two blocks when it closed. A node is the index of a
-gap, or ~r for the single run r. Each closed gap has the sums of the block that it formed, so a solution is
-read off the tree from the top, at a cost proportional to its number of blocks.
+(equation 6 of Naeini & Cooper 2016). Closed gaps form a tree: the children of a gap are the nodes of its two blocks
+when it closed. A node is the index of a gap, or ~r for the single run r. Each closed gap has the sums of the block that
+it formed, so a solution is read off the tree from the top, at a cost proportional to its number of blocks.
 
 Finding all merges in order of lambda needs a queue over all gaps and accesses memory at random. But most merges do
 not depend on that order. If the blocks of the solution at some lambda are known (`taut_string`), the merges within a
@@ -55,7 +55,9 @@ class PathState(NamedTuple):
 
 @kernel(inline=True)
 def _crossing(block_i, block_j, gaps, exact):
-    """Return the lambda at which the levels of neighbours i and j meet if no other gap closes; infinite if never.
+    """Return the lambda of equation 8, at which the levels of neighbours i and j meet; infinite if never.
+
+    By equation 6 it is (k_i w_j - k_j w_i) / (c_j w_i - c_i w_j), if no other gap closes before.
 
     block_i, block_j : positives, their low part, weight and its low part of i and of j
     gaps : whether the gap between them, the gap left of i, and the gap right of j fall
