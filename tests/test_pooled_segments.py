@@ -139,7 +139,7 @@ def line_of(at, x, weight):
 
 
 def adjusted(at, x, label, weight, groups, variances, typical):
-    """Shift and slope - 1 of each group's expected probabilities, and how many groups are outliers."""
+    """Shift and slope - 1 of each group's expected probabilities, and how many groups are outliers; weight counts."""
     wide, line, floor = (16.0, 1.0), line_of(at, x, weight), -1 - typical[1]
     curves, outliers = np.empty((len(groups), 2)), 0
     for g, rows in enumerate(groups):
@@ -216,6 +216,7 @@ def in_memory(table, columns, weighted, found, method):
         exact = at.copy()
     for level, variances in enumerate(found.variances, 1):
         facts, centre = found.levels[level].bend_facts, np.empty(score.size)
+        count = weight / facts["dispersion"]
         for rows in groups_of([key[: level - 1] for key in keys]):
             information = (weight * expit(at) * (1 - expit(at)))[rows]
             centre[rows] = (information * at[rows]).sum() / information.sum()
@@ -227,7 +228,7 @@ def in_memory(table, columns, weighted, found, method):
             middle = (information * at[shared]).sum() / information.sum() + facts["place_across"]
             x, starts = at - middle, np.cumsum([0, *map(len, values)])
             within = [np.arange(*ends) for ends in pairwise(starts)]
-            across = (at[shared], x[shared], label[shared], weight[shared], within)
+            across = (at[shared], x[shared], label[shared], count[shared], within)
             typical = np.array([facts["typical_shift_across"], facts["typical_slope_across"]])
             curves, _ = adjusted(*across, found.levels[level].variances_across, typical)
             for rows, (a, d) in zip(values, curves, strict=True):
@@ -237,7 +238,7 @@ def in_memory(table, columns, weighted, found, method):
         x, before = at - centre - facts["place"], at.copy()
         groups = groups_of([key[:level] for key in keys])
         typical = np.array([facts["typical_shift"], facts["typical_slope"]])
-        curves, outliers = adjusted(at, x, label, weight, groups, variances, typical)
+        curves, outliers = adjusted(at, x, label, count, groups, variances, typical)
         assert outliers == 0
         for rows, (a, d) in zip(groups, curves, strict=True):
             exact[rows] += a + d * (exact[rows] - centre[rows] - facts["place"])
@@ -288,6 +289,9 @@ def test_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave, meth
         assert any(level.maps.sizes) == (level.bend_facts["bend"] > 0)
     assert any(level.bend_facts["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
     assert len(columns) == 1 or any(level.bend_facts["place"] != 0 for level in found.levels[1:])
+    weight = np.asarray(table["w"])
+    effect = (weight**2).sum() / weight.sum() if weighted and seed != 1 else 1.0
+    assert all(level.bend_facts["dispersion"] == pytest.approx(effect, rel=0.1) for level in found.levels[1:])
     _, path = published(tmp_path, found, columns)
     got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
     expected = logit_of_all(in_memory(table, columns, weighted, found, method))
@@ -672,6 +676,24 @@ def test_thin_segments_expect_as_many_positives_as_they_have(centre, mixed):
     p = expit(found.shift[:, None] + found.slope[:, None] * curve.logit)
     assert (n * p).sum() == pytest.approx(k.sum(), rel=0.002)
     assert not found.outlying.any()
+
+
+@pytest.mark.parametrize("method", ["auto", "isotonic"])
+def test_random_weights_do_not_make_segments_differ(tmp_path, method):
+    rng = np.random.default_rng(4)
+    x, segment, weight = rng.normal(-1, 1.2, 9000), rng.integers(0, 60, 9000), rng.choice([1.0, 2, 5], 9000)
+    label = (rng.random(9000) < expit(x)).astype(np.int8)
+    table = pa.table({"score": expit(x), "label": label, "w": weight, "a": segment})
+    found = fit(tmp_path, table, ("a",), weighted=True, method=method)
+    assert max(found.variances[0]) <= 2**-7
+    _, path = published(tmp_path, found, ("a",))
+    p = Table(read_table(path)).predict(expit(x), table)
+    # As far from the truth as one map of so many rows, and not as a map for each segment.
+    alone = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4).fit(x, label, sample_weight=weight).predict(x)
+    loss = [
+        (expit(x) * np.log(expit(x) / q) + expit(-x) * np.log(expit(-x) / (1 - q))).mean() for q in (p, alone)
+    ]
+    assert loss[0] < 1.5 * loss[1]
 
 
 ODD = {

@@ -22,6 +22,7 @@ from calibrators.core.fine_cells import FineCells
 from calibrators.core.kernels.likelihood import isotonic_fit
 from calibrators.core.map import CalibrationMap
 from calibrators.core.sampling import odds_divided
+from calibrators.measures import dispersion as over_dispersion
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -35,13 +36,6 @@ LEAST_DIFFERENCE = 0.05
 _PARTS, _FINEST = 64, 1024
 _LEAST_INFORMATION = 10.0
 """Least information of a range narrower than the 64ths."""
-
-_GROUP_INFORMATION, _FEWEST_GROUPS, _MOST_GROUPS = 20.0, 16, 1024
-_MOST_DISPERSION = 10.0
-"""A truth that jumps from score to score looks like over-dispersion, too, and must not hide misfits."""
-
-_MEDIAN_OF_SQUARES = 0.454936
-"""Median of the square of a standard normal number."""
 
 _MOST_MISFITS, _PROFILE = 5, 32
 
@@ -100,6 +94,8 @@ class FitCheck(NamedTuple):
     largest : the range with the largest excess among those that differ by more than `LEAST_DIFFERENCE`
     misfits : significant ranges without overlap, largest first, at most 5
     profile : 32nds of the observations by information: first and last score, weight, positives, expected, possible
+    over_dispersion : the dispersion that chance does not explain, see `dispersion.proven`; of a map constant in its
+        cells it is 1
     """
 
     tests: int
@@ -107,6 +103,7 @@ class FitCheck(NamedTuple):
     largest: Misfit | None
     misfits: tuple[Misfit, ...]
     profile: Array
+    over_dispersion: float = 1.0
 
     def facts(self) -> dict[str, Any]:
         """Return a dict for JSON; scores beyond all observations are None."""
@@ -180,10 +177,10 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     information = weight * level * (1 - level)
     columns = (weight, cells.positives, cells.expected, weight * level)
     sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
-    dispersion = _dispersion(sums, information)
+    by_groups, proven = _dispersion(sums, np.stack(columns), information)
     families = [_unions(information), _narrow(information)]
     total = np.append(0.0, np.cumsum(information))
-    found = [_compare(sums, *family, dispersion, total, heaviest) for family in families if family[0].size]
+    found = [_compare(sums, *family, by_groups, total, heaviest) for family in families if family[0].size]
     start, stop, difference, root, limit = (np.concatenate(x) for x in zip(*found, strict=True))
     excess = np.where(np.abs(difference) > LEAST_DIFFERENCE, np.abs(root) / limit, 0.0)
 
@@ -196,10 +193,11 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     misfits = tuple(misfit(i) for i in _disjoint(start, stop, excess))
     return FitCheck(
         start.size,
-        dispersion,
+        by_groups,
         misfit(largest) if excess[largest] > 0 else None,
         misfits,
         _profile(cells, sums, information),
+        proven,
     )
 
 
@@ -296,28 +294,18 @@ def _disjoint(start: Indices, stop: Indices, excess: Array) -> list[int]:
     return chosen
 
 
-def _dispersion(sums: Array, information: Array) -> float:
-    """Estimate the over-dispersion from second differences of neighbouring rates, which no line changes.
-
-    Weights that vary, and rows that are copies, make rates vary more than binomial ones. The median is not moved by a
-    few jumps.
-    """
-    groups = min(_MOST_GROUPS, int(information.sum() / _GROUP_INFORMATION))
-    ends = edges(information, groups) if groups >= _FEWEST_GROUPS else np.empty(0, np.int64)
-    if ends.size <= _FEWEST_GROUPS:
-        return 1.0
-    weight, positives, _, possible = np.diff(sums[:, ends])
-    # Of weights whose sum with the others rounds to that of the others, nothing is known.
-    some = (weight > 0) & (possible > 0) & (possible < weight)
-    weight, positives, possible = weight[some], positives[some], possible[some]
-    if weight.size < _FEWEST_GROUPS:
-        return 1.0
-    p = possible / weight
-    variance = p * (1 - p) / weight
-    rate = positives / weight
-    second = rate[:-2] - 2 * rate[1:-1] + rate[2:]
-    squares = second**2 / (variance[:-2] + 4 * variance[1:-1] + variance[2:])
-    return float(np.clip(np.median(squares) / _MEDIAN_OF_SQUARES, 1.0, _MOST_DISPERSION))
+def _dispersion(sums: Array, cells: Array, information: Array) -> tuple[float, float]:
+    """Estimate the over-dispersion, and the one that chance does not explain; `cells` as `sums`, not cumulative."""
+    groups = min(over_dispersion.MOST_GROUPS, int(information.sum() / over_dispersion.GROUP_INFORMATION))
+    ends = edges(information, groups) if groups >= over_dispersion.FEWEST_GROUPS else np.empty(0, np.int64)
+    number, by_groups = max(ends.size - 1, 0), 1.0
+    if number >= over_dispersion.FEWEST_GROUPS:
+        weight, positives, _, possible = np.diff(sums[:, ends])
+        by_groups = over_dispersion.of_groups(weight, positives, possible)
+    else:
+        number = 0
+    weight, positives, _, possible = cells
+    return by_groups, over_dispersion.proven(weight, positives, possible, number, by_groups)
 
 
 def _profile(cells: CheckCells, sums: Array, information: Array) -> Array:

@@ -36,7 +36,11 @@ class Chosen(NamedTuple):
 
 
 def choose_maps(
-    columns: tuple[Array, Array, Array, Array], starts: Integers, prior: Array, bending: bool
+    columns: tuple[Array, Array, Array, Array],
+    starts: Integers,
+    prior: Array,
+    bending: bool,
+    dispersion: float = 1.0,
 ) -> Chosen:
     """Fit own maps of groups: of all of them if the level bends, else of those whose rows contradict the curve's shape.
 
@@ -46,16 +50,17 @@ def choose_maps(
     ----------
     columns, starts, prior : see `own_maps`; prior : the bent or adjusted curve
     bending : whether the level's segments bend
+    dispersion : over-dispersion, by which the evidence of rows is divided
     """
     alone = own_maps(*columns, starts, prior, 0.0)
     if bending:
-        pooled = own_maps(*columns, starts, prior, STRENGTH)
+        pooled = own_maps(*columns, starts, prior, STRENGTH * dispersion)
         before = _log_likelihood(pooled.weight, pooled.positives, pooled.level, pooled.sizes)
     else:
         before = _log_likelihood(columns[2], columns[3], prior, np.diff(starts))
     gain = _log_likelihood(alone.weight, alone.positives, alone.level, alone.sizes) - before
     per_block = RISING + (FLAT - RISING) * _flat_share(columns[2], prior, starts)
-    free = gain > LEAST_EVIDENCE + per_block * alone.sizes
+    free = gain / dispersion > LEAST_EVIDENCE + per_block * alone.sizes
     own = free | bending
     if not own.any():
         return Chosen(own, None)
@@ -64,7 +69,7 @@ def choose_maps(
     items = np.diff(starts)
     mask = np.repeat(own, items)
     starts = np.concatenate([[0], np.cumsum(items[own])])
-    strength = np.where(free, WEAK, STRENGTH)[own]
+    strength = dispersion * np.where(free, WEAK, STRENGTH)[own]
     first, last, weight, positives = (column[mask] for column in columns)
     return Chosen(own, own_maps(first, last, weight, positives, starts, prior[mask], strength))
 

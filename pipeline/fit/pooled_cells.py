@@ -155,12 +155,16 @@ class LevelCells:
 
     logit : logit of the level of each block range of the parents' maps
     centre : centre of each segment's parent, see `calibrators.segments.adjusting.Curve`
+    dispersion : over-dispersion, by which weight and positives are divided
     """
 
-    def __init__(self, gathered: Sequence[GatheredCells], logit: Array, centre: Array) -> None:
+    def __init__(
+        self, gathered: Sequence[GatheredCells], logit: Array, centre: Array, dispersion: float
+    ) -> None:
         self._gathered = gathered
         self._logit = logit
         self._centre = centre
+        self._dispersion = dispersion
         self.starts = starts_of(np.concatenate([part.sizes() for part in gathered]))
         self._first = starts_of(np.array([part.segments for part in gathered]))
 
@@ -184,12 +188,13 @@ class LevelCells:
             columns[1, span] = part.numbers(2, begin, end)
             columns[2, span] = part.numbers(3, begin, end)
             at = span.stop
+        columns[1:] /= self._dispersion
         return Cells(starts, self._centre[start:stop], *columns)
 
 
-def cells_of(gathered: Sequence[GatheredCells], logit: Array, centre: Array) -> CellParts:
+def cells_of(gathered: Sequence[GatheredCells], logit: Array, centre: Array, dispersion: float) -> CellParts:
     """Return the cells of a level, in memory up to `MOST_IN_MEMORY`. Parameters: see `LevelCells`."""
-    cells = LevelCells(gathered, logit, centre)
+    cells = LevelCells(gathered, logit, centre, dispersion)
     return cells if cells.starts[-1] > MOST_IN_MEMORY else cells.part(0, cells.groups)
 
 
@@ -200,6 +205,7 @@ class MapInput(NamedTuple):
     pooled : mask of the segments that can have their own map
     theta : coefficients of these segments' bends, see `Bends`
     bending : whether all of them have their own map
+    dispersion : see `LevelCells`
     """
 
     shift: Array
@@ -207,6 +213,7 @@ class MapInput(NamedTuple):
     pooled: npt.NDArray[np.bool_]
     theta: Array
     bending: bool
+    dispersion: float
 
 
 def map_inputs(
@@ -214,6 +221,7 @@ def map_inputs(
     adjusted: Adjusted,
     pooled: npt.NDArray[np.bool_],
     bends: Bends,
+    dispersion: float,
 ) -> list[MapInput | None]:
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
@@ -226,7 +234,7 @@ def map_inputs(
         span = slice(at, at + part.segments)
         theta = bends.theta[before[span.start] : before[span.stop]]
         adjustment = adjusted.shift[span], adjusted.slope[span]
-        inputs.append(MapInput(*adjustment, pooled[span], theta, bends.sigma > 0))
+        inputs.append(MapInput(*adjustment, pooled[span], theta, bends.sigma > 0, dispersion))
         at += part.segments
     return inputs
 
@@ -310,7 +318,11 @@ def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells:
     prior, mask = np.repeat(level, cell_items), np.repeat(several, items)
     first, last, weight, positives = (column[mask] for column in columns)
     chosen = choose_maps(
-        (first, last, weight, positives), starts_of(items[several]), prior[mask], estimates.bending
+        (first, last, weight, positives),
+        starts_of(items[several]),
+        prior[mask],
+        estimates.bending,
+        estimates.dispersion,
     )
     several[several] = chosen.own
     return Chosen(several, chosen.maps)

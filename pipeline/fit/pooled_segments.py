@@ -9,7 +9,9 @@ next level.
 from __future__ import annotations
 
 import copy
+import functools
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator
-from calibrators.core.passes import Array
+from calibrators.core.fine_cells import fine_cells_pass
+from calibrators.core.passes import Array, Pass, merge_passes
 from calibrators.core.sampling import odds_divided
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import SegmentSums, joined
@@ -43,7 +46,7 @@ from pipeline.fit.pooled_cells import (
     map_inputs,
     starts_of,
 )
-from pipeline.fit.self_check import Checked, check_all_rows
+from pipeline.fit.self_check import Checked, check_all_rows, check_map
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, limit_batches, most_batches, pack
@@ -61,12 +64,14 @@ class _Curves:
     logit : float64 array, shape (block ranges,): logit of the curve's value
     centre : float64 array, shape (curves,): see `calibrators.segments.curves.Curve`
     adjustments : how each curve follows from a map in the table
+    dispersion : over-dispersion of all rows, by which the evidence of segments is divided
     """
 
     block_ranges: BlockRanges
     logit: Array
     centre: Array
     adjustments: Adjustments
+    dispersion: float = 1.0
 
 
 class Numbered(NamedTuple):
@@ -135,9 +140,26 @@ def _all_levels(
 def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> _AllRows:
     check_classes_and_scores(first[0])
     # Copy: other tasks of the graph share the calibrator.
-    calibrator = copy.copy(calibrator).fit_passes(lambda request: first[1])
+    result, cells = first[1]
+    calibrator = copy.copy(calibrator).fit_passes(lambda request: result)
     calibrator.heaviest = first[0].heaviest
-    return _AllRows(calibrator, check_all_rows(calibrator, None, lambda fitted: (fitted, 0.0)))
+    checked = check_all_rows(calibrator, None, lambda fitted: (fitted, 0.0))
+    if cells is not None:
+        finer = check_map(checked.fitted, calibrator, cells)
+        checked = checked._replace(check=checked.check._replace(over_dispersion=finer.over_dispersion))
+    return _AllRows(calibrator, checked)
+
+
+def pooled_pass(calibrator: Calibrator) -> Pass:
+    """Return the first pass of a fit with partial pooling: the calibrator's, and fine cells if it has none."""
+    first = calibrator.first_pass()
+    needed = [first, fine_cells_pass()] if calibrator.constant_rows else [first]
+    merged = merge_passes(needed)
+    return replace(merged, combine=functools.partial(_padded, merged.combine))
+
+
+def _padded(combine: Callable[[list[Any]], list[Any]], states: list[Any]) -> list[Any]:
+    return [*combine(states), None][:2]
 
 
 def _ranges(all_rows: _AllRows) -> Array:
@@ -155,7 +177,8 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
     low, high = ends.reshape(2, 1)
     adjustments = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
     block_ranges = BlockRanges(blocks.edges, np.array([0, blocks.edges.size]))
-    return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments)
+    dispersion = all_rows.checked.check.over_dispersion
+    return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments, dispersion)
 
 
 def _parents(numbered: Numbered, level: int) -> Codes:
@@ -213,14 +236,15 @@ class _Level(NamedTuple):
 def _adjust(numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int) -> _Level:
     parent, pooled = _parents(numbered, index), numbered.wanted[index]
     centre = above.centre[parent]
-    cells = cells_of([part for part in gathered if part is not None], above.logit, centre)
+    cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
     adjusted, main = _adjusted(cells, centre, numbered.segments.levels[index], parent)
     bends = bend(cells, adjusted, pooled, processors())
-    facts = {"place": adjusted.pivot, "bend": bends.sigma} | _typical(adjusted)
+    facts = {"place": adjusted.pivot, "bend": bends.sigma, "dispersion": above.dispersion}
+    facts |= _typical(adjusted)
     if main is not None:
         facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
-    return _Level(adjusted, across, facts, map_inputs(gathered, adjusted, pooled, bends))
+    return _Level(adjusted, across, facts, map_inputs(gathered, adjusted, pooled, bends, above.dispersion))
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
@@ -280,7 +304,9 @@ def _fit_level(
         edges, logit, block_ranges, centre = (
             np.concatenate(column) for column in zip(*part_curves, strict=True)
         )
-        curves = _Curves(BlockRanges(edges, starts_of(block_ranges)), logit, centre, adjustments)
+        curves = _Curves(
+            BlockRanges(edges, starts_of(block_ranges)), logit, centre, adjustments, above.dispersion
+        )
     return fit, curves, level.adjusted.variances
 
 

@@ -38,7 +38,7 @@ from pipeline.fit.calibration import (
     keep_monotone,
     with_table_path,
 )
-from pipeline.fit.pooled_segments import Numbered, add_pooled
+from pipeline.fit.pooled_segments import Numbered, add_pooled, pooled_pass
 from pipeline.fit.self_check import (
     CellCollector,
     check_all_rows,
@@ -96,7 +96,8 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     table_path, rows = rows.plan.write, _with_table_path(rows, recipe)
     numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, table_path)
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
-    first = add_merge(graph, rows, calibrator.first_pass(), cutting)
+    first_pass = pooled_pass(calibrator) if recipe.partial_pooling else calibrator.first_pass()
+    first = add_merge(graph, rows, first_pass, cutting)
     joined = None
     if recipe.partial_pooling:
         joined = add_pooled(graph, calibrator, first, numbered, rows)

@@ -243,7 +243,9 @@ def level_facts(
     agreement : the check of the map of all rows
     heaviest : see `Calibrator.heaviest`
     """
-    dispersion = 1.0 if agreement is None else agreement.check.dispersion
+    dispersion = 1.0
+    if agreement is not None:
+        dispersion = max(agreement.check.dispersion, agreement.check.over_dispersion)
     tests = sum(level.checked.tests for level in levels if level.checked is not None)
     facts = []
     for level in levels:

@@ -1,0 +1,83 @@
+"""Over-dispersion: how much more the observations vary than independent labels of weight 1.
+
+Weights that vary at random, and rows that are copies, make rates vary more than binomial ones. Weights that count rows
+do not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+GROUP_INFORMATION, FEWEST_GROUPS, MOST_GROUPS = 20.0, 16, 1024
+"""Least information of a group of neighbouring cells, and number of groups, for `of_groups`."""
+
+MOST = 10.0
+"""A truth that jumps from score to score looks like over-dispersion, too, and must not hide misfits."""
+
+_MEDIAN_OF_SQUARES = 0.454936
+"""Median of the square of a standard normal number."""
+
+_HEAVY = 16.0
+"""Largest variance of a cell that counts, as a multiple of the mean."""
+
+_SIGNIFICANT = 4.0
+_ERROR_OF_GROUPS = 3.5
+"""Standard errors of `proven`; relative standard error of `of_groups`, times the root of the number of groups."""
+
+
+def of_groups(weight: Array, positives: Array, possible: Array) -> float:
+    """Estimate the over-dispersion from second differences of neighbouring rates, which no line changes.
+
+    The median is not moved by a few jumps.
+
+    weight, positives, possible : float64 arrays, shape (groups,): sums of neighbouring cells, see `fit_check.Misfit`
+
+    Returns
+    -------
+    from 1 to 10
+    """
+    # Of weights whose sum with the others rounds to that of the others, nothing is known.
+    some = (weight > 0) & (possible > 0) & (possible < weight)
+    weight, positives, possible = weight[some], positives[some], possible[some]
+    if weight.size < FEWEST_GROUPS:
+        return 1.0
+    p = possible / weight
+    variance = p * (1 - p) / weight
+    rate = positives / weight
+    second = rate[:-2] - 2 * rate[1:-1] + rate[2:]
+    squares = second**2 / (variance[:-2] + 4 * variance[1:-1] + variance[2:])
+    return float(np.clip(np.median(squares) / _MEDIAN_OF_SQUARES, 1.0, MOST))
+
+
+def proven(weight: Array, positives: Array, possible: Array, groups: int, by_groups: float) -> float:
+    """Return the over-dispersion if chance does not explain it, else 1.
+
+    It is the sum of squared residuals of the cells over their variances' sum (Pearson's statistic), with isotonic
+    regression as mean, but not beyond what `of_groups` allows: a truth that falls also makes residuals large.
+
+    Parameters
+    ----------
+    weight, positives, possible : float64 arrays, shape (cells,): sums of cells, and what isotonic regression expects
+    groups, by_groups : number of groups of `of_groups`, and its result; 0 groups: unknown
+
+    Returns
+    -------
+    from 1 to 10. With rows of weight 1 and different scores exactly 1.
+    """
+    p = np.clip(possible / weight, 0.0, 1.0)
+    squares, variance = (positives - possible) ** 2, weight * p * (1 - p)
+    # A heavy tie says nothing: either isotonic regression follows it, or it cannot.
+    light = variance <= _HEAVY * variance.mean()
+    squares, variance = squares[light], variance[light]
+    beyond = squares - variance
+    if not beyond.sum() > _SIGNIFICANT * math.sqrt((beyond**2).sum()):
+        return 1.0
+    most = MOST
+    if groups:
+        most = min(most, by_groups * (1.0 + 2.0 * _ERROR_OF_GROUPS / math.sqrt(groups)))
+    return float(np.clip(squares.sum() / variance.sum(), 1.0, most))
