@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _measure import logcal, measure, print_machine, touch_memory, warm
 
-from calibrators.core.keys import order_rows, sort_rows
+from calibrators.core.keys import sort_rows
 
 THREADS = 2
 RUN_ROWS = 2_000_000
@@ -143,7 +143,8 @@ def _prepared(table: pa.Table) -> _Run:
         codes = pc.dictionary_encode(table["segment"]).combine_chunks()
         tag += 2 * np.array(codes.indices, np.int32)
     if "weight" in table.column_names:
-        return _Run(score.size, [partial(order_rows, score, tag)])
+        weight = np.array(table["weight"], np.float64)
+        return _Run(score.size, [lambda: sort_rows(score.copy(), tag.copy(), weight.copy())])
     return _Run(score.size, [lambda: sort_rows(score.copy(), tag.copy())])
 
 

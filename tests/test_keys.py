@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators.core import sorting
-from calibrators.core.keys import add_rows, add_sorted, order_rows, sort_rows
+from calibrators.core.keys import add_rows, add_sorted, sort_rows
 from calibrators.core.sorting import sort_pieces, stable_order
 
 
@@ -74,8 +74,12 @@ def test_whole_numbers_are_sorted_piece_by_piece(bits, n, different, seed):
     numbers = numbers[random.integers(0, min(different, n), n)]
     ends = np.append(np.sort(random.integers(0, n + 1, 5)), n)
     expected = np.concatenate([np.sort(piece) for piece in np.split(numbers, ends[:-1])])
+    rows = np.stack([numbers, np.arange(n, dtype=np.uint64)], axis=1)
     found = sort_pieces(numbers.copy(), ends, max(bits))
     np.testing.assert_array_equal(found, expected)
+    pieces = np.split(rows, ends[:-1])
+    expected = np.concatenate([piece[np.argsort(piece[:, 0], kind="stable")] for piece in pieces])
+    np.testing.assert_array_equal(sort_pieces(rows, ends, max(bits)), expected)
 
 
 def tags_of(random, n, bits):
@@ -89,12 +93,14 @@ def test_rows_are_sorted_by_score_and_tag(kind, n, bits, seed):
     random = np.random.default_rng(seed)
     score, tag = VALUES[kind](random, n), tags_of(random, n, bits)
     order = np.lexsort((tag, score))
-    np.testing.assert_array_equal(order_rows(score, tag), order)
     expected = score[order] + 0.0, tag[order]
+    places, columns = np.arange(n), (score.copy(), tag.copy())
+    sort_rows(*columns, places)
+    np.testing.assert_array_equal(places, order)
     sort_rows(score, tag)
-    np.testing.assert_array_equal((score + 0.0).view(np.uint64), expected[0].view(np.uint64))
-    np.testing.assert_array_equal(tag, expected[1])
-    assert tag.dtype == np.int32
+    for found, sorted_tag in ((score, tag), columns):
+        np.testing.assert_array_equal((found + 0.0).view(np.uint64), expected[0].view(np.uint64))
+        np.testing.assert_array_equal(sorted_tag, expected[1])
 
 
 @settings(deadline=None, suppress_health_check=FIXTURES_STAY)

@@ -7,30 +7,35 @@ the rows of a segment, are neighbours once these keys are sorted.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
 from calibrators.core.kernels import keys as kernels
-from calibrators.core.sorting import Array, Coded, Integers, ordinals, sort_pieces, stable_order
+from calibrators.core.sorting import Array, Coded, ordinals, sort_pieces, stable_order
 
 Tags = npt.NDArray[np.int32]
 
-_FEWEST = 256
+_FEWEST = 32
 """Rows of a piece, on average: below it, starting to sort costs more than sorting."""
 
 _MOST = 1 << 15
 """Rows of a piece that sort in a processor's nearer memory."""
 
+_NO_COLUMN = np.empty(0, np.uint64)
+
 _BY_CODE, _BY_SCORE = np.int32(1), np.int32(31)
 """Low bits of a tag that the rows of one sum need not share."""
 
 
-def sort_rows(score: Array, tag: Tags) -> None:
-    """Sort rows by score and tag, in place.
+def sort_rows(score: Array, tag: Tags, column: npt.NDArray[Any] | None = None) -> None:
+    """Sort rows by score and tag, in place and stably.
 
     score : float64 array, shape (n,), contiguous, finite; -0.0 may become 0.0
     tag : int32 array, shape (n,), contiguous, >= 0
+    column : further column of the rows, of 8-byte numbers, contiguous
 
     Notes
     -----
@@ -47,8 +52,10 @@ def sort_rows(score: Array, tag: Tags) -> None:
     span = int(high) - int(low)
     shift = 64 - bits
     if span >> shift > n // _FEWEST:
-        order = order_rows(score, tag)
-        score[:], tag[:] = score[order], tag[order]
+        order = stable_order(tag.astype(np.int64))
+        order = order[stable_order(score[order])]
+        for values in (score, tag) if column is None else (score, tag, column):
+            values[:] = values[order]
         return
     while shift > 1 and span >> (shift - 1) <= n // _MOST:
         shift -= 1
@@ -56,27 +63,11 @@ def sort_rows(score: Array, tag: Tags) -> None:
     counts = np.zeros((span >> shift) + 1, np.int64)
     kernels.count_pieces(raw, low, piece_bits, counts)
     ends = np.cumsum(counts)
-    keys = np.empty(n, np.uint64)
-    kernels.make_keys(raw, tag, low, piece_bits, tag_bits, ends - counts, keys)
+    keys = np.empty(n if column is None else (n, 2), np.uint64)
+    numbers = _NO_COLUMN if column is None else column.view(np.uint64)
+    kernels.make_keys(raw, tag, numbers, low, piece_bits, tag_bits, ends - counts, keys)
     keys = sort_pieces(keys, ends, shift + bits)
-    kernels.decode_keys(keys, ends, low, piece_bits, tag_bits, raw, tag)
-
-
-def order_rows(score: Array, tag: Tags) -> Integers:
-    """Return the stable order of rows by score and tag. tag : int32 array, >= 0; tags or codes."""
-    order = stable_order(score)
-    if not tag.any():
-        return order
-    in_order = score[order]
-    same = in_order[1:] == in_order[:-1]
-    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    # The number of a row's tie and its tag fit into one 64-bit integer.
-    scores = in_order[tied]
-    new = np.zeros(tied.size, np.bool_)
-    np.not_equal(scores[1:], scores[:-1], out=new[1:])
-    rows = order[tied]
-    order[tied] = rows[stable_order(np.cumsum(new) << 32 | tag[rows])]
-    return order
+    kernels.decode_keys(keys, ends, low, piece_bits, tag_bits, raw, tag, numbers)
 
 
 def add_rows(score: Array, tag: Tags, *, by_code: bool) -> Coded:

@@ -80,21 +80,26 @@ def ordinals(values: Array) -> Words:
 
 
 def sort_pieces(numbers: Words, ends: Integers, bits: int) -> Words:
-    """Sort each piece of uint64 numbers and return them; `numbers` is overwritten.
+    """Sort each piece of uint64 numbers, or of rows by their first number, stably; `numbers` is overwritten.
 
+    numbers : shape (n,), or (n, 2) for rows
     ends : int64 array: the end of each piece
-    bits : number of bits of the largest number
+    bits : number of bits of the largest number sorted by
     """
-    if radix_for(numbers.size):
+    if radix_for(len(numbers)):
         from calibrators.core.kernels import sorting
 
         out = np.empty_like(numbers)
         sorting.sort_pieces(numbers, ends, out, np.uint64((1 << bits) - 1))
         return out
-    start = 0
-    for stop in ends.tolist():
-        numbers[start:stop].sort()
-        start = stop
+    begins = np.append(0, ends[:-1])
+    several = ends - begins > 1
+    for start, stop in zip(begins[several].tolist(), ends[several].tolist(), strict=True):
+        piece = numbers[start:stop]
+        if numbers.ndim == 1:
+            piece.sort()
+        else:
+            piece[:] = piece[_by_numpy(np.ascontiguousarray(piece[:, 0]))]
     return numbers
 
 
@@ -109,8 +114,10 @@ def stable_order(values: Array | Integers) -> Integers:
     -------
     int64 array, shape (n,)
     """
-    if radix_for(values.size):
-        return _by_radix(values)
+    return _by_radix(values) if radix_for(values.size) else _by_numpy(values)
+
+
+def _by_numpy(values: npt.NDArray[Any]) -> Integers:
     order = np.argsort(values)
     in_order = values[order]
     new = in_order[1:] != in_order[:-1]

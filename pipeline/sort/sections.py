@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
-from calibrators.core.keys import Tags, add_rows, order_rows, sort_rows
+from calibrators.core.keys import Tags, add_rows, sort_rows
 from calibrators.core.passes import Array, Points
 from calibrators.core.sorting import Coded
 
@@ -101,8 +101,9 @@ class Sections(NamedTuple):
     def sorted(self) -> Sections:
         """Sort all sections, and fold longer ties of rows into sums; arrays of rows are overwritten."""
         sort_rows(*self.rows)
+        sort_rows(*self.weighted)
         rows, of_rows = _fold(self.rows)
-        weighted, of_weighted = _fold(_in_order(self.weighted))
+        weighted, of_weighted = _fold(self.weighted)
         sums = _concatenated([self.sums, of_rows, of_weighted])
         return Sections(rows, weighted, sorting.expand_coded(_in_order(sums)))
 
@@ -111,20 +112,28 @@ class Sections(NamedTuple):
         return _concatenated([self.rows.as_sums(), self.weighted.as_sums(), self.sums])
 
     def sorted_sums(self) -> Coded:
-        """Return all rows and sums as sums, sorted by score and code."""
+        """Return all rows and sums as sums, sorted by score and code; arrays are overwritten."""
         return _in_order(self.as_sums())
 
     def segment_points(self) -> Coded:
-        """Return the points of each segment, sorted by score and code; arrays of rows are overwritten."""
+        """Return the points of each segment, sorted by score and code; arrays are overwritten."""
         if self.unweighted:
             return add_rows(*self.rows, by_code=True)
         return sorting.sum_coded(self.sorted_sums())
 
     def points(self) -> Points:
-        """Return the points of all segments together; arrays of rows are overwritten."""
+        """Return the points of all segments together; arrays are overwritten."""
         unweighted = add_rows(*self.rows, by_code=False)
-        score, _, *sums = self._replace(rows=UnitRows(_NUMBERS, _CODES)).sorted_sums()
-        folded = Points(*sorting.sum_ties(score, *sums))
+        sort_rows(*self.weighted)
+        score, _, *numbers = self.weighted.as_sums()
+        sums, columns = _in_order(self.sums), [score, *numbers]
+        if sums.score.size:
+            positions = np.searchsorted(score, sums.score)
+            others = (sums.score, sums.weight, sums.positives)
+            columns = [
+                np.insert(column, positions, other) for column, other in zip(columns, others, strict=True)
+            ]
+        folded = Points(*sorting.sum_ties(*columns))
         if not unweighted.score.size:
             return folded
         # Without weights the sums are whole numbers, which add exactly.
@@ -137,12 +146,11 @@ def _concatenated(parts: Sequence[Coded]) -> Coded:
     return filled[0] if len(filled) == 1 else Coded(*map(np.concatenate, columns))
 
 
-def _in_order(section: Any) -> Any:
-    """Return weighted rows, or sums, sorted by score and tag or code."""
-    if section.score.size < 2:
-        return section
-    order = order_rows(*section[:2])
-    return type(section)(*(column[order] for column in section))
+def _in_order(sums: Coded) -> Coded:
+    """Return sums sorted by score and code; arrays of scores and codes are overwritten."""
+    order = np.arange(sums.score.size)
+    sort_rows(sums.score, sums.code, order)
+    return Coded(sums.score, sums.code, sums.weight[order], sums.positives[order])
 
 
 def _fold(rows: Any) -> tuple[Any, Coded]:

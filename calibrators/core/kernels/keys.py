@@ -27,33 +27,43 @@ def count_pieces(raw, low, shift, counts):
 
 
 @kernel
-def make_keys(raw, tag, low, shift, bits, next_slot, keys):
+def make_keys(raw, tag, column, low, shift, bits, next_slot, keys):
     """Scatter rows to their pieces as keys: the score's distance within its piece, then `bits` bits of tag.
 
+    column : uint64 array: a number that stays with each row's key; empty if `keys` has no second column
     next_slot : int64 array: the start of each piece in `keys`; advanced
-    keys : uint64 array, shape (n,): filled
+    keys : uint64 array, shape (n,) or (n, 2): filled
     """
     mask = (_ONE << shift) - _ONE
     for i in range(raw.size):
         distance = _ordinal(raw[i]) - low
         piece = np.int64(distance >> shift)
-        keys[next_slot[piece]] = ((distance & mask) << bits) | np.uint64(tag[i])
-        next_slot[piece] += 1
+        at = next_slot[piece]
+        key = ((distance & mask) << bits) | np.uint64(tag[i])
+        if keys.ndim == 1:
+            keys[at] = key
+        else:
+            keys[at, 0] = key
+            keys[at, 1] = column[i]
+        next_slot[piece] = at + 1
 
 
 @kernel
-def decode_keys(keys, ends, low, shift, bits, raw, tag):
-    """Decode keys. ends : int64 array: the end of each piece. raw, tag : filled."""
+def decode_keys(keys, ends, low, shift, bits, raw, tag, column):
+    """Decode keys. ends : int64 array: the end of each piece. raw, tag, column : filled; see `make_keys`."""
     mask = (_ONE << bits) - _ONE
     start = 0
-    for piece in range(ends.size):
-        lowest = low + (np.uint64(piece) << shift)
+    for p in range(ends.size):
+        lowest = low + (np.uint64(p) << shift)
         # The compiler vectorises loops over slices, whose indices cannot be negative.
-        stop = ends[piece]
-        piece_keys, piece_raw, piece_tag = keys[start:stop], raw[start:stop], tag[start:stop]
-        for i in range(piece_keys.size):
+        stop = ends[p]
+        piece, piece_raw, piece_tag = keys[start:stop], raw[start:stop], tag[start:stop]
+        piece_keys = piece if keys.ndim == 1 else piece[:, 0]
+        for i in range(piece_raw.size):
             piece_raw[i] = bits_of(lowest + (piece_keys[i] >> bits))
             piece_tag[i] = np.int32(piece_keys[i] & mask)
+        if keys.ndim == 2:
+            column[start:stop] = piece[:, 1]
         start = stop
 
 
