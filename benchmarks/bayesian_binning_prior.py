@@ -19,7 +19,8 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from calibrators.bayesian_binning.calibrators import ABB, SBB
+from calibrators.bayesian_binning.abb import ABB
+from calibrators.bayesian_binning.sbb import SBB
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.sigmoid.platt import Platt
 

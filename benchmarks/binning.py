@@ -32,11 +32,13 @@ from sklearn.calibration import _sigmoid_calibration
 from sklearn.isotonic import isotonic_regression
 
 from calibrators.base import Calibrator
-from calibrators.bayesian_binning.calibrators import ABB, SBB
+from calibrators.bayesian_binning.abb import ABB
+from calibrators.bayesian_binning.sbb import SBB
 from calibrators.binning import family as binnings
 from calibrators.binning import kernels as kernel
-from calibrators.binning.bbq import BBQ, HistogramBinning, select_models
+from calibrators.binning.bbq import BBQ, select_models
 from calibrators.binning.family import Edges, Family
+from calibrators.binning.histogram import HistogramBinning
 from calibrators.core.cumulative import Layout, layout_of, part_totals
 from calibrators.core.passes import Points
 from calibrators.sigmoid.platt import Platt

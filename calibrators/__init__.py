@@ -7,10 +7,10 @@ if TYPE_CHECKING:
     from calibrators.acp import ACP as ACP
     from calibrators.auto.calibrator import Auto as Auto
     from calibrators.base import Calibrator as Calibrator
-    from calibrators.bayesian_binning.calibrators import ABB as ABB
-    from calibrators.bayesian_binning.calibrators import SBB as SBB
+    from calibrators.bayesian_binning.abb import ABB as ABB
+    from calibrators.bayesian_binning.sbb import SBB as SBB
     from calibrators.binning.bbq import BBQ as BBQ
-    from calibrators.binning.bbq import HistogramBinning as HistogramBinning
+    from calibrators.binning.histogram import HistogramBinning as HistogramBinning
     from calibrators.classifier import CalibratedClassifier as CalibratedClassifier
     from calibrators.core.map import CalibrationMap as CalibrationMap
     from calibrators.core.passes import Points as Points
@@ -51,8 +51,10 @@ _CLASSES = {
     "acp": ("ACP",),
     "auto.calibrator": ("Auto",),
     "base": ("Calibrator",),
-    "bayesian_binning.calibrators": ("ABB", "SBB"),
-    "binning.bbq": ("BBQ", "HistogramBinning"),
+    "bayesian_binning.abb": ("ABB",),
+    "bayesian_binning.sbb": ("SBB",),
+    "binning.bbq": ("BBQ",),
+    "binning.histogram": ("HistogramBinning",),
     "sigmoid.beta": ("Beta",),
     "classifier": ("CalibratedClassifier",),
     "generated.dgg": ("DGG", "Grouped"),

@@ -1,39 +1,18 @@
 """SBB and ABB against brute force over all binnings."""
 
-import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from common import over, simulated, wavy_rows
-from scipy.special import betaln, gammaln, logsumexp
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, SBB, Grouped, HistogramBinning, Isotonic, Points, collapse
+from calibrators.bayesian_binning.reference import abb, all_binnings, sbb
+from calibrators.binning.reference import bbq, past_ties
 from calibrators.core.cumulative import cuts_pass, equal_frequency_targets, layout_pass
 from calibrators.core.passes import run_in_memory
 from calibrators.generated.dgg import groups_passes
-
-
-def all_binnings(points, expected_cuts):
-    """Every binning of the points: the first points of its bins, its log score, its levels at the points."""
-    s, w, k = points
-    m = len(s)
-    gap = np.diff(s) / (s[-1] - s[0]) if m > 1 else np.empty(0)
-    found = []
-    for boundaries in itertools.product([False, True], repeat=m - 1):
-        prior = [
-            1 - np.exp(-expected_cuts * g) if b else np.exp(-expected_cuts * g)
-            for b, g in zip(boundaries, gap, strict=True)
-        ]
-        starts = [0, *(i + 1 for i, b in enumerate(boundaries) if b)]
-        score, level = np.sum(np.log(prior)), np.empty(m)
-        for a, b in zip(starts, [*starts[1:], m], strict=True):
-            n, n1 = w[a:b].sum(), k[a:b].sum()
-            score += gammaln(n1 + 1) + gammaln(n - n1 + 1) - gammaln(n + 2)
-            level[a:b] = (n1 + 1) / (n + 2)
-        found.append((starts, score, level))
-    return found
 
 
 def random_points(rng, m, weighted):
@@ -51,15 +30,15 @@ CASES = [(seed, m, weighted) for seed, m in enumerate([1, 2, 3, 8, 11]) for weig
 def test_equals_the_best_of_all_binnings_and_their_average(seed, m, weighted, expected_cuts):
     points = random_points(np.random.default_rng(seed), m, weighted)
     binnings = all_binnings(points, expected_cuts)
-    logs = np.array([b[1] for b in binnings])
-    share = np.exp(logs - logsumexp(logs))
+    level, bins = abb(binnings)
     fitted = ABB(expected_cuts).fit_points(points)
     assert fitted.exact_
-    assert np.abs(fitted.predict(points.score) - share @ np.array([b[2] for b in binnings])).max() < 1e-10
-    assert fitted.expected_bins_ == pytest.approx(share @ [len(b[0]) for b in binnings], rel=1e-10)
+    assert np.abs(fitted.predict(points.score) - level).max() < 1e-10
+    assert fitted.expected_bins_ == pytest.approx(bins, rel=1e-10)
     fitted = SBB(expected_cuts).fit_points(points)
-    assert fitted.log_score_ == pytest.approx(logs.max(), rel=1e-12, abs=1e-10)
-    equals = [level for _, score, level in binnings if score > logs.max() - 1e-9]
+    best = sbb(binnings).log_score
+    assert fitted.log_score_ == pytest.approx(best, rel=1e-12, abs=1e-10)
+    equals = [binning.level for binning in binnings if binning.log_score > best - 1e-9]
     assert min(np.abs(fitted.predict(points.score) - level).max() for level in equals) < 1e-10
 
 
@@ -88,11 +67,7 @@ def test_few_cuts_equal_the_definition_on_groups(method):
     positives = np.array([z[g].sum() for g in groups], float)
     # Stretched to the range of the scores, the groups' middles are points whose gaps are those of the prior.
     binnings = all_binnings(Points(middle, weight, positives), 3.0 * (np.ptp(middle)) / (s[-1] - s[0]))
-    logs = np.array([b[1] for b in binnings])
-    if method is ABB:
-        expected = np.exp(logs - logsumexp(logs)) @ np.array([b[2] for b in binnings])
-    else:
-        expected = binnings[int(np.argmax(logs))][2]
+    expected = abb(binnings)[0] if method is ABB else sbb(binnings).level
     assert fitted.predict(s) == pytest.approx(np.repeat(expected, weight.astype(int)), abs=1e-10)
     edges = [(s[e - 1] + s[e]) / 2 for e in ends]
     assert set(fitted.calibration_map_.score_hi[:-1]) <= set(edges)
@@ -114,75 +89,7 @@ def test_balanced_cuts_have_equal_shares_of_rows_and_of_the_rarer_label(rarer, p
     assert found.below.tolist() == points.score[expected].tolist()
 
 
-# BBQ against a direct loop over rows, models and bins with scipy's log-beta
-
-
-def bins_of_rows(s, ends):
-    starts = [0, *ends]
-    stops = [*ends, len(s)]
-    edges = [0.0, *(s[e - 1] + (s[e] - s[e - 1]) / 2 for e in ends), 1.0]
-    return [(edges[i], edges[i + 1], slice(starts[i], stops[i])) for i in range(len(starts))]
-
-
-def past_ties(s, ranks):
-    n = len(s)
-    ends = set()
-    for end in ranks:
-        while 0 < end < n and s[end] == s[end - 1]:
-            end += 1
-        if 0 < end < n:
-            ends.add(end)
-    return sorted(ends)
-
-
-def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper", cuts="frequency"):
-    """BBQ row by row: a function of scores, the marginal likelihoods and the numbers of bins."""
-    order = np.argsort(scores, kind="stable")
-    s, z = np.asarray(scores, float)[order], np.asarray(labels, float)[order]
-    n = len(s)
-    root = np.cbrt(n)
-    authors = reference == "authors"
-    models = []
-    for B in range(max(1, int(root / C)), min(-(-n // 5), int(np.ceil(C * root))) + 1):
-        ranks = [j * (n // B) if authors else -(-n * j // B) for j in range(1, B)]
-        if cuts == "rarer" and not authors:
-            rare = z if 2 * z.sum() <= n else 1 - z
-            share = (np.arange(1, n + 1) / n + np.cumsum(rare) / rare.sum()) / 2 * n
-            ranks = [int(np.argmax(share >= n * j / B)) + 1 for j in range(1, B)]
-        bins = bins_of_rows(s, past_ties(s, ranks))
-        strength = 2 if authors or prior == "per_bin" else 2 / len(bins)
-        S, levels = 0.0, []
-        for low, high, rows in bins:
-            k, w = z[rows].sum(), len(z[rows])
-            p = min(max((low + high) / 2, 0.005), 0.995)
-            a, b = strength * p, strength * (1 - p)
-            S += betaln(k + a, w - k + b) - betaln(a, b)
-            if authors:
-                p0 = (s[rows][z[rows] == 1].sum() + (low + high) / 2) / (k + 1)
-                levels.append((k + p0) / (w + 1))
-            else:
-                levels.append((k + a) / (w + strength))
-        models.append((S, np.array([b[0] for b in bins[1:]]), np.array(levels), B))
-    best = max(m[0] for m in models)
-    models.sort(key=lambda m: (-np.exp(m[0] - best), m[3]))
-    relative = np.exp([m[0] - best for m in models])
-    keep = len(models)
-    if rho is not None:
-        start = int(np.sum(relative == relative[0])) if authors else 1
-        for k in range(start, len(models)):
-            if relative[k - 1] - relative[k] <= rho * np.var(relative):
-                keep = k
-                break
-        if authors:
-            keep = max(1, keep - 1)
-    models, relative = models[:keep], relative[:keep]
-
-    def predict(x):
-        levels = np.array([m[2][np.searchsorted(m[1], x, side="right")] for m in models])
-        return relative @ levels / relative.sum()
-
-    return predict, models, relative / relative.sum()
-
+# BBQ against its reference, row by row
 
 AUTHORS = {"reference": "authors"}
 
@@ -205,14 +112,17 @@ AUTHORS = {"reference": "authors"}
 def test_equals_the_direct_loop(n, parameters, decimals, cuts):
     s, z = wavy_rows(n, n, decimals)
     fitted = BBQ(cuts=cuts, **parameters).fit(s, z)
-    predict, models, weight = direct(s, z, cuts=cuts, **parameters)
+    expected = bbq(s, z, cuts=cuts, **parameters)
+    models, weight = expected
     at = np.concatenate([np.linspace(0, 1, 1001), s])
-    assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
+    assert fitted.predict(at) == pytest.approx(expected.predict(at), rel=1e-9)
     kept = fitted.models_
     shown = kept.requested.size
-    assert kept.requested.tolist() == [m[3] for m in models[:shown]]
-    assert kept.bins.tolist() == [len(m[2]) for m in models[:shown]]
-    assert kept.log_marginal_likelihood == pytest.approx([m[0] for m in models[:shown]], rel=1e-9)
+    assert kept.requested.tolist() == [model.B for model in models[:shown]]
+    assert kept.bins.tolist() == [model.theta.size for model in models[:shown]]
+    assert kept.log_marginal_likelihood == pytest.approx(
+        [model.log_score for model in models[:shown]], rel=1e-9
+    )
     assert kept.weight == pytest.approx(weight[:shown], rel=1e-6)
     assert weight[shown:].sum() < 1e-15
 
@@ -230,9 +140,9 @@ def test_number_of_models_is_exact_where_the_cube_root_is_whole():
 def test_points_beyond_one_block_of_the_kernel():
     s, z = wavy_rows(100_000, 9)
     fitted = BBQ(C=1, rho=None, cuts="frequency").fit(s, z)
-    predict, _, _ = direct(s, z, C=1, rho=None)
+    expected = bbq(s, z, C=1, rho=None)
     at = np.linspace(0, 1, 1001)
-    assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
+    assert fitted.predict(at) == pytest.approx(expected.predict(at), rel=1e-9)
 
 
 def test_too_many_edges_are_refused():
@@ -250,13 +160,13 @@ def test_equals_the_definition_on_rows(bins, decimals):
     scores, labels = simulated(311, bins, decimals=decimals)
     order = np.argsort(scores, kind="stable")
     s, z = scores[order], labels[order]
-    found = bins_of_rows(s, past_ties(s, [-(-s.size * j // bins) for j in range(1, bins)]))
-    weight, positives = ([column[rows].sum() for *_, rows in found] for column in (np.ones(s.size), z))
+    starts = [0, *past_ties(s, [-(-s.size * j // bins) for j in range(1, bins)])]
+    weight, positives = (np.add.reduceat(column, starts) for column in (np.ones(s.size), z.astype(float)))
     fitted = HistogramBinning(bins).fit(scores, labels).calibration_map_
-    assert fitted.score_hi[:-1] == pytest.approx([high for _, high, _ in found[:-1]], rel=1e-15)
-    assert fitted.weight.tolist() == weight
-    assert fitted.positives.tolist() == positives
-    assert fitted.prob_lo == pytest.approx(np.divide(positives, weight), rel=1e-15)
+    assert fitted.score_hi[:-1] == pytest.approx([(s[i - 1] + s[i]) / 2 for i in starts[1:]], rel=1e-15)
+    assert fitted.weight.tolist() == weight.tolist()
+    assert fitted.positives.tolist() == positives.tolist()
+    assert fitted.prob_lo == pytest.approx(positives / weight, rel=1e-15)
 
 
 def test_laplace_smoothing():

@@ -77,3 +77,13 @@ def test_no_docstring_begins_by_allusion_or_uses_pictures():
         for words in re.finditer(f"{allusive}|{mannered}", path.read_text("utf-8"), re.MULTILINE)
     ]
     assert found == []
+
+
+def test_the_page_on_methods_names_functions_that_exist():
+    page = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    table = page.partition("## From the papers to the code")[2].partition("\n## ")[0]
+    named = re.findall(r"`((?:\w+\.)+\w+)`", table)
+    assert len(named) > 20
+    for name in named:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(f"calibrators.{module}"), function)), name

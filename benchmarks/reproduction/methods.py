@@ -13,8 +13,10 @@ from benchmarks.reproduction.classifiers import Scores
 from benchmarks.reproduction.data import Mask
 from calibrators.acp import ACP
 from calibrators.auto.calibrator import CANDIDATES, Auto
-from calibrators.bayesian_binning.calibrators import ABB, SBB
-from calibrators.binning.bbq import BBQ, HistogramBinning
+from calibrators.bayesian_binning.abb import ABB
+from calibrators.bayesian_binning.sbb import SBB
+from calibrators.binning.bbq import BBQ
+from calibrators.binning.histogram import HistogramBinning
 from calibrators.generated.dgg import DGG
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.in_memory import Measures, measure

@@ -40,7 +40,7 @@ CANDIDATES = {
     "isotonic": "calibrators.isotonic.calibrator:Isotonic",
     "enir": "calibrators.near_isotonic.enir:ENIR",
     "bbq": "calibrators.binning.bbq:BBQ",
-    "abb": "calibrators.bayesian_binning.calibrators:ABB",
+    "abb": "calibrators.bayesian_binning.abb:ABB",
 }
 """Ordered from the simplest: two parameters; one monotone fit; averages of near-isotonic fits, of equal-frequency
 binnings, of all binnings."""

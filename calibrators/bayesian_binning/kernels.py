@@ -1,6 +1,7 @@
 """Sweeps over all binnings of neighbouring groups of points, for the best one and for the average of all.
 
-The log score of a bin over the groups i .. u is
+The log score of a bin over the groups i .. u, Score_{i,u} of Pakdaman Naeini, Cooper & Hauskrecht (2014), is the log of
+equation 5 times a factor of equation 4:
     cut[u] - (no_cut[u] - no_cut[i]) + log(n0! n1! / (n + 1)!),
 where cut[u] is the log prior probability of a boundary after u (0 after the last), and no_cut[u] minus the log prior
 probability of no boundary between the first group and u. Each sweep takes O(m^2) time and O(m) memory.
@@ -10,8 +11,8 @@ import math
 
 import numpy as np
 
-from calibrators.binning.kernels import log_beta
 from calibrators.core.compiled import kernel
+from calibrators.core.kernels.log_beta import log_beta
 
 _NEGLIGIBLE = -60.0  # a term below exp(-60) of a sum does not change it
 
@@ -35,7 +36,10 @@ def _log_marginal(n0, n1, table):
 
 @kernel
 def best_binning(negatives, positives, cut, no_cut, table):
-    """Return the first group of each bin of the best binning, and its log score. Of ties the last bins are longest."""
+    """Return the first group of each bin of the best binning, and its log score. Of ties the last bins are longest.
+
+    The dynamic programming of section 2.3: best[u] is the log of V^f_u.
+    """
     m = cut.size
     best = np.empty(m + 1)
     best[0] = 0.0
@@ -78,7 +82,10 @@ def _log_sum(terms, n):
 
 @kernel
 def log_sums_below(negatives, positives, cut, no_cut, table):
-    """Return for each u the log of the total score of all binnings of the groups before u; shape (m + 1,)."""
+    """Return for each u the log of the total score of all binnings of the groups before u; shape (m + 1,).
+
+    V^f_u of section 2.4, but with sums in place of maxima.
+    """
     m = cut.size
     below = np.empty(m + 1)
     below[0] = 0.0
@@ -99,7 +106,8 @@ def average_levels(negatives, positives, cut, no_cut, table, below):
     """Return each group's level (n1 + 1) / (n + 2) of its bin, averaged over all binnings, weighted by their scores.
 
     One sweep averages all groups: it adds the probability of each bin at its first group and subtracts it behind its
-    last. It computes the total scores of the groups above on the way.
+    last: the sum of equation 8 for all predictions at once. It computes the total scores of the groups above, V^b_u, on
+    the way.
 
     below : output of `log_sums_below`
 

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from calibrators.core.compiled import kernel
+from calibrators.core.kernels.log_beta import log_beta
 
-_HALF_LOG_2PI = 0.9189385332046727
 _SMALL = 0.1
 # Euler's constant, and zeta(k) / k for k = 2 .. 16.
 _TAYLOR = np.array(
@@ -21,7 +21,6 @@ _TAYLOR = np.array(
         0.06250095514121304,
     ]
 )  # fmt: skip
-_LARGE = 15.0  # from this argument on, the first six terms of Stirling's series give full precision
 
 
 @kernel(inline=True)
@@ -100,31 +99,6 @@ def edges_of(index, model, out):
 
 
 @kernel(inline=True)
-def _stirling_tail(x):
-    """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x >= 15."""
-    y = 1.0 / (x * x)
-    return (
-        1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y * (1 / 1188 - y * (691 / 360360)))))
-    ) / x
-
-
-@kernel
-def log_beta(a, b):
-    """Return the log of the beta function, a, b > 0, without the cancellation of large log-gammas."""
-    p, q = min(a, b), max(a, b)
-    if q < _LARGE:
-        return math.lgamma(p) + (math.lgamma(q) - math.lgamma(p + q))
-    share = p / (p + q)
-    tail = _stirling_tail(q) - _stirling_tail(p + q)
-    if p >= _LARGE:
-        tail += _stirling_tail(p)
-        return (
-            -0.5 * math.log(q) + _HALF_LOG_2PI + tail + (p - 0.5) * math.log(share) + q * math.log1p(-share)
-        )
-    return math.lgamma(p) + tail + p - p * math.log(p + q) + (q - 0.5) * math.log1p(-share)
-
-
-@kernel(inline=True)
 def _log_gamma_one_plus(x):
     """Return log Gamma(1 + x), 0 <= x <= 0.1, by its Taylor series -gamma x + sum over k of zeta(k) (-x)^k / k."""
     value = 0.0
@@ -167,7 +141,9 @@ def fill_bins(cuts, ends, chosen, count, out):
 
 @kernel
 def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
-    """Compute the log marginal likelihood of each binning and its actual number of bins.
+    """Compute the log marginal likelihood P(D | M) of each binning, equation 1, and its actual number of bins.
+
+    The gamma functions of Pakdaman Naeini, Cooper & Hauskrecht (2015) as a quotient of two beta functions for each bin.
 
     cuts, ends : see `fill_bins`
     index : see `edges_of`; the sums of the cuts are usually their cumulative weights
