@@ -13,7 +13,7 @@ from calibrators.core.sorting import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.quarantine import usable
 from pipeline.log.segment_values import Encoder
-from pipeline.sort.counting import RowCounter
+from pipeline.sort import counting
 from pipeline.sort.run_files import Run, RunSegments, write_run
 from pipeline.sort.sections import Sections, UnitRows, WeightedRows
 
@@ -46,8 +46,9 @@ class Buffer:
     ) -> None:
         self.capacity, self.folder, self.index = capacity, folder, index
         self.encoder, self.weighted, self.sampling = encoder, weighted, sampling
-        self.counter = RowCounter(encoder is not None)
-        self.score, self.tag = np.empty(capacity), np.empty(capacity, np.int32)
+        self.counter = counting.RowCounter(encoder is not None)
+        room = capacity if weighted else capacity + counting.MOST_RETURNED
+        self.score, self.tag = np.empty(room), np.empty(room, np.int32)
         self.weight = np.empty(capacity if weighted else 0)
         self.size = 0
         self.used_positive = 0
@@ -83,8 +84,11 @@ class Buffer:
         """Write the rows in the buffer as a run."""
         if not self.size and not self.counter.rows:
             return
-        score, tag, counted = self.score[: self.size], self.tag[: self.size], self.counter.take()
-        self.used_positive += int(counted.positives.sum())
+        few, counted = self.counter.take()
+        span = slice(self.size, self.size + few.score.size)
+        self.score[span], self.tag[span] = few
+        score, tag = self.score[: span.stop], self.tag[: span.stop]
+        self.used_positive += int(np.count_nonzero(few.tag & 1)) + int(counted.positives.sum())
         sections = Sections(UnitRows(score, tag), sums=counted)
         if self.weighted:
             weight = self.weight[: self.size]

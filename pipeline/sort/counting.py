@@ -1,7 +1,8 @@
 """Counting of rows with repeated scores in a hash table, instead of sorting them.
 
 Many models give few different scores: trees with few leaves, scores of four digits. If a sample of a batch shows this,
-its rows are summed by score in a hash table, into the sums that sorting and folding would give.
+its rows are summed by score in a hash table, into the sums that sorting and folding would give, and the rows that
+these would leave.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import numpy.typing as npt
 from calibrators.core.sorting import Coded
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
+from pipeline.sort.sections import SHORTEST_FOLDED_TIE, UnitRows
 
 _SLOTS = 1 << 17
 """Slots of the table (2 MB). It holds at most half as many scores."""
+
+MOST_RETURNED = _SLOTS // 2 * (SHORTEST_FOLDED_TIE - 1)
+"""Most counted rows that are returned as rows."""
 
 _MOST_ROWS = 1 << 31
 """Largest count: counts have 32 bits."""
@@ -73,15 +78,26 @@ class RowCounter:
         columns = rows.score, rows.label, code
         return int(kernels.count_rows(*columns, self._table, self._codes, uncounted))
 
-    def take(self) -> Coded:
-        """Return the sums of the counted rows by score and code, in any order; clear the table."""
+    def take(self) -> tuple[UnitRows, Coded]:
+        """Return the counted rows, in any order, and clear the table.
+
+        Returns
+        -------
+        rows : of ties that are not shorter as sums; at most `MOST_RETURNED`
+        sums : of the others, by score and code
+        """
         slots = np.flatnonzero(self._table[:-1, 0])
         key, counts = self._table[slots].T
         code = self._codes[slots] if self.coded and slots.size else np.zeros(slots.size, np.int32)
         self._clear()
-        positives = (counts >> np.uint64(32)).astype(np.float64)
-        weight = (counts & np.uint64(0xFFFFFFFF)).astype(np.float64) + positives
-        return Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
+        score = (key - np.uint64(1)).view(np.float64)
+        positives = (counts >> np.uint64(32)).astype(np.int64)
+        weight = (counts & np.uint64(0xFFFFFFFF)).astype(np.int64) + positives
+        few = weight < SHORTEST_FOLDED_TIE
+        labels = np.stack([weight - positives, positives], axis=1)[few]
+        tag = np.repeat((2 * code[few, np.newaxis] + np.arange(2)).astype(np.int32), labels.reshape(-1))
+        sums = (score, code, weight.astype(np.float64), positives.astype(np.float64))
+        return UnitRows(np.repeat(score[few], weight[few]), tag), Coded(*(column[~few] for column in sums))
 
 
 def _scores_repeat(rows: Rows) -> bool:
