@@ -85,4 +85,5 @@ def _fit_records(prepared: Any, window: dict[str, Any], version: str) -> Iterato
 
 
 def _digest(window: Window, day: int) -> str:
-    return digest_of({file for file, _ in window.groups(day)})
+    files = {file for file, _ in window.groups(day)}
+    return digest_of(files, window.log.columns.calendar.zone)

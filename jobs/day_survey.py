@@ -9,7 +9,7 @@ from functools import cached_property
 
 from jobs.config.jobs import DaysConfig
 from jobs.config.sections import WEEKDAYS, parse_duration, whole_days
-from jobs.rows import Choice, columns_of
+from jobs.rows import Choice, calendar_of, columns_of
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.days.files import LogDays, Schemas, list_days
 from pipeline.days.records import CHECK, DONE, FAILED, FIT, MONITOR, STEPS, DayRecords, Steps
@@ -111,7 +111,9 @@ def survey(config: DaysConfig) -> Survey:
     folder, column = store.folder, config.window.column
     assert column is not None
     marker = config.days.complete_marker
-    log = list_days(config.log.path, column, marker, folder if store.names() else None)
+    log = list_days(
+        config.log.path, column, calendar_of(config.window), marker, folder if store.names() else None
+    )
     if marker is not None and not any(f"{column}=" in name for name in log.spans):
         raise ConfigError(
             f"days.complete_marker: expected a log in folders by day, such as {column}=2026-01-31/, found none: leave "
@@ -147,6 +149,7 @@ def _rules(config: DaysConfig) -> DayRules:
         min_labelled=config.window.min_labelled,
         window=whole_days(config.window.last),
         steps=tuple(steps),
+        zone=config.window.timezone,
     )
 
 

@@ -17,6 +17,7 @@ from jobs.outcome import Outcome
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, counted, listing
 from pipeline.files.folders import check_writable, write_whole
+from pipeline.log.calendars import UTC
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
 SERVED = ("compare", "fit", "evaluate", "monitor", "score", "days")
@@ -64,6 +65,9 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     else:
         values |= {"report.path": "{job}", "output.path": "scored"}
         notes["log.path"] = "for fit; give other rows to evaluate and score"
+    if overrides.get("window.column", values.get("window.column")) != values.get("window.column"):
+        values["window.timezone"] = UTC  # of another column it is not known
+        notes.pop("window.timezone", None)
     values |= {key: _from_folder(key, value, target) for key, value in overrides.items()}
     if values.get(_OUTCOMES):
         values.pop("log.label", None)
@@ -141,6 +145,15 @@ def _infer(log: str, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dic
     if roles.date:
         values["window.last"] = "30d"
         notes["window.last"] = "a fit uses these days, not earlier ones"
+        values["window.timezone"] = UTC
+        notes["window.timezone"] = "by its clock days end; timestamps with a time zone are of its days"
+    if facts.zone is not None:
+        values |= {"window.column": facts.zone.column, "window.timezone": facts.zone.zone}
+        notes["window.column"] = "its days, in window.timezone, are those of the folders"
+        others = f", and in {counted(facts.zone.others, 'other zone')}" if facts.zone.others else ""
+        notes["window.timezone"] = (
+            f"the folders have the days of {facts.zone.column} in it{others}: is it yours?"
+        )
     if roles.label and (nulls := roles.label[0].nulls):
         notes["log.label"] += f"; {nulls:,} nulls: labels not known yet, these rows are not fitted to"
     if roles.margin:

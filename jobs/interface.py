@@ -17,7 +17,7 @@ from jobs.outcome import Outcome
 from jobs.records import Attempt
 from jobs.registry import JOBS
 from jobs.rows import check_scratch
-from jobs.run import carry_out, exit_code_and_message
+from jobs.run import carry_out, exit_code_and_message, in_settings_of
 from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
@@ -46,7 +46,8 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     values = _values(config)
     # Nothing is published.
     values.put(("store",), {"path": _UNPUBLISHED, "table": _UNPUBLISHED}, {})
-    return _fit(load_values(FitConfig, values))
+    loaded = load_values(FitConfig, values)
+    return in_settings_of(loaded, _fit, loaded)
 
 
 def _values(config: Mapping[str, Any] | str | Path) -> Values:

@@ -62,6 +62,7 @@ def prepare(config: MonitorConfig, choice: Choice = ANY) -> Prepared:
         "tolerance": config.monitor.tolerance,
         "sampling_rate": config.log.sampling_rate,
         "column": window.column,
+        **window.log.columns.calendar.facts,
     }
     document = (store.folder / FOLDER).read_json(name)
     history = History(version.name, settings) if document is None else History.from_json(document, path)

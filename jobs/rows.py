@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import DAY, DataConfig, JobConfig
 from jobs.config.sections import (
+    TOMORROW,
     LogConfig,
     PublishedConfig,
     StoreConfig,
@@ -22,6 +23,7 @@ from pipeline.days.closed import close_excluded, close_given, find_damaged
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.labels.outcomes import LabelSource, Outcomes
+from pipeline.log.calendars import Calendar
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import DAY_OUT, BadRows, Example, RowRules, check, check_output, copy_parts
 from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
@@ -59,7 +61,8 @@ def columns_of(
         Rows wait for their outcomes, but have no time.
     """
     columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
-    labels = outcomes_of(config, "log", None if window is None else window.column, newest)
+    columns = replace(columns, calendar=calendar_of(window))
+    labels = outcomes_of(config, "log", window, newest)
     if labels is None:
         return columns
     # Name of the labels in messages; it must differ from the columns that are read.
@@ -69,11 +72,14 @@ def columns_of(
 
 
 def outcomes_of(
-    config: LogConfig | DataConfig, section: str, dated: str | None = None, newest: int | None = None
+    config: LogConfig | DataConfig,
+    section: str,
+    window: WindowConfig | None = None,
+    newest: int | None = None,
 ) -> Outcomes | None:
     """Return the labels of a section if they are in other files, otherwise None.
 
-    dated : column that dates the rows if the section names none
+    window : window of the job, if it has one; its column dates the rows if the section names none
     newest : see `columns_of`
 
     Raises
@@ -85,7 +91,7 @@ def outcomes_of(
     if labels.path is None:
         return None
     wait = parse_duration(labels.wait)
-    predicted = config.time or dated
+    predicted = config.time or (None if window is None else window.column)
     if wait is not None and predicted is None:
         raise ConfigError(
             f"{section}.labels.wait: expected {section}.time or window.column, which say when predictions were made, "
@@ -104,8 +110,14 @@ def outcomes_of(
         config.label,
         section,
         newest,
+        calendar_of(window),
     )
     return Outcomes(source)
+
+
+def calendar_of(window: WindowConfig | None) -> Calendar:
+    """Return the days that rows may have by a job's window; None: by the defaults."""
+    return Calendar(TOMORROW) if window is None else Calendar(window.newest, window.timezone)
 
 
 def row_settings(config: LogConfig) -> dict[str, Any]:
@@ -170,6 +182,7 @@ def window_of(
     column, until = config.column, config.last_day
     if column is None:
         return None
+    log = replace(log, columns=replace(log.columns, calendar=calendar_of(config)))
     if labelled and last is not None and log.columns.labels is not None:
         window = choose_window(log, column, whole_days(config.last), until)
         labels = window.log.columns.labels
@@ -203,6 +216,7 @@ def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, An
         settings["log"]["quarantine_path"] = True
     if window is not None:
         settings["window"] = [window.column, window.first, window.last]
+        settings["window"] += window.log.columns.calendar.facts.values()
         if (limits := window.limits_of()) is not None:
             settings["window"] += [list(limits)]
     return settings
@@ -245,8 +259,11 @@ def open_log_and_window(
     """
     if config.column is None:
         return open_log(paths, columns, choice.without), None
+    columns = replace(columns, calendar=calendar_of(config))
     folder = PublishedTable(store.path, store.table).folder
-    close = close_given(choice.closed) if choice.closed is not None else close_excluded(folder, config.column)
+    close = close_excluded(folder, config.column, config.timezone)
+    if choice.closed is not None:
+        close = close_given(choice.closed)
     length = days or whole_days(config.last)
     if choice.closed is None and config.bad_days == "set_aside":
         close = find_damaged(paths, columns, config.column, length, config.last_day, folder, close)

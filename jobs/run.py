@@ -11,9 +11,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from jobs import interrupts
 from jobs.outcome import Outcome, Plan, Startable
@@ -25,6 +26,9 @@ from pipeline.files.storage import remember_urls, use, without_secrets
 
 if TYPE_CHECKING:
     from jobs.config.jobs import JobConfig
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger("logcal")
 
@@ -55,10 +59,7 @@ def run_job(
             raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
         config = _load(job, files, settings, None if dry_run else attempt)
         if dry_run:
-            prepared = job.load_module().prepare(config)
-            plan = prepared.plan
-            if graph is not None:
-                _draw(prepared, graph)
+            plan = in_settings_of(config, _planned, job, config, graph)
             show(asdict(plan), plan.lines(), as_json)
         else:
             outcome = carry_out(job, config, attempt)
@@ -86,10 +87,18 @@ def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Atte
         if attempt is not None:
             attempt.keep_record_keys(read_keys)
         raise
-    _set_up_environment(config)
     if attempt is not None:
         announce_compiling()
     return config
+
+
+def _planned(job: Job, config: JobConfig, graph: str | None) -> Plan:
+    """Prepare a job, and return its plan. graph : file to draw its graph to; None: it is not drawn."""
+    prepared = job.load_module().prepare(config)
+    plan: Plan = prepared.plan
+    if graph is not None:
+        _draw(prepared, graph)
+    return plan
 
 
 def _draw(prepared: Any, path: str) -> None:
@@ -116,15 +125,23 @@ def _draw(prepared: Any, path: str) -> None:
         raise ConfigError(f"--graph: cannot write {path} ({error.strerror}): choose another place") from None
 
 
+def in_settings_of(config: JobConfig, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in the settings of a configuration, which end with it: the caller may be a program."""
+
+    def call() -> T:
+        _set_up_environment(config)
+        return function(*args, **kwargs)
+
+    return copy_context().run(call)
+
+
 def _set_up_environment(config: JobConfig) -> None:
     """Apply the storage options, register URLs whose secrets messages must hide, and import the cluster class."""
     from jobs.cluster.kinds import check_class
-    from jobs.config.sections import DEFAULT_GIVE_UP, TOMORROW, parse_duration
+    from jobs.config.sections import DEFAULT_GIVE_UP, parse_duration
     from pipeline.log.log_files import GIVE_UP
-    from pipeline.log.windows import NEWEST
 
     use(config.storage.options)
-    NEWEST.set(getattr(getattr(config, "window", None), "newest", TOMORROW))
     GIVE_UP.set(parse_duration(getattr(getattr(config, "log", None), "give_up", DEFAULT_GIVE_UP)))
     remember_urls(config.model_dump(mode="json"))
     check_class(config.cluster)
@@ -132,10 +149,13 @@ def _set_up_environment(config: JobConfig) -> None:
 
 def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None) -> Outcome:
     """Prepare a job and execute it, on the configuration's cluster or on that of a client."""
+    return in_settings_of(config, _carry_out, job, config, attempt, client)
+
+
+def _carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any) -> Outcome:
     from jobs.cluster.starting import given_executor, starting_executor
     from jobs.day_commands import record_command
 
-    _set_up_environment(config)
     attempt.begin(config)
     # A cluster that is needed in any case starts while the job is being prepared.
     if client is None:

@@ -367,8 +367,9 @@ def list_days(store: str, table: str, files: Sequence[str] = ()) -> Outcome:
         return Outcome(summary, lines or ["no day was excluded, included or set aside"])
     from jobs.day_list import listing
     from jobs.day_survey import survey
+    from jobs.run import in_settings_of
 
-    all_days, day_lines = listing(survey(config).states)
+    all_days, day_lines = listing(in_settings_of(config, survey, config).states)
     return Outcome(summary | all_days, day_lines)
 
 
@@ -383,7 +384,6 @@ def _daily_config(files: Sequence[str], store: str, table: str) -> DaysConfig | 
             "only decisions are listed, since this is not the configuration of `logcal days run`: %s", error
         )
         return None
-    use(config.storage.options)
     return config
 
 

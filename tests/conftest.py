@@ -28,8 +28,6 @@ import sklearn  # noqa: F401 - as jobs.cli
 from common import predictions, run_command, write_log
 
 from pipeline.execution import tasks
-from pipeline.log.log_files import GIVE_UP
-from pipeline.log.windows import NEWEST
 
 # How long an example takes depends on the machine, and the first one compiles. `make system` asks for more examples.
 EXAMPLES = int(os.environ.get("LOGCAL_TEST_EXAMPLES", "25"))
@@ -71,15 +69,6 @@ class Result:
             assert phrase in self.stderr, f"expected '{phrase}' in\n{self.stderr}"
         assert "Traceback" not in self.stderr
         return self
-
-
-@pytest.fixture(autouse=True)
-def _settings_of_no_job() -> Iterator[None]:
-    """A job leaves its settings to what runs after it in the same process, as a test does."""
-    before = GIVE_UP.get(), NEWEST.get()
-    yield
-    GIVE_UP.set(before[0])
-    NEWEST.set(before[1])
 
 
 class Place:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import re
+import zoneinfo
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args, overload
 
@@ -258,6 +260,15 @@ def whole_days(text: str | None) -> int | None:
     return None if text is None else int(text.removesuffix("d"))
 
 
+def check_timezone(name: str) -> None:
+    """Raise ValueError unless the text is an IANA name of a time zone."""
+    # localtime and Factory are of the machine.
+    if name != "UTC" and name not in zoneinfo.available_timezones() - {"localtime", "Factory"}:
+        similar = difflib.get_close_matches(name, zoneinfo.available_timezones(), 1)
+        hint = f": did you mean {similar[0]}?" if similar else ""
+        raise ValueError(f"expected an IANA name such as Europe/Berlin, found {name!r}{hint}")
+
+
 TOMORROW, ANY_DAY = "tomorrow", "any"
 
 
@@ -278,9 +289,14 @@ class WindowConfig(Section):
     """With window.column: the number of days, such as 30d."""
     until: Date | None = None
     """With window.column: the last day, such as 2026-01-31. null: the latest day in the log."""
+    timezone: Annotated[Text, accepted_by(check_timezone)] = "UTC"
+    """With window.column: IANA name of the time zone, such as Europe/Berlin, that divides timestamps with a time zone
+    into days, and of the clock by which days end. Timestamps without one, dates, text and folders have their days as
+    written: they need UTC here.
+    """
     newest: Annotated[Text, BeforeValidator(_date_as_text), accepted_by(_check_newest)] = TOMORROW
-    """With window.column: the last day that a row may have: tomorrow by the clock (in UTC), a date, or any, for
-    simulated logs. Rows of later days, or before 1990, are bad rows (day_out_of_range), and move no window.
+    """With window.column: the last day that a row may have: tomorrow by the clock (in window.timezone), a date, or any,
+    for simulated logs. Rows of later days, or before 1990, are bad rows (day_out_of_range), and move no window.
     """
     min_labelled: float = Field(0.0, ge=0, le=1)
     """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
@@ -308,8 +324,8 @@ class WindowConfig(Section):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that other keys have a column."""
-        for key in ("until", "half_life"):
-            if getattr(self, key) is not None and self.column is None:
+        for key in ("until", "half_life", "timezone"):
+            if getattr(self, key) not in (None, "UTC") and self.column is None:
                 yield key, "only goes with window.column, found window.column=null"
         if self.half_life is not None and whole_days(self.last) > 300 * whole_days(self.half_life):
             yield (

@@ -19,18 +19,18 @@ def close_given(closed: Sequence[ClosedDay]) -> Close:
     return lambda files: ((), closed)
 
 
-def close_excluded(folder: Folder, column: str) -> Close:
+def close_excluded(folder: Folder, column: str, zone: str) -> Close:
     """Return the function that closes the files of the days that a person excluded.
 
     folder : folder of the table
-    column : see `open_window`
+    column, zone : see `open_window` and `Calendar`
     """
     decisions = read_decisions(folder)
     if not any(entry.decision == EXCLUDE for entry in decisions.values()):
         return close_none
 
     def close(files: Sequence[LogFile]) -> tuple[Collection[str], Sequence[ClosedDay]]:
-        log = _days_of(files, column, folder)
+        log = _days_of(files, column, folder, zone)
         closed = []
         for entry in log.days.values():
             decision = decision_on(entry, decisions)
@@ -41,13 +41,13 @@ def close_excluded(folder: Folder, column: str) -> Close:
     return close
 
 
-def _days_of(files: Sequence[LogFile], column: str, folder: Folder) -> LogDays:
+def _days_of(files: Sequence[LogFile], column: str, folder: Folder, zone: str) -> LogDays:
     """Return the days of listed files, as far as they are known without opening them."""
     hive = {file.relative: hive_day(file.path, column) for file in files}
     undated = [file for file in files if hive[file.relative] is None]
     spans = {name: (day, day) for name, day in hive.items() if day is not None}
-    spans |= remembered_spans(folder, undated) if undated else {}
-    return LogDays.of_spans(files, spans)
+    spans |= remembered_spans(folder, undated, zone) if undated else {}
+    return LogDays.of_spans(files, spans, zone=zone)
 
 
 def _closing(log: LogDays, closed: Sequence[ClosedDay]) -> tuple[Collection[str], Sequence[ClosedDay]]:
@@ -70,7 +70,7 @@ def find_damaged(
     length, until : see `choose_window`
     folder : folder of the table
     """
-    log = list_days(paths, column, folder=folder)
+    log = list_days(paths, column, columns.calendar, folder=folder)
     last = max(log.days, default=0) if until is None else day_number(until)
     _, closed = close([file for entry in log.days.values() for file in entry.files])
     open_days = set(range(last - length + 1, last + 1)) - {entry.day for entry in closed}

@@ -116,10 +116,11 @@ class DayTables:
         return {day: self._cover(of_day[day], wanted[day], self._identity(window, day)) for day in wanted}
 
     def _identity(self, window: Window, day: int) -> Settings:
-        """Return the settings that a day's tables depend on, with the files of joined labels."""
+        """Return the settings that a day's tables depend on, with the time zone and the files of joined labels."""
         labels, limits = window.log.columns.labels, window.limits_of(day)
         optional = {} if limits is None else {"limits": limits}
-        return self.settings | optional | ({} if labels is None else labels.identity(day))
+        optional |= {} if labels is None else labels.identity(day)
+        return self.settings | window.log.columns.calendar.facts | optional
 
     def _read(self, names: Sequence[str]) -> dict[str, StoredDay | None]:
         folder = str(self.folder)

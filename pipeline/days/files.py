@@ -18,9 +18,18 @@ from logcal.storage import with_checksum
 from pipeline.days.records import digest_of
 from pipeline.files.folders import Folder
 from pipeline.log import folder_tree
+from pipeline.log.calendars import UTC, Calendar
 from pipeline.log.log_files import FileListing, LogFile, checked_footer, find_files, is_being_written
 from pipeline.log.logs import Columns, check_columns, read_footers
-from pipeline.log.windows import UNPLACED, date_file, day_limits, day_number, hive_day, parse_day
+from pipeline.log.windows import (
+    UNPLACED,
+    check_zoned,
+    date_file,
+    day_limits,
+    day_number,
+    hive_day,
+    parse_day,
+)
 
 _REMEMBERED = "day-files.json"
 """File in a table's folder with the days of the log's files, for logs whose days are in a column."""
@@ -42,6 +51,7 @@ class DayFiles:
     labelled : rows with a label; None: unknown
     fault : the reason why the files cannot be used; None: there is none, or footers have not been read
     changing : whether a file is being written: it changed while it was read, has no footer yet, or is being copied
+    zone : time zone of the day
     """
 
     day: int
@@ -51,11 +61,12 @@ class DayFiles:
     labelled: int | None = None
     fault: str | None = None
     changing: bool = False
+    zone: str = UTC
 
     @property
     def digest(self) -> str:
         """Digest of the files; '' without files."""
-        return digest_of(self.files)
+        return digest_of(self.files, self.zone)
 
 
 @dataclass(frozen=True)
@@ -68,12 +79,14 @@ class LogDays:
     days : days with files, or with a marker
     spans : first and last day of each file, by relative path
     unplaced : files whose days cannot be told, by relative path, with the reason
+    zone : time zone of the days
     """
 
     filesystem: Any = None
     days: Mapping[int, DayFiles] = field(default_factory=dict)
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     unplaced: Mapping[str, str] = field(default_factory=dict)
+    zone: str = UTC
 
     @classmethod
     def of_spans(
@@ -81,6 +94,7 @@ class LogDays:
         files: Sequence[LogFile],
         spans: Mapping[str, tuple[int, int]],
         marked: Collection[int] = (),
+        zone: str = UTC,
         **more: Any,
     ) -> LogDays:
         """Return the days of listed files. spans : first and last day of each file; marked : days with a marker."""
@@ -89,12 +103,13 @@ class LogDays:
             first, last = spans.get(file.relative, (0, -1))
             for day in range(first, last + 1):
                 by_day.setdefault(day, []).append(file)
-        days = {d: DayFiles(d, tuple(by_day.get(d, ())), d in marked) for d in {*marked, *by_day}}
-        return cls(days=days, spans=spans, **more)
+        numbers = {*marked, *by_day}
+        days = {day: DayFiles(day, tuple(by_day.get(day, ())), day in marked, zone=zone) for day in numbers}
+        return cls(days=days, spans=spans, zone=zone, **more)
 
     def of(self, day: int) -> DayFiles:
         """Return the files of a day, which may have none."""
-        return self.days.get(day) or DayFiles(day)
+        return self.days.get(day) or DayFiles(day, zone=self.zone)
 
     def names(self, days: Iterable[int]) -> set[str]:
         """Return the relative paths of the files that hold rows of these days only."""
@@ -171,6 +186,7 @@ def _usual(schemas: Iterable[Schemas], columns: Columns) -> Schemas:
 def list_days(
     paths: str | Sequence[str],
     column: str,
+    calendar: Calendar,
     marker: str | None = None,
     folder: Folder | None = None,
 ) -> LogDays:
@@ -179,6 +195,7 @@ def list_days(
     Parameters
     ----------
     paths, column : see `open_window`
+    calendar : days that rows may have
     marker : name of the file that marks a day's folder as complete
     folder : folder of the table that remembers the days of files; None: nothing is remembered
 
@@ -186,24 +203,26 @@ def list_days(
     ------
     InputRejectedError
         See `find_files`.
+    ConfigError
+        See `choose_window`.
     """
-    listing = find_files(paths)
+    listing, zone = find_files(paths), calendar.zone
     spans: dict[str, tuple[int, int]] = {}
     undated = []
     for file in listing.files:
-        day = hive_day(file.path, column)
+        day = hive_day(file.path, column) if zone == UTC else None
         if day is None:
             undated.append(file)
         else:
             spans[file.relative] = day, day
     unplaced: dict[str, str] = {}
     if undated:
-        known = {} if folder is None else remembered_spans(folder, undated)
+        known = {} if folder is None else remembered_spans(folder, undated, zone)
         new = [file for file in undated if file.relative not in known]
-        found, unplaced = _read_spans(listing.filesystem, new, column)
+        found, unplaced = _read_spans(listing.filesystem, new, column, calendar, first=not known)
         spans |= known | found
         if folder is not None and found:
-            content = {_key(f): spans[f.relative] for f in undated if f.relative in spans}
+            content = {_key(f, zone): spans[f.relative] for f in undated if f.relative in spans}
             folder.replace(_REMEMBERED, json.dumps(with_checksum({"files": content})).encode())
     marked = set()
     for name in listing.skipped if marker else ():
@@ -211,7 +230,9 @@ def list_days(
         marked_day = parse_day(value or "")
         if marked_day is not None:
             marked.add(day_number(marked_day))
-    log = LogDays.of_spans(listing.files, spans, marked, filesystem=listing.filesystem, unplaced=unplaced)
+    log = LogDays.of_spans(
+        listing.files, spans, marked, zone, filesystem=listing.filesystem, unplaced=unplaced
+    )
     return _with_copies(log, listing, column)
 
 
@@ -225,30 +246,37 @@ def _with_copies(log: LogDays, listing: FileListing, column: str) -> LogDays:
     return replace(log, days=days)
 
 
-def _key(file: LogFile) -> str:
-    return json.dumps(file.identity)
+def _key(file: LogFile, zone: str) -> str:
+    return json.dumps(file.identity if zone == UTC else [*file.identity, zone])
 
 
-def remembered_spans(folder: Folder, files: Sequence[LogFile]) -> dict[str, tuple[int, int]]:
+def remembered_spans(folder: Folder, files: Sequence[LogFile], zone: str) -> dict[str, tuple[int, int]]:
     """Return the first and last day of those files whose days the store remembers, by relative path."""
     content = (folder.read_json(_REMEMBERED) or {}).get("files", {})
     return {
-        file.relative: (content[key][0], content[key][1]) for file in files if (key := _key(file)) in content
+        file.relative: (content[key][0], content[key][1])
+        for file in files
+        if (key := _key(file, zone)) in content
     }
 
 
 def _read_spans(
-    filesystem: Any, files: Sequence[LogFile], column: str
+    filesystem: Any, files: Sequence[LogFile], column: str, calendar: Calendar, *, first: bool
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Return the first and the last day of each file with rows, and the problems of files whose days cannot be told."""
-    spans, problems, limits = {}, {}, day_limits()
+    """Return the first and the last day of each file with rows, and the problems of files whose days cannot be told.
+
+    first : whether no other file's days are known
+    """
+    spans, problems, limits = {}, {}, day_limits(calendar)
     readable, unreadable = read_footers(filesystem, files)
+    if first:
+        check_zoned(filesystem, [file for file, _ in readable], column, calendar.zone)
     by_path = {file.path: file for file in files}
     for error in unreadable:
         path = next((path for path in by_path if str(error).startswith(f"{path}: ")), None)
         problems[by_path[path].relative if path else str(error)] = str(error)
     for file, _ in readable:
-        dated = date_file(filesystem, file, column, limits)
+        dated = date_file(filesystem, file, column, limits, calendar.zone)
         if isinstance(dated, str):
             problems[file.relative] = dated
         elif any(group.first == UNPLACED for group in dated.groups):

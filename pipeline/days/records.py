@@ -23,6 +23,7 @@ from logcal.storage import parse_checked, with_checksum
 from pipeline.files import clock
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
+from pipeline.log.calendars import UTC
 from pipeline.log.log_files import LogFile
 
 EVALUATE, MONITOR, FIT, SCORE = "evaluate", "monitor", "fit", "score"
@@ -78,9 +79,14 @@ Steps = dict[str, list[DayRecord]]
 """Records of a day by step, oldest first."""
 
 
-def digest_of(files: Iterable[LogFile]) -> str:
-    """Return a digest of a day's files: their paths relative to the log, sizes and modification; '' without files."""
-    content = sorted(file.identity for file in files)
+def digest_of(files: Iterable[LogFile], zone: str = UTC) -> str:
+    """Return a digest of a day's files: their paths relative to the log, sizes and modification; '' without files.
+
+    zone : time zone of the days
+    """
+    content: list[Any] = sorted(file.identity for file in files)
+    if content and zone != UTC:
+        content.append(zone)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32] if content else ""
 
 

@@ -26,6 +26,7 @@ from pipeline.days.records import (
     DayRecord,
     Steps,
 )
+from pipeline.log.calendars import UTC, start_of, time_zone
 from pipeline.log.windows import day_number, day_of, parse_day
 from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
@@ -39,9 +40,9 @@ unmeasured: the day is scored, and its labels have become complete."""
 _WEEK = dt.timedelta(days=7)
 
 
-def end_of(day: int) -> dt.datetime:
-    """Return the end of a day, in UTC."""
-    return dt.datetime.combine(day_of(day) + dt.timedelta(days=1), dt.time(), dt.UTC)
+def end_of(day: int, zone: str) -> dt.datetime:
+    """Return the end of a day in a time zone, in UTC."""
+    return dt.datetime.fromtimestamp(start_of(day + 1, zone) // 1_000_000, dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class DayRules:
     known_day : last day whose joined labels are known; None: no row waits for an outcome
     window : number of days of the window: older days need no person's decision
     steps : steps that apply to the log
+    zone : time zone of the days
     """
 
     begin: int | None = None
@@ -74,13 +76,14 @@ class DayRules:
     known_day: int | None = None
     window: int = 30
     steps: tuple[str, ...] = STEPS
+    zone: str = UTC
 
     def newest_by_clock(self, now: dt.datetime) -> int:
         """Return the last day whose files have arrived by the clock, or `until`."""
         if self.until is not None:
             return self.until
-        day = day_number((now - self.complete_after).date())
-        while end_of(day) + self.complete_after > now:
+        day = day_number((now - self.complete_after).astimezone(time_zone(self.zone)).date())
+        while end_of(day, self.zone) + self.complete_after > now:
             day -= 1
         return day
 
@@ -100,7 +103,7 @@ class DayRules:
         """Tell whether a day's labels are complete, as far as can be told without reading rows."""
         if self.known_day is not None and files.day > self.known_day:
             return False
-        if self.label_wait and end_of(files.day) + self.label_wait > now:
+        if self.label_wait and end_of(files.day, self.zone) + self.label_wait > now:
             return False
         if files.labelled is None or not files.rows:
             return True

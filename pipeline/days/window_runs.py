@@ -165,7 +165,7 @@ class _DayBuffers:
         """Add the rows of wanted days. scored : rows with calibration scores, see `Intake.read`."""
         date = self.intake.reading.columns.date
         assert date is not None
-        days = days_of(rows.batch.column(date))
+        days = days_of(rows.batch.column(date), self.intake.reading.columns.calendar.zone)
         if piece.limits is not None:
             out = (days > DAY_INVALID) & ((days < piece.limits.first) | (days > piece.limits.last))
             days = np.where(out, np.int32(DAY_OUT_OF_RANGE), days)

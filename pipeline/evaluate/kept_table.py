@@ -19,6 +19,7 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
+from pipeline.log.calendars import UTC
 from pipeline.log.log_files import FittedFiles, LogFile, open_parquet, row_groups_of
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
@@ -213,12 +214,16 @@ class InSample:
 def in_sample(log: Log, manifest: Mapping[str, Any], window: Window | None = None) -> InSample:
     """Count the rows of a log that a version was fitted to, by their files: see `FittedFiles`.
 
-    window : window of the log. If the version has a window of the same column, only the days that it was fitted to
-        count: days that its fit left out, such as days that waited for labels, do not.
+    window : window of the log. If the version has a window of the same column and time zone, only the days that it
+        was fitted to count: days that its fit left out, such as days that waited for labels, do not.
     """
     fitted = FittedFiles(manifest["log"]["files"])
     parts = [(file, file.rows, True) for file in log.files]
-    if window is not None and window.column == (manifest.get("window") or {}).get("column"):
+    fitted_window = manifest.get("window") or {}
+    if window is not None and (window.column, window.log.columns.calendar.zone) == (
+        fitted_window.get("column"),
+        fitted_window.get("timezone", UTC),
+    ):
         fitted_days = set(days_fitted(manifest))
         days = {day for day in window.days if day_of(day).isoformat() in fitted_days}
         parts = [

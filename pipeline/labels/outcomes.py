@@ -26,6 +26,7 @@ from pipeline.labels.outcome_index import (
     any_missing,
     key_column,
 )
+from pipeline.log.calendars import ANY_DAY, DAY, UTC, Calendar, local_times, start_of
 from pipeline.log.column_types import BYTES, TEXT, check_roles, common_kind, key_kind
 from pipeline.log.label_counts import (
     CONFLICTING,
@@ -48,7 +49,6 @@ from pipeline.log.logs import (
     read_piece,
 )
 from pipeline.log.windows import (
-    DAY,
     DAY_INVALID,
     days_of,
     instants,
@@ -85,6 +85,7 @@ class LabelSource:
     unread : the column that would be the label if labels were in the log
     section : section of the configuration, for messages
     newest : newest complete day of the log, if it is known; None: that of the files that are opened
+    calendar : days of the predictions
     """
 
     paths: tuple[str, ...]
@@ -99,6 +100,7 @@ class LabelSource:
     unread: str | None = None
     section: str = "log"
     newest: int | None = None
+    calendar: Calendar = ANY_DAY
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -169,6 +171,7 @@ class Outcomes:
     chosen : whether `files` and `until` are restricted to a window
     folders : folders of all files, chosen or not
     by_day : whether predictions have dates without times, so that all waits of a day end together
+    zone : time zone of the predictions' days; UTC also for times without one
     """
 
     source: LabelSource
@@ -183,6 +186,7 @@ class Outcomes:
     chosen: bool = False
     folders: tuple[str, ...] = ()
     by_day: bool = False
+    zone: str = UTC
 
     @property
     def rows(self) -> int:
@@ -225,6 +229,7 @@ class Outcomes:
         texts = [name for name, kind in zip(source.outcome_key, kinds, strict=True) if kind in (TEXT, BYTES)]
         size = sum(_uncompressed_bytes(listing.filesystem, file, texts) for file in files) if texts else 0
         predicted = None if source.predicted is None else schemas[0][1].field(source.predicted).type
+        zoned = predicted is not None and pa.types.is_timestamp(predicted) and predicted.tz is not None
         return Outcomes(
             source,
             listing.filesystem,
@@ -235,6 +240,7 @@ class Outcomes:
             text_bytes=size,
             folders=tuple(folders_of(listing.filesystem, listing.root, files)),
             by_day=predicted is not None and not pa.types.is_timestamp(predicted),
+            zone=source.calendar.zone if zoned else UTC,
         ).with_times(log)
 
     def with_times(self, log: Log) -> Outcomes:
@@ -254,15 +260,17 @@ class Outcomes:
             return replace(self, spans=spans, until=newest)
         if source.wait is None or source.predicted is None:
             return self
-        newest = newest_day(log, source.predicted) if source.newest is None else source.newest
-        return replace(self, until=(newest + 1) * DAY)
+        newest = source.newest
+        if newest is None:
+            newest = newest_day(log, source.predicted, source.calendar._replace(zone=self.zone))
+        return replace(self, until=start_of(newest + 1, self.zone))
 
     def of_days(self, first: int, last: int) -> Outcomes:
         """Restrict the files to outcomes of predictions from day `first` to `last` (days since 1970-01-01)."""
         until = self.until
         known = self.source.timed or self.source.newest is not None
         if not known and not self.chosen and until is not None:
-            until = (last + 1) * DAY
+            until = start_of(last + 1, self.zone)
         files, spans = self.files, self.spans
         if self.spans:
             begin, end = self._time_range(first, last)
@@ -279,13 +287,17 @@ class Outcomes:
         wait = self.source.wait
         if wait is None or self.until is None or self.source.missing == DROP:
             return None
-        part = DAY if self.by_day else 1 + round(share * (DAY - 1))
-        return (self.until - wait - part) // DAY
+        end = self.until - wait
+        day = int(local_times(np.array([end]), self.zone)[0] // DAY)
+        start, length = start_of(day, self.zone), start_of(day + 1, self.zone) - start_of(day, self.zone)
+        part = length if self.by_day else 1 + round(share * (length - 1))
+        return day if start + part <= end else day - 1
 
     def _time_range(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of times in which outcomes count for predictions of days `first` to `last`."""
         wait = self.source.wait
-        return (first - 1) * DAY, _FOREVER if wait is None else (last + 1) * DAY + wait
+        begin, end = start_of(first, self.zone) - DAY, start_of(last + 1, self.zone)
+        return begin, _FOREVER if wait is None else end + wait
 
     def identity(self, day: int | None = None) -> dict[str, Any]:
         """Return the JSON values that, with the settings, determine the labels of a day or of all rows."""

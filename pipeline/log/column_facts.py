@@ -17,6 +17,7 @@ import pyarrow as pa
 from logcal.errors import InputRejectedError, listing
 from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
+from pipeline.log.folder_zones import FolderZone, folder_zone
 from pipeline.log.log_files import LogFile, checked_footer
 from pipeline.log.logs import open_files
 from pipeline.log.windows import parse_day
@@ -80,11 +81,13 @@ class LogFacts:
     ----------
     files, rows : number of files and rows
     columns : columns in the order of the first file, then hive keys
+    zone : time zone of the days in the folders' names, see `folder_zone`; None: that of UTC, or unknown
     """
 
     files: int
     rows: int
     columns: tuple[ColumnFacts, ...]
+    zone: FolderZone | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,9 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     footers = list(together(partial(checked_footer, opened.listing.filesystem), sample))
     columns = [_column(field, footers) for field in opened.schemas[0][1]]
     names = {column.name for column in columns}
-    columns += [key for key in _hive_keys(files) if key.name not in names]
-    return LogFacts(len(files), sum(file.rows for file in files), tuple(columns))
+    keys = [key for key in _hive_keys(files) if key.name not in names]
+    zone = folder_zone(sample, footers, [key.name for key in keys], opened.schemas[0][1])
+    return LogFacts(len(files), sum(file.rows for file in files), (*columns, *keys), zone)
 
 
 def _rank(column: ColumnFacts, role: str) -> int:

@@ -27,6 +27,7 @@ from logcal.errors import (
 from logcal.segment_types import segment_column
 from pipeline.files.requests import WHOLE_BYTES, together
 from pipeline.log import conversion, decimals, folder_tree, nested
+from pipeline.log.calendars import ANY_DAY, Calendar
 from pipeline.log.column_types import Schemas, check_roles, date_columns, file_types
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
@@ -91,6 +92,7 @@ class Columns:
     sampling : whether weights are inverse sampling rates (rows that a row stands for) and not frequencies
     labels : where the labels are, if not in the log; `label` is then the name that joined labels get
     dates : segment columns that are dates, also where a file has them as text
+    calendar : days of the rows
     """
 
     score: str
@@ -101,6 +103,7 @@ class Columns:
     sampling: bool = False
     labels: Labels | None = None
     dates: tuple[str, ...] = ()
+    calendar: Calendar = ANY_DAY
 
     @property
     def names(self) -> list[str]:

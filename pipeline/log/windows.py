@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import InputRejectedError, examples, listing
+from logcal.errors import ConfigError, InputRejectedError, examples, listing
 from logcal.storage import parse_json
 from pipeline.files import clock
 from pipeline.files.requests import together
 from pipeline.log import nested
+from pipeline.log.calendars import DAY, UTC, Calendar, local_bounds, local_times, time_zone
 from pipeline.log.chunks import bounds_of
 from pipeline.log.folder_tree import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, checked_footer, open_parquet, read_batches
@@ -33,8 +33,6 @@ _FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
 _DIGITS = re.compile(r"(\d{4})(\d\d)(\d\d)")
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
-DAY = 86_400_000_000
-"""Microseconds."""
 _TO_MICROSECONDS = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
 _DAY_FORMATS = "dates, timestamps, integers such as 20260131 or text such as 2026-01-31"
 
@@ -91,17 +89,16 @@ class ImpossibleDays(NamedTuple):
         return day_of(self.day).isoformat() if possible else f"{self.day:,} days since 1970-01-01"
 
 
-NEWEST: ContextVar[str] = ContextVar("newest", default="any")
-"""`window.newest`: a date, `tomorrow` by the clock, or `any`."""
 _OLDEST = dt.date(1990, 1, 1)
 
 
-def day_limits() -> DayLimits | None:
-    """Return the days that rows may have by `NEWEST`; None: any."""
-    newest = NEWEST.get()
+def day_limits(calendar: Calendar) -> DayLimits | None:
+    """Return the days that rows may have; None: any."""
+    newest = calendar.newest
     if newest == "any":
         return None
-    last = clock.now().date() + dt.timedelta(1) if newest == "tomorrow" else dt.date.fromisoformat(newest)
+    today = clock.now().astimezone(time_zone(calendar.zone)).date()
+    last = today + dt.timedelta(1) if newest == "tomorrow" else dt.date.fromisoformat(newest)
     return DayLimits(day_number(_OLDEST), day_number(last))
 
 
@@ -222,7 +219,7 @@ def open_window(
     InputRejectedError
         See `open_log` and `choose_window`; or all files of the window are closed.
     """
-    opening = _Opening(column, length, until, close)
+    opening = _Opening(column, length, until, close, columns.calendar)
     try:
         window = opening.choose(open_log(paths, columns, skip, opening.in_window))
     except InputRejectedError:
@@ -250,6 +247,7 @@ class _Opening:
     length: int
     until: dt.date | None
     close: Close
+    calendar: Calendar
     newest: int = 0
     closed: Sequence[ClosedDay] = ()
     left: int = 0
@@ -261,7 +259,7 @@ class _Opening:
 
     def in_window(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
         """Select the files that are not closed and may have rows of the window."""
-        limits = day_limits()
+        limits = day_limits(self.calendar)
         days = [day for file in files if (day := hive_day(file.path, self.column)) is not None]
         self.newest = max((day for day in days if limits is None or limits.contain(day)), default=0)
         last = self.newest if self.until is None else day_number(self.until)
@@ -306,8 +304,8 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
     Parameters
     ----------
     log : Log
-    column : column with dates, timestamps (in UTC if they have a time zone), integers such as 20260131 or text such as
-        2026-01-31; or key of hive folders
+    column : column with dates, timestamps (those with a time zone are of the calendar's zone, others as written),
+        integers such as 20260131 or text such as 2026-01-31; or key of hive folders
     length : number of days
     until : the last day; None: the newest day of the log
 
@@ -316,8 +314,10 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
     InputRejectedError
         All problems at once: a file without the column, with other values than dates, or with a footer that does not
         tell its days. Or the window has no rows.
+    ConfigError
+        The calendar has a zone, and the column no timestamps with a time zone.
     """
-    files = _placed(_date_files(log, column), column)
+    files = _placed(_date_files(log, column, log.columns.calendar), column)
     log_first = min(group.first for file in files for group in file.groups)
     log_last = _newest(files)
     last = log_last if until is None else day_number(until)
@@ -340,18 +340,19 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
     return replace(window, log=replace(window_log, columns=replace(window_log.columns, date=column)))
 
 
-def newest_day(log: Log, column: str) -> int:
+def newest_day(log: Log, column: str, calendar: Calendar) -> int:
     """Return the newest day of a log, as days since 1970-01-01. Raises: see `choose_window`."""
-    return _newest(_placed(_date_files(log, column, "log.time"), column))
+    return _newest(_placed(_date_files(log, column, calendar, "log.time"), column))
 
 
 def _newest(files: Sequence[DatedFile]) -> int:
     return max(group.last for file in files for group in file.groups)
 
 
-def _date_files(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
-    filled, limits = [file for file in log.files if file.rows], day_limits()
-    dated = list(together(lambda file: date_file(log.filesystem, file, column, limits), filled))
+def _date_files(log: Log, column: str, calendar: Calendar, setting: str = "window.column") -> list[DatedFile]:
+    filled, limits, zone = [file for file in log.files if file.rows], day_limits(calendar), calendar.zone
+    check_zoned(log.filesystem, filled, column, zone)
+    dated = list(together(lambda file: date_file(log.filesystem, file, column, limits, zone), filled))
     problems = [file for file in dated if isinstance(file, str)]
     if problems:
         raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")
@@ -391,7 +392,7 @@ def _unplaced(file: DatedFile) -> bool:
 
 
 def _within(
-    filesystem: Any, file: LogFile, column: str, days: Sequence[Days], limits: DayLimits
+    filesystem: Any, file: LogFile, column: str, days: Sequence[Days], limits: DayLimits, zone: str
 ) -> list[_Restricted]:
     """Restrict the days of row groups to possible ones, which are read from the column where a footer has others.
 
@@ -405,7 +406,7 @@ def _within(
             all_rows = ImpossibleDays(file.row_groups[position], sum(file.row_groups[:position]), first)
             restricted.append((UNPLACED, UNPLACED, True, limits, all_rows))
         else:
-            restricted.append(_possible_days(filesystem, file, column, position, limits))
+            restricted.append(_possible_days(filesystem, file, column, position, limits, zone))
     filled = [entry for entry, rows in zip(restricted, file.row_groups, strict=True) if rows]
     placed = min((entry[0] for entry in filled if entry[0] != UNPLACED), default=UNPLACED)
     return [entry if entry[0] != UNPLACED else (placed, placed, *entry[2:]) for entry in restricted]
@@ -416,14 +417,14 @@ _Restricted = tuple[int, int, bool, DayLimits | None, ImpossibleDays | None]
 
 
 def _possible_days(
-    filesystem: Any, file: LogFile, column: str, position: int, limits: DayLimits
+    filesystem: Any, file: LogFile, column: str, position: int, limits: DayLimits, zone: str
 ) -> _Restricted:
     """Read the first and the last possible day of a row group, `UNPLACED` if no row has one, and the other rows."""
     first, last, row, rows = limits.last + 1, limits.first - 1, sum(file.row_groups[:position]), 0
     example = (0, 0)
     with open_parquet(filesystem, file.path, file.state) as parquet:
         for batch in read_batches(parquet, file.path, [column], [position], BATCH_ROWS):
-            days = days_of(batch.column(0))
+            days = days_of(batch.column(0), zone)
             inside = (days >= limits.first) & (days <= limits.last)
             outside = np.flatnonzero(~inside & (days > DAY_INVALID))
             if inside.any():
@@ -438,20 +439,23 @@ def _possible_days(
 
 
 def date_file(
-    filesystem: Any, file: LogFile, column: str, limits: DayLimits | None = None
+    filesystem: Any, file: LogFile, column: str, limits: DayLimits | None, zone: str
 ) -> DatedFile | str:
     """Return a file, whose footer has been read, with its days, or the problem with it.
 
     limits : days that rows may have; None: any. If no row has one, all groups have the day `UNPLACED`
+    zone : see `Calendar`
     """
     value = hive_value(file.path, column)
     days: list[Days] | str
     if value is None:
-        days = _days_in_footer(filesystem, file, column, any_day=limits is not None)
+        days = _days_in_footer(filesystem, file, column, zone, any_day=limits is not None)
+    elif zone != UTC:
+        days = f"{_ZONED}, found folders {column}={value}"
     elif (day := parse_day(value)) is not None:
         days = [(day_number(day), day_number(day), False)] * len(file.row_groups)
         if column in file.keys:
-            days = _same_days(days, _days_in_footer(filesystem, file, column), f"{column}={value}")
+            days = _same_days(days, _days_in_footer(filesystem, file, column, zone), f"{column}={value}")
     else:
         hint = (
             "leave it out of log.path" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
@@ -463,7 +467,7 @@ def date_file(
     restricted: Sequence[tuple[Any, ...]] = days
     if limits is not None:
         try:
-            restricted = _within(filesystem, file, column, days, limits)
+            restricted = _within(filesystem, file, column, days, limits, zone)
         except InputRejectedError as error:
             return str(error)
     groups = enumerate(zip(starts, file.row_groups, restricted, strict=False))
@@ -483,8 +487,41 @@ def _same_days(days: list[Days], found: list[Days] | str, folder: str) -> list[D
     )
 
 
+_ZONED = "expected timestamps with a time zone, which window.timezone divides into days"
+
+
+def check_zoned(filesystem: Any, files: Sequence[LogFile], column: str, zone: str) -> None:
+    """Check that some file has timestamps with a time zone, if days are those of another zone than UTC.
+
+    Raises
+    ------
+    ConfigError
+        All files have days as written.
+    """
+    if zone == UTC or not files:
+        return
+    found = ""
+    for file in files:
+        if hive_value(file.path, column) is not None:
+            found = f"folders {column}=..."
+            continue
+        schema = checked_footer(filesystem, file).footer.schema.to_arrow_schema()
+        schema = nested.with_fields(schema, [column])
+        if column not in schema.names or _is_zoned(schema.field(column).type):
+            return  # a file without the column is refused as such
+        found = str(schema.field(column).type)
+    raise ConfigError(
+        f"window.timezone={zone}: {_ZONED}, in window.column={column}, found {found}: these days are as written; leave "
+        "window.timezone out"
+    )
+
+
+def _is_zoned(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
 def _days_in_footer(
-    filesystem: Any, file: LogFile, column: str, *, any_day: bool = False
+    filesystem: Any, file: LogFile, column: str, zone: str, *, any_day: bool = False
 ) -> list[Days] | str:
     """Return the days of each row group (arbitrary for an empty one), or the problem with the file.
 
@@ -500,17 +537,19 @@ def _days_in_footer(
     kind = schema.field(column).type
     if not usable(kind):
         return f"expected {_DAY_FORMATS} in column '{column}', found {kind}"
+    if zone != UTC and not _is_zoned(kind):
+        return f"{_ZONED}, in column '{column}', found {kind}"
     try:
         chunks = footer.chunks(column)
     except InputRejectedError as error:
         return str(error).removeprefix(f"{file.path}: ")
     logical = footer.logical_type(column)
     by_group = [
-        _group_days(chunk, kind, logical, rows, any_day=any_day) if rows else None
+        _group_days(chunk, kind, logical, rows, zone, any_day=any_day) if rows else None
         for chunk, rows in zip(chunks, file.row_groups, strict=True)
     ]
     by_group = [
-        _read_days(filesystem, file, column, index, any_day=any_day) if days == _UNKNOWN else days
+        _read_days(filesystem, file, column, index, zone, any_day=any_day) if days == _UNKNOWN else days
         for index, days in enumerate(by_group)
     ]
     if problems := [days for days in by_group if isinstance(days, str)]:
@@ -534,10 +573,10 @@ def read_column(filesystem: Any, file: LogFile, column: str, groups: Sequence[in
 
 
 def _read_days(
-    filesystem: Any, file: LogFile, column: str, group: int, *, any_day: bool
+    filesystem: Any, file: LogFile, column: str, group: int, zone: str, *, any_day: bool
 ) -> Days | str | None:
     """Read the days of a row group, see `_group_days`."""
-    parts = [np.unique(days_of(values)) for values in read_column(filesystem, file, column, [group])]
+    parts = [np.unique(days_of(values, zone)) for values in read_column(filesystem, file, column, [group])]
     found = np.unique(np.concatenate(parts))
     days = found[found > DAY_INVALID]
     if days.size and not any_day and not _FIRST <= days[0] <= days[-1] <= _LAST:
@@ -552,7 +591,7 @@ def _read_days(
 
 
 def _group_days(
-    chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int, *, any_day: bool
+    chunk: Any, arrow_type: pa.DataType, logical: Any, rows: int, zone: str, *, any_day: bool
 ) -> Days | str | None:
     """Return a row group's days, the problem with it, None if it has only nulls, or _UNKNOWN."""
     statistics = chunk.statistics
@@ -564,6 +603,7 @@ def _group_days(
         return _UNKNOWN
     nulls = not statistics.has_null_count or statistics.null_count > 0
     if times is not None:
+        times = local_bounds(*times, zone) if _is_zoned(arrow_type) else times
         first, last = (time // DAY for time in times)
         if not any_day and not _FIRST <= first <= last <= _LAST:
             return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
@@ -601,20 +641,22 @@ def usable(kind: pa.DataType) -> bool:
     return text or pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
-def days_of(column: pa.Array) -> npt.NDArray[np.int32]:
+def days_of(column: pa.Array, zone: str = UTC) -> npt.NDArray[np.int32]:
     """Return the day of each row, as days since 1970-01-01; DAY_NULL or DAY_INVALID if it has none.
 
     Parameters
     ----------
-    column : dates, timestamps (days in UTC if they have a time zone, otherwise as written), integers yyyymmdd, or text
-        that begins with a date
+    column : dates, timestamps, integers yyyymmdd, or text that begins with a date
+    zone : zone of the days of timestamps with a time zone; others are as written
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_date32(column.type):
         days = as_numpy(column.view(pa.int32()))
     elif pa.types.is_temporal(column.type):
-        days = (instants(column) // DAY).astype(np.int32)
+        times = instants(column)
+        times = local_times(times, zone) if _is_zoned(column.type) else times
+        days = (times // DAY).astype(np.int32)
     else:
         days = _parse_days(column)
     return np.where(null_mask(column), np.int32(DAY_NULL), days) if column.null_count else days
@@ -653,9 +695,10 @@ def shown(days: Sequence[int]) -> list[str]:
 
 
 def window_days(window: Window) -> dict[str, Any]:
-    """Return the window's column, first day and last day for manifests."""
+    """Return the window's column, time zone (unless it is UTC), first day and last day for manifests."""
     return {
         "column": window.column,
+        **window.log.columns.calendar.facts,
         "first": day_of(window.first).isoformat(),
         "last": day_of(window.last).isoformat(),
     }
