@@ -308,6 +308,8 @@ def logit_of_all(p):
 def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
     rng = np.random.default_rng(1)
     table, weighted, columns = some_log(1, ties=True, wave=1.5 * (method == "auto")), True, ("b", "a")
+    if method == "isotonic":
+        table, columns = with_inverted(some_log(5, differ=0.3)), ("a", "b")
     made = []
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
@@ -324,9 +326,49 @@ def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
             "bucket_bytes": int(rng.choice([900, 9000, 1 << 24])),
         }
         found = fit(tmp_path / str(layout), own, columns, weighted, cut=cut, method=method, **sizes)
+        assert method == "auto" or found.levels[0].maps.first().weight.sum() < np.asarray(table["w"]).sum()
         files = segmented_files(found, columns, FACTS)
         made.append((files.lookup_bytes("000001-x"), files.segments))
     assert made[0] == made[1] == made[2]
+
+
+def with_inverted(table):
+    """The log, and three quarters of its rows inverted in one more segment."""
+    size = 3 * len(table) // 4
+    odd = {"label": 1 - np.asarray(table["label"]), "a": np.full(size, 100), "b": np.full(size, "z")}
+    columns = {name: odd.get(name, np.asarray(table[name]))[:size] for name in table.column_names}
+    return pa.concat_tables([table, pa.table(columns).cast(table.schema)])
+
+
+@pytest.mark.parametrize("method", ["auto", "isotonic"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_outlying_segments_are_left_out_of_the_map_of_all_rows(tmp_path, method, weighted):
+    table = some_log(5, differ=0.3)
+    found, alone = (
+        fit(tmp_path / name, log, weighted=weighted, method=method)
+        for name, log in (("both", with_inverted(table)), ("alone", table))
+    )
+    first, expected = (fitted.levels[0].maps.first() for fitted in (found, alone))
+    assert_equal_maps(first, expected)
+    assert [found.levels[1].keys[i] for i in found.levels[1].outlying] == [(100,)]
+    p, q = (
+        Table(read_table(published(tmp_path / name, fitted)[1])).predict(np.asarray(table["score"]), table)
+        for name, fitted in (("both", found), ("alone", alone))
+    )
+    # The outlier is left to the evidence and to the effects across parents.
+    assert (q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))).mean() < 2e-3
+
+
+def assert_equal_maps(first, second):
+    for name in ("score_lo", "score_hi", "prob_lo", "slope", "weight", "positives"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+
+
+def test_few_outlying_rows_are_not_left_out(tmp_path):
+    table = some_log(5, rows=40_000)
+    odd = with_inverted(some_log(5, rows=40)).slice(40)
+    found = fit(tmp_path, pa.concat_tables([table, odd]))
+    assert found.levels[0].maps.first().weight.sum() == 40_030
 
 
 def test_segments_that_do_not_differ_have_their_parents_map_exactly(tmp_path):

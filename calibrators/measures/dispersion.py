@@ -22,6 +22,9 @@ MOST = 10.0
 _MEDIAN_OF_SQUARES = 0.454936
 """Median of the square of a standard normal number."""
 
+MOST_PARTS, PART_INFORMATION = 2048, 8.0
+"""Largest number of parts for `proven` if cells are not single points, and information of each."""
+
 _HEAVY = 16.0
 """Largest variance of a cell that counts, as a multiple of the mean."""
 
@@ -30,17 +33,19 @@ _ERROR_OF_GROUPS = 3.5
 """Standard errors of `proven`; relative standard error of `of_groups`, times the root of the number of groups."""
 
 
-def of_groups(weight: Array, positives: Array, possible: Array) -> float:
+def of_groups(sums: Array) -> float:
     """Estimate the over-dispersion from second differences of neighbouring rates, which no line changes.
 
     The median is not moved by a few jumps.
 
-    weight, positives, possible : float64 arrays, shape (groups,): sums of neighbouring cells, see `fit_check.Misfit`
+    sums : float64 array, shape (4, groups): weight, positives, expected and possible positives of neighbouring cells,
+        see `fit_check.Misfit`
 
     Returns
     -------
     from 1 to 10
     """
+    weight, positives, _, possible = sums
     # Of weights whose sum with the others rounds to that of the others, nothing is known.
     some = (weight > 0) & (possible > 0) & (possible < weight)
     weight, positives, possible = weight[some], positives[some], possible[some]
@@ -54,7 +59,7 @@ def of_groups(weight: Array, positives: Array, possible: Array) -> float:
     return float(np.clip(np.median(squares) / _MEDIAN_OF_SQUARES, 1.0, MOST))
 
 
-def proven(weight: Array, positives: Array, possible: Array, groups: int, by_groups: float) -> float:
+def proven(sums: Array, groups: int, by_groups: float) -> float:
     """Return the over-dispersion if chance does not explain it, else 1.
 
     It is the sum of squared residuals of the cells over their variances' sum (Pearson's statistic), with isotonic
@@ -62,13 +67,14 @@ def proven(weight: Array, positives: Array, possible: Array, groups: int, by_gro
 
     Parameters
     ----------
-    weight, positives, possible : float64 arrays, shape (cells,): sums of cells, and what isotonic regression expects
-    groups, by_groups : number of groups of `of_groups`, and its result; 0 groups: unknown
+    sums : float64 array, shape (4, cells): as for `of_groups`, of points or of at most `MOST_PARTS` parts
+    groups, by_groups : number of groups of `of_groups`, and its result; it is unknown below `FEWEST_GROUPS`
 
     Returns
     -------
     from 1 to 10. With rows of weight 1 and different scores exactly 1.
     """
+    weight, positives, _, possible = sums[:, sums[0] > 0]
     p = np.clip(possible / weight, 0.0, 1.0)
     squares, variance = (positives - possible) ** 2, weight * p * (1 - p)
     # A heavy tie says nothing: either isotonic regression follows it, or it cannot.
@@ -78,6 +84,6 @@ def proven(weight: Array, positives: Array, possible: Array, groups: int, by_gro
     if not beyond.sum() > _SIGNIFICANT * math.sqrt((beyond**2).sum()):
         return 1.0
     most = MOST
-    if groups:
+    if groups >= FEWEST_GROUPS:
         most = min(most, by_groups * (1.0 + 2.0 * _ERROR_OF_GROUPS / math.sqrt(groups)))
     return float(np.clip(squares.sum() / variance.sum(), 1.0, most))

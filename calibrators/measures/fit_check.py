@@ -177,7 +177,7 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     information = weight * level * (1 - level)
     columns = (weight, cells.positives, cells.expected, weight * level)
     sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
-    by_groups, proven = _dispersion(sums, np.stack(columns), information)
+    by_groups, proven = _dispersion(cells, sums, information)
     families = [_unions(information), _narrow(information)]
     total = np.append(0.0, np.cumsum(information))
     found = [_compare(sums, *family, by_groups, total, heaviest) for family in families if family[0].size]
@@ -294,18 +294,18 @@ def _disjoint(start: Indices, stop: Indices, excess: Array) -> list[int]:
     return chosen
 
 
-def _dispersion(sums: Array, cells: Array, information: Array) -> tuple[float, float]:
-    """Estimate the over-dispersion, and the one that chance does not explain; `cells` as `sums`, not cumulative."""
+def _dispersion(cells: CheckCells, sums: Array, information: Array) -> tuple[float, float]:
+    """Estimate the over-dispersion, and the one that chance does not explain."""
     groups = min(over_dispersion.MOST_GROUPS, int(information.sum() / over_dispersion.GROUP_INFORMATION))
     ends = edges(information, groups) if groups >= over_dispersion.FEWEST_GROUPS else np.empty(0, np.int64)
-    number, by_groups = max(ends.size - 1, 0), 1.0
+    number, by_groups = ends.size - 1, 1.0
     if number >= over_dispersion.FEWEST_GROUPS:
-        weight, positives, _, possible = np.diff(sums[:, ends])
-        by_groups = over_dispersion.of_groups(weight, positives, possible)
-    else:
-        number = 0
-    weight, positives, _, possible = cells
-    return by_groups, over_dispersion.proven(weight, positives, possible, number, by_groups)
+        by_groups = over_dispersion.of_groups(np.diff(sums[:, ends]))
+    # Fine cells end at sampled observations, half of which are positive: only many together are unbiased.
+    points = bool((cells.first == cells.last).all())
+    parts = max(1, min(over_dispersion.MOST_PARTS, int(information.sum() / over_dispersion.PART_INFORMATION)))
+    ends = np.arange(information.size + 1) if points else edges(information, parts)
+    return by_groups, over_dispersion.proven(np.diff(sums[:, ends]), number, by_groups)
 
 
 def _profile(cells: CheckCells, sums: Array, information: Array) -> Array:

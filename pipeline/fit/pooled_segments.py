@@ -99,7 +99,7 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
 
     Returns
     -------
-    reference to the fits of the levels, the variances of each level's shifts and slopes, and the `_AllRows`
+    reference to the `PooledLevels`
     """
     rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
     fitted = graph.task("whole", _fit_all_rows, first, calibrator)
@@ -131,10 +131,21 @@ class _AllRows(NamedTuple):
     checked: Checked
 
 
+class PooledLevels(NamedTuple):
+    """Result of the fit of all levels.
+
+    variances : variances of shifts and slopes of each level
+    """
+
+    levels: list[LevelFit]
+    variances: tuple[tuple[float, float], ...]
+    all_rows: _AllRows
+
+
 def _all_levels(
     levels: list[tuple[LevelFit, _Curves | None, tuple[float, float]]], fitted: _AllRows
-) -> tuple[list[LevelFit], tuple[tuple[float, float], ...], _AllRows]:
-    return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels), fitted
+) -> PooledLevels:
+    return PooledLevels([fit for fit, *_ in levels], tuple(variances for *_, variances in levels), fitted)
 
 
 def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> _AllRows:

@@ -38,6 +38,7 @@ from pipeline.fit.calibration import (
     keep_monotone,
     with_table_path,
 )
+from pipeline.fit.outliers import fit_without_outliers
 from pipeline.fit.pooled_segments import Numbered, add_pooled, pooled_pass
 from pipeline.fit.self_check import (
     CellCollector,
@@ -182,8 +183,10 @@ def finish_segments(
     first, numbered, joined_levels = merged
     rows, interval = _with_table_path(rows, recipe), recipe.interval
     if recipe.partial_pooling:
-        pooled_levels, variances, all_rows = joined_levels
         check_table(first[0])
+        pooled_levels, variances, all_rows = fit_without_outliers(
+            recipe, rows, executor, numbered, joined_levels
+        )
         fit = Fit(all_rows.calibrator, first[0], agreement=all_rows.checked)
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)

@@ -48,21 +48,16 @@ def _run_part(part: Any, chunk: Callable[[Points], Any]) -> Any:
     return chunk(part.read())
 
 
-def merge_points(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
-    """Make a part of points, written if there is a path; return it with the state of a pass.
-
-    chunk : function of the pass
-    """
+def part_of(points: Points, path: str | None) -> Part:
+    """Make a part of points, written if there is a path."""
     if path is not None:
         write_points(points, path)
-    part = Part(
-        path,
+    first, weight, positives = (
         float(points.score[0]),
-        points.score.size,
         expansion_of(points.weight),
         expansion_of(points.positives),
     )
-    return part, (chunk(points) if chunk is not None else None)
+    return Part(path, first, points.score.size, weight, positives)
 
 
 def write_points(points: Points, path: str) -> None:

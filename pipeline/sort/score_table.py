@@ -29,7 +29,7 @@ from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import BucketSpans
-from pipeline.sort.parts import Part, merge_points, run_parts
+from pipeline.sort.parts import Part, part_of, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
@@ -345,12 +345,13 @@ def _merge_bucket(
     table_of = None if cutting is None else cutting.coding.table
     bucket = buckets.read_bucket(spans, low, high, table_of)
     if cutting is not None:
-        points, files = merge_segments(bucket, cutting, index, scale)
+        points, used, files = merge_segments(bucket, cutting, index, scale)
     else:
-        points = bucket.points() if scale == 1.0 else scaled(bucket.points(), scale)
+        points = used = bucket.points() if scale == 1.0 else scaled(bucket.points(), scale)
     if not points.score.size:
         return None
-    return (*merge_points(points, path, None if first is None else first.chunk), files)
+    state = first.chunk(used) if first is not None and used.score.size else None
+    return part_of(points, path), state, files
 
 
 def _combine(
@@ -361,7 +362,7 @@ def _combine(
 ) -> tuple[ScoreTable, Any]:
     nonempty = [bucket for bucket in merged if bucket is not None]
     parts = tuple(part for part, *_ in nonempty)
-    result = None if combine is None else combine([state for _, state, _ in nonempty])
+    result = None if combine is None else combine([state for _, state, _ in nonempty if state is not None])
     shuffled = tuple(zip(*(files for *_, files in nonempty), strict=True))
     receipt = {**vars(total), "runs": [], "lowest": float(total.lowest), "highest": float(total.highest)}
     table = ScoreTable(

@@ -58,12 +58,15 @@ class Cutting(NamedTuple):
     """Settings of a merge task for the items of segments on all levels.
 
     weighted : whether rows have weights. kept : None if the score table is not kept
+    left_out : path of a file of int32 flags: codes whose rows are left out of the pass, and of what decides where the
+        map of all rows can be constant; None: no rows
     """
 
     coding: Coding
     levels: tuple[LevelCut, ...]
     weighted: bool
     kept: KeptSegments | None = None
+    left_out: str | None = None
 
     @property
     def in_block_ranges(self) -> bool:
@@ -73,27 +76,32 @@ class Cutting(NamedTuple):
 
 def merge_segments(
     bucket: Sections, cutting: Cutting, index: int, scale: float = 1.0
-) -> tuple[Points, list[ShuffleFile]]:
+) -> tuple[Points, Points, list[ShuffleFile]]:
     """Merge all rows of a range, and write the items of each segment on each level.
 
     scale : factor of the sums of weights of a score and a segment
 
     Returns
     -------
-    points : of all rows. files : one shuffle file per level
+    points : of all rows. used : those of the pass, see `Cutting.left_out`. files : one shuffle file per level
     """
     rows = _Ranked(bucket.rows) if bucket.unweighted else _Summed(bucket, scale)
     if not rows.points.score.size:
-        return rows.points, []
+        return rows.points, rows.points, []
+    used = rows.points
+    if cutting.left_out is not None:
+        used = rows.without(read_codes(cutting.left_out, 0, cutting.coding.count).astype(np.bool_))
     if cutting.kept is not None:
         _write_kept_points(rows.segment_points(), cutting.kept, index)
-    ranges = _Ranges(rows.edges(pool_points(rows.points).first)) if cutting.in_block_ranges else None
+    ranges = None
+    if cutting.in_block_ranges:
+        ranges = _Ranges(rows.edges(pool_points(used if used.score.size else rows.points).first))
     files = []
     for cut in cutting.levels:
         groups = read_codes(cut.groups, 0, cutting.coding.count)
         columns, starts = rows.items(cut, groups, ranges)
         files.append(write_shuffle(f"{cut.path}-{index:05d}", _of_blocks(columns, cutting.weighted), starts))
-    return rows.points, files
+    return rows.points, used, files
 
 
 def _of_blocks(columns: list[Array], weighted: bool) -> list[Array]:
@@ -164,6 +172,12 @@ class _Ranked:
         """Return the points of each segment."""
         return add_sorted(*self.rows, by_code=True)
 
+    def without(self, left_out: npt.NDArray[np.bool_]) -> Points:
+        """Return the points of the rows whose codes are not left out."""
+        kept = ~left_out[self.rows.tag >> 1]
+        score, _, *sums = add_sorted(*(column[kept] for column in self.rows), by_code=False)
+        return Points(score, *sums)
+
     def edges(self, scores: Array) -> npt.NDArray[np.int32]:
         """Return the ranks of scores."""
         return np.searchsorted(self.points.score, scores).astype(np.int32)
@@ -209,6 +223,12 @@ class _Summed:
     def segment_points(self) -> Coded:
         """Return the points of each segment."""
         return sorting.sum_coded(self.sums)
+
+    def without(self, left_out: npt.NDArray[np.bool_]) -> Points:
+        """Return the points of the rows whose codes are not left out."""
+        score, code, weight, positives = self.sums
+        kept = ~left_out[code]
+        return Points(*sorting.sum_ties(score[kept], weight[kept], positives[kept]))
 
     def edges(self, scores: Array) -> Array:
         """Return the scores."""

@@ -1,0 +1,105 @@
+"""Second fit of a log's segments, without the rows of outlying segments in the map of all rows.
+
+Outlying segments bend the map of all rows: if half of the rows have inverted labels, it is flat, and no shift or slope
+of it fits the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.execution import Executor, Graph
+from pipeline.files.folders import Folder
+from pipeline.fit.calibration import Recipe
+from pipeline.fit.pooled_segments import Numbered, PooledLevels, add_pooled, pooled_pass
+from pipeline.sort.score_table import SortedRows, add_merge
+from pipeline.sort.segment_tasks import cut_levels
+from pipeline.sort.segments import write_codes
+from pipeline.table.segment_maps import LevelFit
+
+LEAST_SHARE = 0.01
+"""Share of the positives or of the negatives from which outlying segments are left out of the map of all rows."""
+
+LEAST_LEFT = 100
+"""Least number of positives and of negatives of the other segments."""
+
+_MOST_FITS = 3
+
+
+def fit_without_outliers(
+    recipe: Recipe, rows: SortedRows, executor: Executor, numbered: Numbered, pooled: PooledLevels
+) -> PooledLevels:
+    """Fit again without the outlying segments' rows in the map of all rows, until no others are found.
+
+    The outlying segments adjust the new map, too, and stay named.
+
+    Parameters
+    ----------
+    pooled : result of the first fit
+
+    Notes
+    -----
+    Up to three more merges of the log, if outlying segments have a share of 1 % of either label; otherwise none.
+    """
+    left_out = np.zeros(numbered.segments.coding.count, np.bool_)
+    for number in range(_MOST_FITS):
+        found = left_out | _codes(numbered, pooled[0])
+        if not _many(numbered, left_out, found):
+            break
+        left_out = found
+        pooled = _fit(recipe, rows, executor, numbered, left_out, f"{rows.plan.scratch}/usual-{number}")
+    return _named(numbered, left_out, pooled)
+
+
+def _codes(numbered: Numbered, levels: Sequence[LevelFit]) -> npt.NDArray[np.bool_]:
+    """Return the mask of the codes whose segment on some level is outlying."""
+    codes = np.zeros(numbered.segments.coding.count, np.bool_)
+    for level, fit in zip(numbered.segments.levels, levels, strict=True):
+        outlying = np.zeros(len(fit.keys), np.bool_)
+        outlying[fit.outlying] = True
+        codes |= outlying[level.of]
+    return codes
+
+
+def _many(numbered: Numbered, before: npt.NDArray[np.bool_], found: npt.NDArray[np.bool_]) -> bool:
+    """Whether newly found segments have a notable share of the rows, and the others have enough."""
+    level = numbered.segments.levels[-1]
+    first = np.unique(level.of, return_index=True)[1]
+    labels = np.stack([level.positives, level.rows - level.positives])
+    new, left = ((labels * mask[first]).sum(axis=1) for mask in (found & ~before, ~found))
+    return bool((new > LEAST_SHARE * labels.sum(axis=1)).any() and left.min() >= LEAST_LEFT)
+
+
+def _fit(
+    recipe: Recipe,
+    rows: SortedRows,
+    executor: Executor,
+    numbered: Numbered,
+    left_out: npt.NDArray[np.bool_],
+    scratch: str,
+) -> PooledLevels:
+    Folder.at(scratch).make()
+    flags = write_codes(f"{scratch}/left-out", left_out.astype(np.int32))
+    cutting = cut_levels(
+        numbered.segments, numbered.wanted, scratch, pooled=None, weighted=numbered.cutting.weighted
+    )._replace(left_out=flags)
+    rows = rows._replace(plan=replace(rows.plan, scratch=scratch, write=None))
+    graph, calibrator = Graph(), recipe.calibrator()
+    first = add_merge(graph, rows, pooled_pass(calibrator), cutting)
+    fitted: PooledLevels = executor.compute(graph, add_pooled(graph, calibrator, first, numbered, rows))
+    return fitted
+
+
+def _named(numbered: Numbered, left_out: npt.NDArray[np.bool_], pooled: PooledLevels) -> PooledLevels:
+    """Name the segments that were left out as outlying."""
+    levels = []
+    for level, fit in zip(numbered.segments.levels, pooled[0], strict=True):
+        codes = np.bincount(level.of[left_out], minlength=len(fit.keys))
+        whole = (codes > 0) & (codes == np.bincount(level.of, minlength=len(fit.keys)))
+        named = np.union1d(np.flatnonzero(whole), np.array(fit.outlying, np.int64))
+        levels.append(replace(fit, outlying=named.tolist()))
+    return PooledLevels(levels, *pooled[1:])
