@@ -15,6 +15,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +26,15 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
 
+from jobs.cluster import watching
 from jobs.cluster.starting import starting_executor
-from jobs.cluster.watching import version_problem
+from jobs.cluster.watching import ClusterWatch, version_problem
 from jobs.config.cluster import ClusterConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.own_packages import source_digest
 from pipeline.execution import DaskExecutor, Graph, ThreadExecutor, tasks
-from pipeline.execution.cluster import failures, in_background, look, resubmit
+from pipeline.execution.cluster import ClusterState, WorkerState, failures, in_background, look, resubmit
 from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in
 
@@ -773,3 +775,19 @@ print(all(start <= place < end for place in places))
 def test_buffers_of_threads_lie_in_one_heap():
     done = python(ALLOCATED)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize(("executing", "sent"), [(1, []), (0, [["tcp://paused"]])])
+def test_tasks_that_wait_on_a_paused_worker_are_given_to_others(monkeypatch, executing, sent):
+    """Its only task runs, or waits; tasks that run are left alone."""
+    monkeypatch.setattr(watching, "in_background", lambda call: call())
+    found = []
+    client = SimpleNamespace(run_on_scheduler=lambda function, addresses: found.append(addresses))
+    watch = ClusterWatch(client, ClusterConfig(), {"tcp://paused", "tcp://other"})
+    watch.paused = {"tcp://paused": -1e9}
+    workers = {
+        "tcp://paused": WorkerState("paused", 0, 1, 1, executing),
+        "tcp://other": WorkerState("running", 0, 1, 0, 0),
+    }
+    watch(ClusterState({}, False, workers), 0.0)
+    assert found == sent

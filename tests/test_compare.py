@@ -3,17 +3,19 @@
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import scipy.stats
 
 import calibrators
 import logcal
 from calibrators import ABB, BBQ, Auto, HistogramBinning, Isotonic, Platt, Points, collapse
-from calibrators.auto.cross_validation import RAW, cross_validate
+from calibrators.auto.cross_validation import RAW, _mean_over_folds, cross_validate
 from calibrators.auto.folded import FoldedPoints
 from calibrators.core.cumulative import layout_of, part_totals
 from calibrators.measures.in_memory import measure
@@ -52,6 +54,13 @@ def brute_force(points, methods, folds, seed, rate):
             said[name].append(own.fit(*rows_of(outside)).predict(s))
     label, fold = np.concatenate(label), np.concatenate(fold)
     return label, fold, np.where(label == 1, 1.0, 1 / rate), {n: np.concatenate(p) for n, p in said.items()}
+
+
+def test_the_error_of_a_mean_over_folds_is_scipys():
+    values = [0.71, 0.74, 0.69, 0.78]
+    folds = [SimpleNamespace(measures=SimpleNamespace(auc=value), weight=9.0) for value in values]
+    found = _mean_over_folds("auc", folds)
+    assert (found.mean, found.error) == pytest.approx((np.mean(values), scipy.stats.sem(values)))
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.2])

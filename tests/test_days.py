@@ -15,7 +15,7 @@ import logcal
 from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.days.day_profiles import Profile, cell_of, middle_of
-from pipeline.days.suspect_days import DayFacts, Finding, suspect_days
+from pipeline.days.suspect_days import LIMIT, NUMBERS, DayFacts, Finding, _similar, suspect_days
 from pipeline.files.folders import Folder
 from pipeline.table.journal import DECISIONS, read_decisions
 
@@ -56,6 +56,21 @@ def test_what_no_drift_explains_never_comes_in(kind):
 def test_a_day_whose_labels_all_wait_is_compared():
     unlabelled = DayFacts(2, 1000, 1000, Profile.total([]))
     assert found([unlabelled, *(day(number) for number in range(3, 10))]) == [2]
+
+
+def test_days_that_all_come_twice_are_counts_of_pairs():
+    assert found([day(number, "twice") for number in range(7)]) == []
+
+
+def test_days_alike_differ_by_the_variation_of_two_days():
+    first, second = day(1), replace(day(1), day=2)
+    for number in NUMBERS:
+        for distance, alike in ((1.3, True), (1.5, False)):
+            values = {n.name: (0.0, 0.0) for n in NUMBERS}
+            other = values | {number.name: (distance * LIMIT * number.floor, 0.0)}
+            # Of the distribution of scores the profiles themselves are compared.
+            same = alike or number.name == "scores"
+            assert _similar(first, second, {1: values, 2: other}) is same
 
 
 def test_two_days_alike_are_drift():

@@ -154,6 +154,12 @@ def test_stability_of_what_has_not_moved():
 FIRST = dt.date(2026, 1, 1)
 
 
+def test_a_last_cell_of_much_weight_is_a_group():
+    reference, current = np.array([2.0, 3.0, 95.0]), np.array([5.0, 5.0, 90.0])
+    p, q = ((np.array([5.0, 95.0]) + 0.5) / 101, (np.array([10.0, 90.0]) + 0.5) / 101)
+    assert stability_index(reference, current)[0] == pytest.approx(np.sum((p - q) * np.log(p / q)))
+
+
 def write_day(folder, number, *, shift=0.0, rows=3000, missing=0, parts=1):
     rng = np.random.default_rng(number)
     score = rng.random(rows).round(3)

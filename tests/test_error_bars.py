@@ -445,6 +445,20 @@ def test_sampled_negatives_move_the_intercept():
     assert agreement(spread, rate).ici is None
 
 
+def test_intervals_of_sampled_logs_hold_right_probabilities():
+    """A tenth of the negatives is kept: they say less about the number of negatives than they weigh."""
+    rng = np.random.default_rng(5)
+    inside = 0
+    for _ in range(400):
+        p = rng.beta(2.0, 2.0, 3000)
+        y = rng.random(p.size) < p
+        kept = y | (rng.random(p.size) < 0.1)
+        points = points_of(p[kept], np.ones(kept.sum()), y[kept].astype(float))
+        _, found, _ = run_passes(certainty_passes(None, rate=0.1), over(points))
+        inside += found.ratio_low <= 1 <= found.ratio_high
+    assert 370 <= inside <= 396
+
+
 def close_predictions(distinct, n=20_000):
     """Predictions so close together that many share 1/512 of log odds, with labels that do not follow them."""
     rng = np.random.default_rng(8)

@@ -168,6 +168,9 @@ def test_jobs_and_tables_share_a_file_of_metrics(fitted, call):
     assert after['logcal_rows{job="score",table="ads",kind="rows"}'] == 3000
     assert after['logcal_last_run_timestamp_seconds{job="score",table="ads"}'] > found[success]
     assert [key for key in found if 'job="evaluate"' in key and key not in after] == []
+    success = 'logcal_last_success_timestamp_seconds{job="evaluate",table="ads"}'
+    call("evaluate", f"record.prometheus={path}").expect(99)  # nothing to do is a success
+    assert read(path)[success] > after[success]
     types = [line.split()[2] for line in path.read_text().splitlines() if line.startswith("# TYPE")]
     assert len(types) == len(set(types))
 
@@ -203,7 +206,7 @@ def test_events_in_a_file(fitted, call):
 
     path = fitted.root / "events.jsonl"
     call("evaluate", f"record.openlineage={path}").expect(0)
-    call("evaluate", f"record.openlineage={path}").expect(99)
+    call("evaluate", f"record.openlineage={path}").expect(99)  # nothing to do: complete, too
     call("score", "output.column=label", f"record.openlineage={path}", output__path=fitted.root / "b").expect(
         3
     )

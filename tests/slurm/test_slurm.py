@@ -18,6 +18,7 @@ pytestmark = [
 CONFIGURATION = Path(__file__).parents[2] / "conf" / "cluster" / "slurm.yaml"
 SLURM = (
     f"--config={CONFIGURATION}",
+    "calibrator.method=isotonic",  # as of the fit beside it
     "cluster.kind=dask_jobqueue.SLURMCluster",
     "cluster.workers=2",
     "cluster.memory=1GiB",
