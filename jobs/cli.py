@@ -279,6 +279,13 @@ _KEEP = click.option(
 )
 _OF_TABLE = (_STORE, _TABLE, _TABLE_FILES)
 _DAY = (*_OF_TABLE, click.argument("day"))
+_DAY_OR_FILE = (
+    *_OF_TABLE,
+    click.option(
+        "--file", metavar="NAME", help="Instead of DAY: a file of the log, by its path there; needs --config."
+    ),
+    click.argument("day", required=False),
+)
 _on_table = partial(_command, _tables, "jobs.tables")
 _on_days = partial(_command, _days, "jobs.tables")
 
@@ -359,9 +366,12 @@ def list_days() -> None:
     """List all days with --config: what happened to each, or why not. Without it: the days that were decided on."""
 
 
-@_on_days(*_DAY, _REASON, changes=True)
+@_on_days(*_DAY_OR_FILE, _REASON, changes=True, configured=True)
 def exclude() -> None:
-    """Leave DAY out of fits. This holds until the files of DAY, such as 2026-01-31, change."""
+    """Leave DAY out. This holds until the files of DAY, such as 2026-01-31, change.
+
+    With --file leave out one file whose days cannot be told, until it changes.
+    """
 
 
 @_on_days(*_DAY, _REASON, changes=True)
@@ -369,9 +379,9 @@ def include() -> None:
     """Let DAY into fits, however strange it looks. This holds until the files of DAY, such as 2026-01-31, change."""
 
 
-@_on_days(*_DAY, changes=True)
+@_on_days(*_DAY_OR_FILE, changes=True, configured=True)
 def judge() -> None:
-    """Undo exclude or include of DAY. The next fit judges the day itself."""
+    """Undo exclude or include of DAY, or of a file. The next fit judges the day itself."""
 
 
 # Commands that set up, check and explain the installation.

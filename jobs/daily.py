@@ -334,8 +334,8 @@ def _attention_text(attention: Sequence[DayState], unplaced: Any, newest: int | 
             parts.append("if the log ends there, give its last day: --until DAY")
     if unplaced:
         parts.append(
-            f"{counted(len(unplaced), 'file')} whose days cannot be told ({examples(sorted(unplaced), 3)}): mend "
-            "it, or leave it out of log.path"
+            f"{counted(len(unplaced), 'file')} whose days cannot be told ({examples(sorted(unplaced), 3)}), so that "
+            "the days around count as arriving: mend it, or leave it out with `logcal days exclude --file NAME`"
         )
     return f"{'. '.join(text[0].upper() + text[1:] for text in parts)}. What the other days need is done"
 

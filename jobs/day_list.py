@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from logcal.errors import counted
+from pipeline.days.files import LogDays
 from pipeline.days.records import DONE, EVALUATE, FAILED, FIT, MONITOR, SCORE, SET_ASIDE, STEPS, DayRecord
 from pipeline.days.states import BEFORE, MISSING, DayState, DayStates
 from pipeline.log.windows import day_of
@@ -127,8 +128,11 @@ def group_name(group: Sequence[DayState]) -> str:
     return f"{group[0].name} to {group[-1].name}, {len(group)} days"
 
 
-def listing(states: DayStates) -> tuple[dict[str, Any], list[str]]:
-    """Return all days as JSON values and as lines; days before the beginning are one line."""
+def listing(states: DayStates, log: LogDays) -> tuple[dict[str, Any], list[str]]:
+    """Return all days as JSON values and as lines; days before the beginning are one line.
+
+    log : files of the days; those whose days cannot be told, or that are excluded, have lines of their own
+    """
     shown = [entry for entry in states.days if entry.state != BEFORE]
     before = len(states.days) - len(shown)
     summary = {
@@ -136,6 +140,8 @@ def listing(states: DayStates) -> tuple[dict[str, Any], list[str]]:
         "newest": None if states.newest is None else day_of(states.newest).isoformat(),
         "states": states.counts(),
         "days": [day_facts(entry) for entry in shown],
+        "files_without_day": dict(log.unplaced),
+        "files_excluded": dict(log.excluded),
     }
     lines = [
         listed_line(group[0]) if len(group) == 1 else f"{group_name(group)}  {state_text(group[0])}"
@@ -143,4 +149,6 @@ def listing(states: DayStates) -> tuple[dict[str, Any], list[str]]:
     ]
     if before:
         lines.insert(0, f"{counted(before, 'day')} before the beginning, {summary['begin']}")
+    lines += [f"{name}  its days cannot be told: {reason}" for name, reason in log.unplaced.items()]
+    lines += [f"{name}  excluded: {reason}" for name, reason in log.excluded.items()]
     return summary, lines or ["the log has no day"]

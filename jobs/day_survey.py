@@ -82,7 +82,8 @@ class Survey:
                 closed.append(ClosedDay(entry.day, DAMAGED, entry.files.fault))
             elif last is not None and entry.day <= last and not self.may_fit(entry):
                 waiting.add(entry.day)
-        names = self.log.names({entry.day for entry in closed} | waiting) | set(self.log.unplaced)
+        names = self.log.names({entry.day for entry in closed} | waiting)
+        names |= {*self.log.unplaced, *self.log.excluded}
         whole = [e for e in closed if all(f.relative in names for f in self.log.of(e.day).files)]
         return Choice(names, self.states.newest, tuple(whole))
 
@@ -111,9 +112,9 @@ def survey(config: DaysConfig) -> Survey:
     folder, column = store.folder, config.window.column
     assert column is not None
     marker = config.days.complete_marker
-    log = list_days(
-        config.log.path, column, calendar_of(config.window), marker, folder if store.names() else None
-    )
+    decisions = read_decisions(folder)
+    remembering = folder if store.names() else None
+    log = list_days(config.log.path, column, calendar_of(config.window), marker, remembering, decisions)
     if marker is not None and not any(f"{column}=" in name for name in log.spans):
         raise ConfigError(
             f"days.complete_marker: expected a log in folders by day, such as {column}=2026-01-31/, found none: leave "
@@ -123,7 +124,7 @@ def survey(config: DaysConfig) -> Survey:
         config,
         store,
         log,
-        read_decisions(folder),
+        decisions,
         DayRecords(folder).read(),
         _rules(config),
         clock.now(),

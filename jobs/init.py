@@ -59,7 +59,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
             "than 0.05 from the share of positives"
         )
         notes["evaluate.against"] = "measures the previous version of the table too"
-        if overrides.get("log.labels.wait") is not None:
+        if overrides.get("log.labels.wait") is not None and _OUTCOMES in overrides:
             # Fits use complete days only, so that `evaluate` and `monitor` get days that no fit has used in part.
             values["window.min_labelled"] = 1.0
     else:

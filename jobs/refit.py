@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
 from jobs.config.sections import parse_duration, whole_days
-from jobs.rows import Choice
+from jobs.rows import Choice, latest_labelled
 from logcal.errors import (
     CheckFailedError,
     FileBeingWrittenError,
@@ -98,6 +98,7 @@ class Refits:
     def _inputs(self) -> str:
         """Return a digest of a refit's inputs: configuration, files with rows and labels, the live version."""
         config, descriptions = self._fit_config(), sorted(self._unusable())
+        descriptions.append(f"up to {latest_labelled(config.log, config.window)}")
         for paths, setting in ((config.log.path, "log.path"), (config.log.labels.path, "log.labels.path")):
             try:
                 files = find_files(paths, setting).files if paths else ()
@@ -240,15 +241,12 @@ class Refits:
         return self._job_config(FitConfig, retention={"versions": self.config.retention.versions})
 
     def _job_config(self, job: type[J], **sections: Any) -> J:
-        """Return another job's configuration, from the stream's: labelled rows, up to days with mature labels."""
+        """Return another job's configuration, from the stream's: labelled rows."""
         config = self.config
         values = config.model_dump(mode="json")
         section = {key: values[key] for key in job.model_fields if key in values}
         section["log"] = {**values["log"], "path": values["labelled"]["path"] or values["log"]["path"]}
         section["store"] = {"path": config.store.path, "table": config.store.table}
-        if days := whole_days(config.refit.mature_after):
-            until = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
-            section["window"] = {**values["window"], "until": until.isoformat()}
         return job.model_validate(section | sections)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,11 @@ from jobs.config.sections import (
 from jobs.outcome import SCRATCH, Plan
 from logcal.errors import ConfigError, NothingToDoError, counted
 from pipeline.days.closed import close_excluded, close_given, find_damaged
+from pipeline.files import clock
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.labels.outcomes import LabelSource, Outcomes
-from pipeline.log.calendars import Calendar
+from pipeline.log.calendars import Calendar, last_ended
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import DAY_OUT, BadRows, Example, RowRules, check, check_output, copy_parts
 from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
@@ -61,7 +63,8 @@ def columns_of(
         Rows wait for their outcomes, but have no time.
     """
     columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
-    columns = replace(columns, calendar=calendar_of(window))
+    latest = latest_labelled(config, window)
+    columns = replace(columns, calendar=calendar_of(window)._replace(latest=latest))
     labels = outcomes_of(config, "log", window, newest)
     if labels is None:
         return columns
@@ -118,6 +121,14 @@ def outcomes_of(
 def calendar_of(window: WindowConfig | None) -> Calendar:
     """Return the days that rows may have by a job's window; None: by the defaults."""
     return Calendar(TOMORROW) if window is None else Calendar(window.newest, window.timezone)
+
+
+def latest_labelled(config: LogConfig | DataConfig, window: WindowConfig | None) -> int | None:
+    """Return the last day whose labels, in the log itself, are complete by the clock; None: all days' may be."""
+    labels = config.labels
+    if window is None or window.column is None or labels.path is not None or labels.wait is None:
+        return None
+    return last_ended(clock.now(), dt.timedelta(seconds=parse_duration(labels.wait)), window.timezone)
 
 
 def row_settings(config: LogConfig) -> dict[str, Any]:
@@ -182,7 +193,8 @@ def window_of(
     column, until = config.column, config.last_day
     if column is None:
         return None
-    log = replace(log, columns=replace(log.columns, calendar=calendar_of(config)))
+    calendar = calendar_of(config)._replace(latest=log.columns.calendar.latest)
+    log = replace(log, columns=replace(log.columns, calendar=calendar))
     if labelled and last is not None and log.columns.labels is not None:
         window = choose_window(log, column, whole_days(config.last), until)
         labels = window.log.columns.labels
@@ -259,7 +271,7 @@ def open_log_and_window(
     """
     if config.column is None:
         return open_log(paths, columns, choice.without), None
-    columns = replace(columns, calendar=calendar_of(config))
+    columns = replace(columns, calendar=calendar_of(config)._replace(latest=columns.calendar.latest))
     folder = PublishedTable(store.path, store.table).folder
     close = close_excluded(folder, config.column, config.timezone)
     if choice.closed is not None:

@@ -14,18 +14,20 @@ from jobs.config.loading import load
 from jobs.fit_outcome import outlying_lines
 from jobs.outcome import Outcome
 from jobs.records import RUNS
+from jobs.run import in_settings_of
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
 from logcal.reading import read_table
 from logcal.storage import open_filesystem
-from pipeline.days.day_files import digests_of_day
+from pipeline.days.day_files import digests_of_day, file_digests
 from pipeline.days.records import DayRecords
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
 from pipeline.files.storage import use
 from pipeline.follow.ledger import needed_versions
+from pipeline.log.log_files import find_files
 from pipeline.log.windows import parse_day
-from pipeline.table.journal import Decision, Entry, decide, moves, read_decisions, trail
+from pipeline.table.journal import FILE, Decision, Entry, decide, moves, read_decisions, trail
 from pipeline.table.published import (
     CURRENT,
     PublishedTable,
@@ -349,7 +351,11 @@ def list_days(store: str, table: str, files: Sequence[str] = ()) -> Outcome:
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
     days = published.folder / "days"
-    holds = {day: entry.holds(digests_of_day(days, day)) for day, entry in decisions.items()}
+    # Whether a decision on a file holds, its log tells.
+    holds = {
+        day: day.startswith(FILE) or entry.holds(digests_of_day(days, day))
+        for day, entry in decisions.items()
+    }
     versions = published.versions()
     _check_exists(published, table, versions or decisions)
     window = versions[-1].manifest.get("window") if versions else None
@@ -367,9 +373,9 @@ def list_days(store: str, table: str, files: Sequence[str] = ()) -> Outcome:
         return Outcome(summary, lines or ["no day was excluded, included or set aside"])
     from jobs.day_list import listing
     from jobs.day_survey import survey
-    from jobs.run import in_settings_of
 
-    all_days, day_lines = listing(in_settings_of(config, survey, config).states)
+    found = in_settings_of(config, survey, config)
+    all_days, day_lines = listing(found.states, found.log)
     return Outcome(summary | all_days, day_lines)
 
 
@@ -387,8 +393,26 @@ def _daily_config(files: Sequence[str], store: str, table: str) -> DaysConfig | 
     return config
 
 
-def decide_on(store: str, table: str, day: str, decision: str | None, reason: str = "") -> Outcome:
-    """Exclude or include a day. decision : None removes an earlier decision, so that fits check the day again."""
+def decide_on(
+    store: str,
+    table: str,
+    day: str | None,
+    decision: str | None,
+    reason: str = "",
+    file: str | None = None,
+    files: Sequence[str] = (),
+) -> Outcome:
+    """Exclude or include a day, or a file of the log.
+
+    day : the day; None with a file
+    decision : None removes an earlier decision, so that fits check the day again
+    file : path relative to the log. files : configuration of the daily job, which names the log; only for a file
+    """
+    if (day is None) == (file is None):
+        raise ConfigError("expected DAY or --file NAME, found both or neither")
+    if file is not None:
+        return _decide_on_file(store, table, file, decision, reason, files)
+    assert day is not None
     parsed = parse_day(day)
     if parsed is None:
         raise ConfigError(f"DAY: expected a date such as 2026-01-31, found {day!r}")
@@ -403,6 +427,31 @@ def decide_on(store: str, table: str, day: str, decision: str | None, reason: st
     decisions = decide(published.folder, name, decision, reason, digests)
     text = f"the next fit judges {name} itself" if decision is None else f"from now on fits {decision} {name}"
     text += "" if digests else " (no fit of this table has read rows of this day yet)"
+    return Outcome({"table": table, "decisions": _as_rows(decisions)}, [text])
+
+
+def _decide_on_file(
+    store: str, table: str, name: str, decision: str | None, reason: str, files: Sequence[str]
+) -> Outcome:
+    config = _daily_config(files, store, table)
+    if config is None:
+        raise ConfigError(
+            "--file: expected the configuration of `logcal days run`, which names the log, found none: give it with "
+            "--config"
+        )
+    published = PublishedTable(store, table)
+    _check_exists(published, table, published.folder.names())
+    listed = {file.relative: file for file in in_settings_of(config, find_files, config.log.path).files}
+    digests = file_digests([listed[name].identity]) if name in listed else set[str]()
+    if not digests and (decision is not None or f"{FILE}{name}" not in read_decisions(published.folder)):
+        raise ConfigError(
+            f"--file: expected a file of {', '.join(config.log.path)}, by its path there, found {name!r}: take the "
+            "name from the message of `logcal days run`"
+        )
+    decisions = decide(published.folder, f"{FILE}{name}", decision, reason, digests)
+    text = (
+        f"{name} is read again" if decision is None else f"from now on no job opens {name}, until it changes"
+    )
     return Outcome({"table": table, "decisions": _as_rows(decisions)}, [text])
 
 

@@ -1,5 +1,6 @@
 """The daily job: every row of every complete day is scored once, whatever arrives, fails or is interrupted."""
 
+import contextlib
 import datetime as dt
 import json
 import os
@@ -15,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import logcal
 from jobs.day_list import listing
 from jobs.tables import decide_on, list_days
-from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.days.files import LogDays
-from pipeline.days.records import DONE, FAILED, FIT, SCORE, DayRecord, DayRecords, digest_of
+from pipeline.days.records import DONE, EVALUATE, FAILED, FIT, SCORE, DayRecord, DayRecords, digest_of
 from pipeline.days.states import DayRules, day_states
 from pipeline.files import clock
 from pipeline.files.folders import Folder
@@ -102,10 +103,24 @@ class Daily:
     def state(self, day):
         return {entry["day"]: entry for entry in self.list()["days"]}[f"2026-03-{day:02}"]
 
-    def list(self):
+    def list(self, **sections):
+        return list_days(str(self.root / "store"), "ads", self.files(**sections)).summary
+
+    def files(self, **sections):
+        """Write the configuration; returns its path in a list."""
         file = self.root / "day.yaml"
-        file.write_text(json.dumps(self.config()))
-        return list_days(str(self.root / "store"), "ads", [str(file)]).summary
+        file.write_text(json.dumps(self.config(**sections)))
+        return [str(file)]
+
+    def exclude_file(self, name, **sections):
+        """Exclude a file; returns the exit code."""
+        try:
+            decide_on(
+                str(self.root / "store"), "ads", None, "exclude", "half a file", name, self.files(**sections)
+            )
+        except LogcalError as error:
+            return error.exit_code
+        return 0
 
     @property
     def versions(self):
@@ -400,14 +415,31 @@ def test_rows_that_a_column_dates_are_scored_once_although_files_have_rows_of_tw
     assert daily.run(5, **dated) == 0
     assert total() == 4 * ROWS
     assert daily.run(5, **dated) == 99
-    # A file whose days cannot be told is named; what can be done is done.
-    (daily.root / "log/h.parquet").write_bytes(b"PAR1 and nothing of a file PAR1")
+    # A file whose days cannot be told is named. The days between its neighbours wait; what can be done is done.
     part("g", 5.1, 6, 7)
-    assert daily.run(6, **dated) == 4
-    assert "h.parquet" in daily.message
-    (daily.root / "log/h.parquet").unlink()
-    assert daily.run(6, **dated) in (0, 99)
-    assert total() == 5 * ROWS
+    part("i", 6, 7, 8)
+    part("j", 7.2, 8, 9)
+    unknown = daily.root / "log/h.parquet"
+    unknown.write_bytes(b"PAR1 and nothing of a file PAR1")
+    assert daily.run(8, **dated) == 4
+    assert "h.parquet), so that the days around count as arriving" in daily.message
+    states = {entry["day"][-2:]: entry["state"] for entry in daily.list(**dated)["days"]}
+    assert [day for day, state in states.items() if state == "arriving"] == ["05", "06"]
+    assert daily.list(**dated)["files_without_day"].keys() == {"h.parquet"}
+    assert total() == 5 * ROWS  # with j
+    # A person excludes it: then no job opens it, until it changes.
+    assert daily.exclude_file("h.parquet", **dated) == 0
+    assert daily.run(8, **dated) == 0
+    assert total() == 7 * ROWS
+    assert daily.list(**dated)["files_excluded"] == {"h.parquet": "half a file"}
+    assert daily.run(8, **dated) == 99
+    for job in ("fit", "evaluate", "monitor", "score"):
+        with contextlib.suppress(NothingToDoError):
+            logcal.run(job, daily.config(evaluate={"last": "1d"}, score={"last": "1d"}, **dated))
+    assert daily.exclude_file("nothing.parquet", **dated) == 2
+    part("h", 6.5, 6.6, 10)
+    assert daily.run(8, "07:30", **dated) == 0
+    assert total() == 8 * ROWS
 
 
 # Records
@@ -487,7 +519,7 @@ def test_many_missing_days_in_a_row_are_one_line():
     log = log_of([TODAY - 9, TODAY - 5, TODAY - 2])
     decisions = {"2026-03-07": Decision("exclude", "so", "2026-03-08")}
     found = day_states(log, decisions, done(log, -9, -5, -2), DayRules(), NOW)
-    names = [line.partition("  ")[0] for line in listing(found)[1]]
+    names = [line.partition("  ")[0] for line in listing(found, log)[1]]
     assert names == [
         "2026-03-01", "2026-03-02 to 2026-03-04, 3 days", "2026-03-05", "2026-03-06", "2026-03-07", "2026-03-08",
         "2026-03-09",
@@ -532,3 +564,31 @@ def test_paths_of_outputs_name_the_day():
     settings = ["log.path=l", "store.path=s", "store.table=t", "window.column=date", "report.path=r"]
     with pytest.raises(ConfigError, match=r"report.path.*expected a path with \{day\}, such as r/\{day\}"):
         load(DaysConfig, [], [*settings, "output.path=o/{day}"])
+
+
+@pytest.mark.system
+def test_labels_in_the_log_are_complete_some_time_after_their_day(daily):
+    """A day is scored at once; every job that needs labels waits for `log.labels.wait`."""
+    daily.day(1, 2, 3, 4)
+    waiting = {"log": {"labels": {"wait": "2d"}}}
+    assert daily.run(5, "07:00", days={"new": True, "begin": "2026-03-03"}, **waiting) == 0
+    assert daily.scored == {3: 4 * ROWS, 4: 4 * ROWS}
+    assert daily.facts["states"]["labels_waiting"] == 2  # the second of March ended two days ago
+    fitted = [day for day in range(1, 5) if FIT in daily.records(day)]
+    assert fitted == [1, 2]
+    daily.day(5)
+    assert daily.run(6, "07:00", **waiting) == 0
+    assert EVALUATE in daily.records(3)
+    assert EVALUATE not in daily.records(4)
+    # The commands do the same, also without the daily job.
+    facts = logcal.run("fit", daily.config(store={"table": "own"}, **waiting)).facts
+    manifest = json.loads((daily.root / f"store/own/versions/{facts['version']}/manifest.json").read_text())
+    assert manifest["window"]["last"] == "2026-03-03"
+    facts = logcal.run("evaluate", daily.config(evaluate={"last": "1d"}, **waiting)).facts
+    assert facts["window"]["last"] == "2026-03-03"
+    with pytest.raises(InputRejectedError, match=r"all rows after 2026-02-24 wait for their labels"):
+        logcal.run("fit", daily.config(log={"labels": {"wait": "9d"}}))
+    with pytest.raises(ConfigError, match=r"log\.labels\.wait: expected labels\.path, or window\.column"):
+        logcal.run(
+            "fit", daily.config(log={"labels": {"wait": "9d"}}, window={"column": None, "last": "30d"})
+        )

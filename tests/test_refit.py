@@ -60,7 +60,7 @@ def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(pl
     follow, arriving = stream
     lands(arriving, "date=2026-11-19/a.parquet")
     lands(arriving, "date=2026-11-20/a.parquet")
-    settings = ("--once", "window.column=date", "refit.rows=700", "refit.mature_after=1d")
+    settings = ("--once", "window.column=date", "refit.rows=700", "log.labels.wait=1h")
     done = follow(*settings, "--json").expect(0).json
     assert (done["refits"], done["files"], done["version"]) == (1, 2, place.current)
     first = place.lookup()
@@ -297,7 +297,7 @@ def test_what_does_not_go_with_refits(place, stream):
     follow, arriving = stream
     lands(arriving, "a.parquet")
     follow("--once", "refit.every=1h", "store.version=000001-a").expect(2, "expected null with refits")
-    follow("--once", "refit.mature_after=2d").expect(2, "only goes with window.column")
+    follow("--once", "log.labels.wait=2d").expect(2, "expected labels.path, or window.column")
     follow("--once", "refit.every=soon").expect(2, "expected a duration")
     follow("--once", "refit.every=1h", "calibrator.method=isotnic").expect(2, "isotonic")
     assert not (place.root / ".output.logcal").exists()

@@ -91,6 +91,10 @@ class FitConfig(JobConfig):
     gate: sections.GateConfig
     retention: sections.RetentionConfig
 
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Check that labels that wait have a time."""
+        yield from sections.wait_conflicts(self.log.labels, self.window, "log.")
+
 
 class ScoreConfig(JobConfig):
     """Configuration of score."""
@@ -123,6 +127,10 @@ class EvaluateConfig(JobConfig):
     """Days of the log to measure: all, or the last ones."""
     report: sections.ReportConfig
     evaluate: sections.EvaluateSection
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Check that labels that wait have a time."""
+        yield from sections.wait_conflicts(self.log.labels, self.window, "log.")
 
 
 DEMO_TABLE = "adult-income"
@@ -214,7 +222,6 @@ class CompareConfig(JobConfig):
     """The comparison as a page; it is printed in any case."""
 
 
-OptionalDays = Annotated[Text, accepted_by(lambda text: text == "0d" or sections.check_days(text))]
 Size = Annotated[Text, accepted_by(parse_bytes)]
 
 
@@ -279,10 +286,6 @@ class RefitSection(Section):
     """Time between tests of the table as `logcal monitor` does them (with window.column, and the section monitor); an
     alarm starts a refit. null: no tests.
     """
-    mature_after: OptionalDays = "0d"
-    """With window.column: age in days from which on a day's labels are taken to be complete; younger days are left out.
-    Positives and negatives become known at different speeds, so the labels known early are biased.
-    """
 
     @property
     def enabled(self) -> bool:
@@ -344,8 +347,7 @@ class FollowConfig(JobConfig):
         """Check that refits can be published, and that keys of days have a column of dates."""
         if self.refit.enabled and self.store.version is not None:
             yield "store.version", "expected null with refits, which publish new versions, found one"
-        if self.refit.mature_after != "0d" and self.window.column is None:
-            yield "refit.mature_after", "only goes with window.column, found window.column=null"
+        yield from sections.wait_conflicts(self.log.labels, self.window, "log.")
         if self.refit.alarm is not None and self.window.column is None:
             yield "refit.alarm", "only goes with window.column, found window.column=null"
         if self.refit.alarm is not None and self.log.weight is not None:
@@ -391,6 +393,7 @@ class DataConfig(Section):
                 message = f"expected no column of another meaning, found '{name}', which is data.{role}"
                 yield "features", message
         yield from sections.label_conflicts(self.key, self.label, self.labels)
+        yield from sections.wait_conflicts(self.labels, None)
         for role in ("time", "row_id", "group"):
             if getattr(self, role) == self.label:
                 yield role, f"expected another column than data.label, found '{self.label}' for both"

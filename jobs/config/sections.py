@@ -80,7 +80,9 @@ class LabelsConfig(Section):
     """Time after a prediction, such as 3d, in which its outcome may come. It starts at the end of the prediction's
     day, if only the day is known. Until then the row waits for its label. With missing=negative it waits even if its
     outcome is known: early outcomes are mostly positive, so using them first would count too many positives. The
-    clock is the newest outcome's time or, without labels.time, the end of the log's newest day. null: no row waits.
+    clock is the newest outcome's time or, without labels.time, the end of the log's newest day. With labels in the log
+    and window.column: time after a day's end, by the clock in window.timezone, until which its labels are complete;
+    later days are left out. null: no row waits.
     """
     missing: Literal["negative", "drop"] = "negative"
     """Meaning of a row without an outcome: label 0 (negative), or left out (drop)."""
@@ -91,11 +93,22 @@ class LabelsConfig(Section):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that other keys have a path, and that an order has times."""
-        set_keys = sorted(self.model_fields_set - {"path"})
-        if self.path is None and set_keys and self != type(self)():
+        set_keys = sorted(self.model_fields_set - {"path", "wait"})
+        if self.path is None and set_keys and self != type(self)(wait=self.wait):
             yield set_keys[0], "only goes with log.labels.path, found log.labels.path=null"
         if self.duplicates in ("last", "first") and self.time is None:
             yield "duplicates", f"expected log.labels.time with {self.duplicates}, found log.labels.time=null"
+
+
+def wait_conflicts(
+    labels: LabelsConfig, window: WindowConfig | None, above: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Check that labels that wait are those of days, or in other files."""
+    if labels.wait is not None and labels.path is None and (window is None or window.column is None):
+        yield (
+            f"{above}labels.wait",
+            "expected labels.path, or window.column for labels in the log, found neither",
+        )
 
 
 def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Sequence
 
-from pipeline.days.files import LogDays, list_days, remembered_spans
+from pipeline.days.files import LogDays, excluded_files, list_days, remembered_spans
 from pipeline.days.states import decision_on
 from pipeline.files.folders import Folder
 from pipeline.log.log_files import LogFile
@@ -20,7 +20,7 @@ def close_given(closed: Sequence[ClosedDay]) -> Close:
 
 
 def close_excluded(folder: Folder, column: str, zone: str) -> Close:
-    """Return the function that closes the files of the days that a person excluded.
+    """Return the function that closes the files that a person excluded, and those of excluded days.
 
     folder : folder of the table
     column, zone : see `open_window` and `Calendar`
@@ -36,7 +36,8 @@ def close_excluded(folder: Folder, column: str, zone: str) -> Close:
             decision = decision_on(entry, decisions)
             if decision is not None and decision.decision == EXCLUDE:
                 closed.append(ClosedDay(entry.day, EXCLUDED, decision.reason))
-        return _closing(log, closed)
+        names, days = _closing(log, closed)
+        return {*names, *excluded_files(files, decisions)}, days
 
     return close
 
@@ -70,7 +71,7 @@ def find_damaged(
     length, until : see `choose_window`
     folder : folder of the table
     """
-    log = list_days(paths, column, columns.calendar, folder=folder)
+    log = list_days(paths, column, columns.calendar, folder=folder, decisions=read_decisions(folder))
     last = max(log.days, default=0) if until is None else day_number(until)
     _, closed = close([file for entry in log.days.values() for file in entry.files])
     open_days = set(range(last - length + 1, last + 1)) - {entry.day for entry in closed}

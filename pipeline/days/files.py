@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from logcal.errors import FileChangedError, InputRejectedError
 from logcal.storage import with_checksum
+from pipeline.days.day_files import file_digests
 from pipeline.days.records import digest_of
 from pipeline.files.folders import Folder
 from pipeline.log import folder_tree
@@ -30,6 +31,7 @@ from pipeline.log.windows import (
     hive_day,
     parse_day,
 )
+from pipeline.table.journal import FILE, Decision
 
 _REMEMBERED = "day-files.json"
 """File in a table's folder with the days of the log's files, for logs whose days are in a column."""
@@ -78,7 +80,9 @@ class LogDays:
     filesystem : file system of the files
     days : days with files, or with a marker
     spans : first and last day of each file, by relative path
-    unplaced : files whose days cannot be told, by relative path, with the reason
+    unplaced : files whose days cannot be told, by relative path, with the reason. The days between their neighbours in
+        the listing, or the newest day, count as changing
+    excluded : files that a person excluded, by relative path, with the reason
     zone : time zone of the days
     """
 
@@ -86,6 +90,7 @@ class LogDays:
     days: Mapping[int, DayFiles] = field(default_factory=dict)
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     unplaced: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
     zone: str = UTC
 
     @classmethod
@@ -189,6 +194,7 @@ def list_days(
     calendar: Calendar,
     marker: str | None = None,
     folder: Folder | None = None,
+    decisions: Mapping[str, Decision] | None = None,
 ) -> LogDays:
     """List a log's files by day. Reads footers of new files only where no hive folder tells the day.
 
@@ -198,6 +204,7 @@ def list_days(
     calendar : days that rows may have
     marker : name of the file that marks a day's folder as complete
     folder : folder of the table that remembers the days of files; None: nothing is remembered
+    decisions : decisions of persons on days and files; excluded files are not opened
 
     Raises
     ------
@@ -207,6 +214,8 @@ def list_days(
         See `choose_window`.
     """
     listing, zone = find_files(paths), calendar.zone
+    excluded = excluded_files(listing.files, decisions or {})
+    listing = replace(listing, files=tuple(file for file in listing.files if file.relative not in excluded))
     spans: dict[str, tuple[int, int]] = {}
     undated = []
     for file in listing.files:
@@ -231,9 +240,44 @@ def list_days(
         if marked_day is not None:
             marked.add(day_number(marked_day))
     log = LogDays.of_spans(
-        listing.files, spans, marked, zone, filesystem=listing.filesystem, unplaced=unplaced
+        listing.files,
+        spans,
+        marked,
+        zone,
+        filesystem=listing.filesystem,
+        unplaced=unplaced,
+        excluded=excluded,
     )
+    log = _with_unplaced(log, [file.relative for file in listing.files])
     return _with_copies(log, listing, column)
+
+
+def excluded_files(files: Sequence[LogFile], decisions: Mapping[str, Decision]) -> dict[str, str]:
+    """Return the files that a person excluded and that have not changed since, by relative path, with the reason."""
+    found = {file.relative: (file, decisions.get(f"{FILE}{file.relative}")) for file in files}
+    return {
+        name: decision.reason
+        for name, (file, decision) in found.items()
+        if decision is not None and decision.holds({"": file_digests([file.identity])})
+    }
+
+
+def _with_unplaced(log: LogDays, names: Sequence[str]) -> LogDays:
+    """Mark the days that files whose days cannot be told may belong to: those between their neighbours, or the newest.
+
+    names : relative paths of all files, in their order
+    """
+    days, newest = dict(log.days), max(log.days, default=None)
+    for i, name in enumerate(names):
+        if name not in log.unplaced or newest is None:
+            continue
+        before = next((log.spans[other][1] for other in reversed(names[:i]) if other in log.spans), None)
+        after = next((log.spans[other][0] for other in names[i:] if other in log.spans), newest)
+        # Names whose order is not that of the days tell nothing.
+        first = newest if before is None or before > after else before
+        for day in range(first, max(first, after) + 1):
+            days[day] = replace(days.get(day) or log.of(day), changing=True)
+    return replace(log, days=days)
 
 
 def _with_copies(log: LogDays, listing: FileListing, column: str) -> LogDays:

@@ -26,7 +26,7 @@ from pipeline.days.records import (
     DayRecord,
     Steps,
 )
-from pipeline.log.calendars import UTC, start_of, time_zone
+from pipeline.log.calendars import UTC, last_ended, start_of
 from pipeline.log.windows import day_number, day_of, parse_day
 from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
 
@@ -82,10 +82,7 @@ class DayRules:
         """Return the last day whose files have arrived by the clock, or `until`."""
         if self.until is not None:
             return self.until
-        day = day_number((now - self.complete_after).astimezone(time_zone(self.zone)).date())
-        while end_of(day, self.zone) + self.complete_after > now:
-            day -= 1
-        return day
+        return last_ended(now, self.complete_after, self.zone)
 
     def complete(self, files: DayFiles, now: dt.datetime) -> bool:
         """Tell whether all rows of a day have arrived."""
@@ -243,7 +240,7 @@ def _state(
         return replace(entry, state=EXCLUDED, reason=decision.reason)
     if begin is not None and files.day < begin:
         return replace(entry, state=BEFORE)
-    if not files.files:
+    if not files.files and (rules.complete(files, now) or not files.changing):
         return replace(entry, state=MISSING, attention=decision is None)
     if begin is None or not rules.complete(files, now):
         return replace(entry, state=ARRIVING)

@@ -34,10 +34,12 @@ class Calendar(NamedTuple):
 
     newest : last day that a row may have: a date, `tomorrow` by the clock in the zone, or `any`
     zone : IANA name of the zone that cuts the days of timestamps with a time zone. Another zone than UTC needs them
+    latest : last day of a window, after which labels are not complete yet, as days since 1970-01-01; None: any
     """
 
     newest: str = "any"
     zone: str = UTC
+    latest: int | None = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -107,6 +109,15 @@ def start_of(day: int, zone: str) -> int:
     date = dt.date(1970, 1, 1) + dt.timedelta(day)
     midnight = dt.datetime.combine(date, dt.time(), time_zone(zone))
     return round(midnight.timestamp()) * _SECOND
+
+
+def last_ended(now: dt.datetime, after: dt.timedelta, zone: str) -> int:
+    """Return the last day that ended some time before the present time, as days since 1970-01-01."""
+    local = int(local_times(np.array([round((now - after).timestamp()) * _SECOND]), zone)[0])
+    day = local // DAY
+    while dt.datetime.fromtimestamp(start_of(day + 1, zone) // _SECOND, dt.UTC) + after > now:
+        day -= 1
+    return day
 
 
 def _periods(times: npt.NDArray[np.int64], zone: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

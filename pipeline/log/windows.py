@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import ConfigError, InputRejectedError, examples, listing
+from logcal.errors import ConfigError, InputRejectedError, LabelsWaitingError, examples, listing
 from logcal.storage import parse_json
 from pipeline.files import clock
 from pipeline.files.requests import together
@@ -263,6 +263,7 @@ class _Opening:
         days = [day for file in files if (day := hive_day(file.path, self.column)) is not None]
         self.newest = max((day for day in days if limits is None or limits.contain(day)), default=0)
         last = self.newest if self.until is None else day_number(self.until)
+        last = last if self.calendar.latest is None else min(last, self.calendar.latest)
         inside = range(last - self.length + 1, last + 1)
         dated = [(file, hive_day(file.path, self.column)) for file in self.not_closed(files)]
         chosen = [
@@ -319,14 +320,20 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
     """
     files = _placed(_date_files(log, column, log.columns.calendar), column)
     log_first = min(group.first for file in files for group in file.groups)
-    log_last = _newest(files)
+    log_last, latest = _newest(files), log.columns.calendar.latest
     last = log_last if until is None else day_number(until)
+    last = last if latest is None else min(last, latest)
     first = last - length + 1
     inside = []
     for file in files:
         groups = tuple(group for group in file.groups if group.last >= first and group.first <= last)
         if groups:
             inside.append(DatedFile(file.file, groups))
+    if not inside and latest is not None and latest < log_last:
+        raise LabelsWaitingError(
+            f"window: all rows after {day_of(latest)} wait for their labels (log.labels.wait), and the log has no "
+            f"earlier ones: its days go from {day_of(log_first)} to {day_of(log_last)}"
+        )
     if not inside:
         raise InputRejectedError(
             f"window: expected rows from {day_of(first)} to {day_of(last)}, found none: the log's days go from "

@@ -195,9 +195,13 @@ _NAME_LENGTH = len("2026-01-31-") + 16
 """Length of a day table's name without the random suffix of its writer."""
 
 
+FILE = "file:"
+"""Beginning of the key of a decision on a file; the path relative to the log follows."""
+
+
 @dataclass(frozen=True)
 class Decision:
-    """Decision about a day.
+    """Decision about a day, or about one file.
 
     Attributes
     ----------
@@ -224,7 +228,7 @@ class Decision:
 
 
 def read_decisions(folder: Folder) -> dict[str, Decision]:
-    """Read the decisions on a table's days, by day such as 2026-01-31.
+    """Read the decisions on a table's days, by day such as 2026-01-31, or FILE and a relative path.
 
     Raises
     ------
@@ -249,7 +253,7 @@ def decide(
     Parameters
     ----------
     folder : the table's folder
-    day : such as 2026-01-31
+    day : such as 2026-01-31, or FILE and a file's relative path
     decision : 'exclude', 'include' or None
     reason : the user's reason
     files : digests of the day's files
