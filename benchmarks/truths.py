@@ -28,6 +28,7 @@ from arena import venn_abers
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
+from calibrators.base import Sampling
 from calibrators.core.passes import Points
 from pipeline.fit.calibration import make_calibrator
 
@@ -115,7 +116,7 @@ def totals(case: str, shape: str, method: str, draw: int) -> float:
     some = weight > 0
     points = Points(score[some], weight[some].astype(float), positives[some].astype(float))
     name, parameters = METHODS[method]
-    expected = make_calibrator(name, parameters, sampling).fit_points(points).predict(score).mean()
+    expected = make_calibrator(name, parameters).fit_points(points, Sampling(sampling)).predict(score).mean()
     return float(expected * rows / positives.sum())
 
 

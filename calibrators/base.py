@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
@@ -41,14 +42,50 @@ class MapBlockRanges(NamedTuple):
     """Consecutive ranges of scores within which a fitted map is constant, or nearly so.
 
     edges : float64 array, ascending: the lower end of each range
-    level : float64 array, in [0, 1], ascending: the map's mean over the observations of each range, before
-        `sampling_rate` is applied
+    level : float64 array, in [0, 1], ascending: the map's mean over the observations of each range, before the
+        sampling rate is applied
     weight : float64 array, > 0: weight of the observations of each range
     """
 
     edges: Array
     level: Array
     weight: Array
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a calibrator needs to be fitted, and what its maps are like: known from its parameters.
+
+    Attributes
+    ----------
+    one_pass : whether the fit takes exactly one pass; then a score table need not be written
+    fit_before_segments : whether `for_segments` can be called only after the fit
+    resampling : whether the map of sampled observations must be turned into that of all. Else `_passes` itself returns
+        it: exactly, as the sample's odds times the sampling rate
+    constant_rows : whether the map is constant within each of its rows with observations
+    posterior : whether `posterior_` gives intervals of the probabilities
+    partial_pooling : whether segments' maps can be pooled with this map, which then has `block_ranges`
+    """
+
+    one_pass: bool = False
+    fit_before_segments: bool = False
+    resampling: bool = True
+    constant_rows: bool = False
+    posterior: bool = False
+    partial_pooling: bool = False
+
+
+class Sampling(NamedTuple):
+    """How observations were sampled. It belongs to the data, so it is given with them.
+
+    rate : the kept share of the negatives divided by that of the positives: a map is then for all rows. See
+        `calibrators.core.sampling`
+    heaviest : largest weight of an observation if weights are sampling weights: cross-validation and checks treat this
+        much weight as one observation. 1 if weights are counts
+    """
+
+    rate: float = 1.0
+    heaviest: float = 1.0
 
 
 class Parameters:
@@ -123,6 +160,9 @@ class Parameters:
         )
 
 
+NOT_SAMPLED = Sampling()
+
+
 class Calibrator(Parameters, ABC):
     """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
 
@@ -137,23 +177,10 @@ class Calibrator(Parameters, ABC):
         Sum of the weights.
     """
 
-    single_pass: bool = False
-    """True if `_passes` needs exactly one pass: then a score table need not be written."""
+    needs: Needs = Needs()
 
-    fitted_for_segments: bool = False
-    """True if `for_segments` can be called only after the fit."""
-
-    sampling_rate: float = 1.0
-    """For a sample of rows, the kept share of the negatives divided by that of the positives: the map is then for all
-    rows. See `calibrators.core.sampling`. It is not a parameter, since it belongs to the data."""
-
-    heaviest: float = 1.0
-    """Largest weight of an observation if weights are sampling weights: cross-validation treats this much weight as one
-    observation. 1 if weights are counts. It is not a parameter: it belongs to the data and is known after the first
-    pass."""
-
-    fits_all_rows: bool = False
-    """True if `_passes` itself returns the map for all rows: exactly, as the sample's odds times the sampling rate."""
+    sampling_: Sampling = NOT_SAMPLED
+    """How the observations of the fit were sampled."""
 
     line_: Line | None = None
     """Result instead of `calibration_map_`, if `in_lines` was called and the log odds are a line."""
@@ -161,18 +188,16 @@ class Calibrator(Parameters, ABC):
     fine_cells_: FineCells | None = None
     """Fine cells of the observations, if the fit gathers them."""
 
-    constant_rows: bool = False
-    """True if the fitted map is constant within each of its rows with observations."""
-
-    has_posterior: bool = False
-    """True if `posterior_` gives intervals of the probabilities."""
-
     posterior_: Pointwise
 
     calibration_map_: CalibrationMap
 
     def fit(
-        self, scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+        self,
+        scores: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        sample_weight: npt.ArrayLike | None = None,
+        sampling: Sampling = NOT_SAMPLED,
     ) -> Self:
         """Fit to observations in any order.
 
@@ -181,6 +206,8 @@ class Calibrator(Parameters, ABC):
         scores : array-like of numbers, shape (n,), finite, n >= 1
         labels : array-like, shape (n,), bool or numbers in {0, 1}
         sample_weight : array-like, shape (n,), from 1e-100 to 1e100; default 1. A weight of 2 equals a repeated row.
+        sampling : Sampling
+            How the observations were sampled. By default they are all there are, and weights are counts.
 
         Returns
         -------
@@ -195,16 +222,16 @@ class Calibrator(Parameters, ABC):
         -----
         O(n log n) for the sort, plus the time of `fit_points`.
         """
-        return self.fit_points(collapse(scores, labels, sample_weight))
+        return self.fit_points(collapse(scores, labels, sample_weight), sampling)
 
-    def fit_points(self, points: Points) -> Self:
+    def fit_points(self, points: Points, sampling: Sampling = NOT_SAMPLED) -> Self:
         """Fit to points in memory, which `collapse` has checked."""
-        return self.fit_passes(in_memory(points))
+        return self.fit_passes(in_memory(points), sampling)
 
-    def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
+    def fit_passes(self, run: Callable[[Pass], Any], sampling: Sampling = NOT_SAMPLED) -> Self:
         """Fit to a score table: `run` executes each pass over its parts."""
         self.check_parameters()
-        self.calibration_map_ = run_passes(self._passes_for_all_rows(), run)
+        self.calibration_map_ = run_passes(self.passes(sampling), run)
         self.n_observations_ = float(self.calibration_map_.weight.sum())
         return self
 
@@ -274,11 +301,6 @@ class Calibrator(Parameters, ABC):
         """Return the calibrator for segments of the same observations; by default this one."""
         return self
 
-    @property
-    def supports_partial_pooling(self) -> bool:
-        """True if segments' maps can be partially pooled with this map, whose `block_ranges` are then available."""
-        return False
-
     def block_ranges(self) -> MapBlockRanges:
         """Return the fitted map as parent curve of the segments' maps."""
         raise NotImplementedError
@@ -290,13 +312,15 @@ class Calibrator(Parameters, ABC):
         """
         return self
 
-    def _passes_for_all_rows(self) -> Passes:
+    def passes(self, sampling: Sampling = NOT_SAMPLED) -> Passes:
+        """Yield the passes that the fit needs, receive their results, return the map for all rows."""
+        self.sampling_ = sampling
         fitted = yield from self._passes()
-        if self.sampling_rate == 1.0 or self.fits_all_rows:
+        if sampling.rate == 1.0 or not self.needs.resampling:
             return fitted
         from calibrators.core.sampling import resampling_passes
 
-        return (yield from resampling_passes(fitted, self.sampling_rate))
+        return (yield from resampling_passes(fitted, sampling.rate))
 
     @abstractmethod
     def _passes(self) -> Passes:

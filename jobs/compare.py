@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from calibrators import METHODS
 from calibrators.auto.cross_validation import CrossValidation, cross_validation_passes
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Sampling
 from calibrators.measures.predictions import run_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
@@ -61,8 +61,7 @@ def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
                 "generate` made: leave it out"
             )
         keys = ("compare.methods", f"compare.params.{name}")
-        params, rate = config.compare.params.get(name, {}), config.log.sampling_rate
-        calibrators[name] = make_calibrator(name, params, rate, keys=keys)
+        calibrators[name] = make_calibrator(name, config.compare.params.get(name, {}), keys=keys)
     return calibrators
 
 
@@ -142,14 +141,11 @@ class Prepared(Startable):
         table, _ = build_score_table(self.log, plan, executor)
         check_table(table)
         calibrators, notes = self._suitable(table)
-        for calibrator in calibrators.values():
-            calibrator.heaviest = table.heaviest
         passes = cross_validation_passes(
             calibrators,
             folds=self.config.compare.folds,
             seed=self.config.compare.seed,
-            rate=log.sampling_rate,
-            heaviest=table.heaviest,
+            sampling=Sampling(log.sampling_rate, table.heaviest),
         )
         try:
             number = itertools.count(1)

@@ -17,6 +17,7 @@ import logcal
 from calibrators import ABB, BBQ, Auto, HistogramBinning, Isotonic, Platt, Points, collapse
 from calibrators.auto.cross_validation import RAW, _mean_over_folds, cross_validate
 from calibrators.auto.folded import FoldedPoints
+from calibrators.base import Sampling
 from calibrators.core.cumulative import layout_of, part_totals
 from calibrators.measures.in_memory import measure
 from logcal.errors import ConfigError, InputRejectedError
@@ -50,8 +51,7 @@ def brute_force(points, methods, folds, seed, rate):
         fold.append(np.full(s.size, i))
         for name, calibrator in methods.items():
             own = type(calibrator)(**calibrator.get_params())
-            own.sampling_rate = rate
-            said[name].append(own.fit(*rows_of(outside)).predict(s))
+            said[name].append(own.fit(*rows_of(outside), sampling=Sampling(rate)).predict(s))
     label, fold = np.concatenate(label), np.concatenate(fold)
     return label, fold, np.where(label == 1, 1.0, 1 / rate), {n: np.concatenate(p) for n, p in said.items()}
 
@@ -66,11 +66,8 @@ def test_the_error_of_a_mean_over_folds_is_scipys():
 @pytest.mark.parametrize("rate", [1.0, 0.2])
 def test_estimates_are_those_of_rows_predicted_one_by_one(points, rate):
     """Each negative that was kept of a sample weighs 1 / rate, and is one observation all the same."""
-    methods = {name: type(own)(**own.get_params()) for name, own in METHODS.items()}
-    for own in methods.values():
-        own.sampling_rate = rate
-    found = cross_validate(points, methods, folds=4, seed=3, rate=rate)
-    label, fold, weight, said = brute_force(points, methods, 4, 3, rate)
+    found = cross_validate(points, METHODS, folds=4, seed=3, sampling=Sampling(rate))
+    label, fold, weight, said = brute_force(points, METHODS, 4, 3, rate)
     assert [m.name for m in found.methods] == [RAW, *METHODS]
     assert found.weight == weight.sum()
     losses = {}
@@ -185,9 +182,8 @@ def test_the_loss_that_auto_says_of_half_the_rows_is_not_below_the_true_one_of_a
     said, true = [], []
     for seed in range(8):
         score, label, weight = unrelated(seed, ties=False)
-        auto = Auto()
-        auto.heaviest = weight.max()
-        p = auto.fit_points(collapse(score, label, weight)).predict(np.linspace(0, 1, 1001))
+        auto = Auto().fit(score, label, weight, Sampling(heaviest=weight.max()))
+        p = auto.predict(np.linspace(0, 1, 1001))
         said.append(min(auto.cross_validated_log_loss_.values()))
         true.append(-np.mean(0.4 * np.log(p) + 0.6 * np.log1p(-p)))
     assert np.mean(said) > np.mean(true)
@@ -200,14 +196,12 @@ def test_a_row_with_a_sampling_weight_is_not_both_trained_on_and_held_out():
     for seed in range(6):
         score, label, weight = unrelated(seed, seed % 2 == 1, rows=600)
         points = collapse(score, label, weight)
-        found = cross_validate(points, methods, heaviest=weight.max())
+        found = cross_validate(points, methods, sampling=Sampling(heaviest=weight.max()))
         share = np.average(label, weights=weight)
         means = {method.name: method.estimates["brier"].mean for method in found.methods}
         excess.append([means[name] - share * (1 - share) for name in methods])
         wins.append(found.best("brier"))
-        auto = Auto(["platt", "abb"])
-        auto.heaviest = weight.max()
-        wins.append(auto.fit_points(points).chosen_)
+        wins.append(Auto(["platt", "abb"]).fit_points(points, Sampling(heaviest=weight.max())).chosen_)
     # A few rows have most of the weight: by accident another method may win twice. bbq predicts nearly one number.
     assert wins.count("platt") + wins.count("bbq") >= 8
     platt, bbq, histogram, abb = np.mean(excess, axis=0)
@@ -253,18 +247,16 @@ def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
     methods = ["compare.methods=[platt, histogram]", "compare.params={histogram: {bins: 200}}"]
     one = place.job("compare", "--json", *settings, *methods).expect(0).json
     points = collapse(score, label, weight)
-    heaviest = weight.max()
+    sampling = Sampling(heaviest=weight.max())
     calibrators = {"platt": Platt(), "histogram": HistogramBinning(bins=200)}
-    rows = cross_validate(points, calibrators, heaviest=heaviest)
+    rows = cross_validate(points, calibrators, sampling=sampling)
     for method in rows.methods:
         found = one["methods"][method.name]["estimates"]["brier"]["mean"]
         assert found == pytest.approx(method.estimates["brier"].mean, rel=1e-9)
     candidates = "calibrator.params={candidates: [platt, isotonic]}"
     call("fit", *settings, "calibrator.method=auto", candidates).expect(0)
     manifest = place.manifest()
-    auto = Auto(["platt", "isotonic"])
-    auto.heaviest = heaviest
-    losses = auto.fit_points(points).cross_validated_log_loss_
+    losses = Auto(["platt", "isotonic"]).fit_points(points, sampling).cross_validated_log_loss_
     assert manifest["data"]["cross_validated_log_loss"] == pytest.approx(losses, rel=1e-9)
 
 

@@ -18,6 +18,7 @@ from calibrators import (
     Smooth,
     collapse,
 )
+from calibrators.base import Sampling
 from calibrators.core.check_cells import check_cells_pass
 from calibrators.core.cumulative import layout_of, part_totals
 from calibrators.core.fine_cells import FineCells, fine_cells_pass
@@ -270,16 +271,14 @@ def test_with_sampled_negatives_the_rows_of_the_log_are_expected():
     label = random.random(score.size) < score
     stays = label | (random.random(score.size) < 0.1)
     points = collapse(score[stays], label[stays])
-    calibrator = Auto()
-    calibrator.sampling_rate = 0.1
-    check = check_all_rows(calibrator.fit_points(points), None, kept).check
+    calibrator = Auto().fit_points(points, Sampling(0.1))
+    check = check_all_rows(calibrator, None, kept).check
     assert not check.misfits
     assert check.profile[4].sum() == pytest.approx(points.positives.sum(), rel=0.02)
     wrong = check_fit(cells_of_scores(calibrator.fine_cells_, calibrator.predict))
     assert wrong.misfits
-    constant = Isotonic()
-    constant.sampling_rate = 0.1
-    assert check_all_rows(constant.fit_points(points), None, kept).check.largest is None
+    constant = Isotonic().fit_points(points, Sampling(0.1))
+    assert check_all_rows(constant, None, kept).check.largest is None
     assert odds_divided(0.5, 10.0) == pytest.approx(10 / 11)
 
 
@@ -335,12 +334,10 @@ def test_auto_falls_back_to_isotonic_regression_everywhere(monkeypatch, rate):
     monkeypatch.setattr(Choice, "knots", lambda self: (knots(self)[0], knots(self)[1] + 0.3))
     score = np.random.default_rng(4).random(50_000)
     points = drawn(score, score)
-    calibrator, isotonic = Auto(), Isotonic()
-    calibrator.sampling_rate = isotonic.sampling_rate = rate
-    found = check_all_rows(calibrator.fit_points(points), None, kept)
+    calibrator, expected = (one.fit_points(points, Sampling(rate)) for one in (Auto(), Isotonic()))
+    found = check_all_rows(calibrator, None, kept)
     assert found.fallback == EVERYWHERE
     assert not found.check.misfits
-    expected = isotonic.fit_points(points)
     np.testing.assert_allclose(calibrator.predict(score[:999]), expected.predict(score[:999]), atol=1e-12)
     assert calibrator.facts()["isotonic_share"] == 1
     assert calibrator.chosen_ == "isotonic"

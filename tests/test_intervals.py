@@ -18,6 +18,7 @@ from sklearn.isotonic import IsotonicRegression
 
 import logcal
 from calibrators import ABB, Isotonic
+from calibrators.base import Sampling
 from calibrators.core import pointwise
 from calibrators.core.curve import _PRIORS
 from calibrators.core.intervals import (
@@ -251,9 +252,8 @@ def test_draws_vary_as_the_posterior_does():
 def expected_interval(kind, method, points, one, rate=1.0, heaviest=1.0):
     """The interval of a map's rows, in memory; None if it is refuted."""
     if kind == "posterior":
-        made = make_calibrator(method, {}, rate)
-        made.heaviest = heaviest
-        return made.fit_points(points).posterior_.interval(one)
+        fitted = make_calibrator(method, {}).fit_points(points, Sampling(rate, heaviest))
+        return fitted.posterior_.interval(one)
     found = run_in_memory(interval_passes(kind, one, heaviest), points)
     return None if found is None else divided(found, rate)
 

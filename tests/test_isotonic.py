@@ -284,5 +284,5 @@ def test_scores_whose_sums_overflow():
 
 
 def test_one_pass_unless_strict():
-    assert Isotonic().single_pass
-    assert not Isotonic(strict=True).single_pass
+    assert Isotonic().needs.one_pass
+    assert not Isotonic(strict=True).needs.one_pass

@@ -213,7 +213,7 @@ def expected_facts(asked: Asked) -> tuple[dict[str, Any], dict[str, Any]]:
     points = collapse(rows.score, rows.label, rows.weight if asked.weighted else None)
     fitted = calibrator.fit_points(points)
     cells = None
-    if not fitted.constant_rows and fitted.fine_cells_ is None:
+    if not fitted.needs.constant_rows and fitted.fine_cells_ is None:
         cells = in_memory(points)(check_cells_pass(layout_of([part_totals(points)])))
     checked = check_all_rows(fitted, cells, lambda fitted: (fitted, 0.0))
     return fitted.facts(), checked.facts()

@@ -7,6 +7,7 @@ from sklearn.calibration import _sigmoid_calibration
 
 import calibrators.sigmoid.beta
 import calibrators.sigmoid.platt
+from calibrators.base import Sampling
 from calibrators.core.passes import Points
 from calibrators.core.sampling import odds_divided
 from calibrators.sigmoid.beta import Beta
@@ -155,19 +156,15 @@ def test_the_optimum_has_no_gradient_and_a_negative_parameter_is_zero(a, b, weig
 
 def test_a_sampled_log_moves_the_intercept():
     s, z = sample()
-    raw, sampled = Beta(), Beta()
-    sampled.sampling_rate = 0.05
-    expected = odds_divided(raw.fit(s, z).predict(s), 0.05)
-    assert sampled.fit(s, z).predict(s) == pytest.approx(expected, abs=1e-7)
+    expected = odds_divided(Beta().fit(s, z).predict(s), 0.05)
+    assert Beta().fit(s, z, sampling=Sampling(0.05)).predict(s) == pytest.approx(expected, abs=1e-7)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.01, 100.0])
 @pytest.mark.parametrize("method", [Beta, lambda: Platt("logit")])
 def test_the_table_is_right_up_to_the_ends_of_the_scores(method, rate):
     s, z = sample()[:2]
-    fitted = method()
-    fitted.sampling_rate = rate
-    fitted.fit(s, z)
+    fitted = method().fit(s, z, sampling=Sampling(rate))
     near = 2.0 ** -np.arange(1, 53.25, 0.25)
     last = np.arange(0, 40) * 2.0**-53
     at = np.unique(np.concatenate([near, 1 - near, last, 1 - last, [2.0**-60, 2.0**-54]]))

@@ -14,6 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
 from calibrators.auto.calibrator import Auto
+from calibrators.base import Sampling
 from calibrators.core.sampling import odds_divided, sampling_weights
 from calibrators.measures.certainty import certainty_passes, error_bar_passes
 from calibrators.measures.in_memory import assess_points
@@ -35,11 +36,6 @@ def sample(n=3000, seed=0, digits=None):
     return (s if digits is None else s.round(digits)), rng.random(n) < 0.1 + 0.7 * s**2
 
 
-def of_all_rows(calibrator, rate):
-    calibrator.sampling_rate = rate
-    return calibrator
-
-
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize(("n", "digits"), [(50, 1), (3000, None), (3000, 2)])
 def test_isotonic_equals_scikit_learn_with_weighed_negatives(rate, n, digits):
@@ -47,7 +43,7 @@ def test_isotonic_equals_scikit_learn_with_weighed_negatives(rate, n, digits):
     weight = np.where(z, 1.0, 1 / rate)
     theirs = IsotonicRegression(out_of_bounds="clip").fit(s, z.astype(float), sample_weight=weight)
     at = np.concatenate([s, np.linspace(-0.2, 1.2, 700)])
-    ours = of_all_rows(Isotonic(ends=0), rate).fit(s, z)
+    ours = Isotonic(ends=0).fit(s, z, sampling=Sampling(rate))
     np.testing.assert_allclose(ours.predict(at), theirs.predict(at), rtol=0, atol=4e-16)
     assert ours.calibration_map_.monotone
     assert ours.calibration_map_.weight.sum() == n
@@ -60,7 +56,7 @@ def test_isotonic_equals_scikit_learn_with_weighed_negatives(rate, n, digits):
 )
 def test_at_its_rows_every_map_is_the_raw_one_with_other_odds(make, rate):
     s, z = sample()
-    raw, ours = make().fit(s, z), of_all_rows(make(), rate).fit(s, z)
+    raw, ours = make().fit(s, z), make().fit(s, z, sampling=Sampling(rate))
     error = np.abs(ours.predict(s) - odds_divided(raw.predict(s), rate))
     # Platt's own map is within 1e-9 of its sigmoid on either side.
     assert error.max() < (1e-9 * (1 + 2 / min(rate, 1.0)) if isinstance(raw, (Platt, Auto)) else 1.1e-9)
@@ -72,7 +68,7 @@ def test_at_its_rows_every_map_is_the_raw_one_with_other_odds(make, rate):
 @pytest.mark.parametrize("rate", RATES)
 def test_lines_that_are_cut_hold_the_rows_between_the_cuts(rate):
     s, z = sample(2000)
-    table = of_all_rows(Isotonic(strict=True), rate).fit(s, z).calibration_map_
+    table = Isotonic(strict=True).fit(s, z, sampling=Sampling(rate)).calibration_map_
     row = np.searchsorted(table.score_hi, s, side="right")
     assert table.weight.tolist() == np.bincount(row, minlength=len(table)).tolist()
     assert table.positives.tolist() == np.bincount(row, z, len(table)).tolist()

@@ -15,6 +15,7 @@ from scipy.stats import binom
 from calibrators import Beta, Isotonic, Smooth
 from calibrators.auto.calibrator import CANDIDATES, Auto
 from calibrators.auto.folded import FoldedPoints
+from calibrators.base import Sampling
 from calibrators.core import curve, fine_cells, local_choice
 from calibrators.core.cumulative import layout_of, part_totals
 from calibrators.core.fine_cells import FineCells, fine_cells_pass, split_cells
@@ -197,9 +198,7 @@ def test_margins_of_any_scale_give_the_same_probabilities():
 def test_sampled_negatives_are_odds_of_the_sample():
     s, y = observations(4000)
     rate = 0.1
-    sampled = Smooth()
-    sampled.sampling_rate = rate
-    found = sampled.fit(s, y).predict(s)
+    found = Smooth().fit(s, y, sampling=Sampling(rate)).predict(s)
     # The same labels, of scores that say what is to be expected among the rows that there are.
     lifted = special.expit(special.logit(s) - np.log(rate))
     odds = special.logit(Smooth().fit(lifted, y).predict(lifted)) + np.log(rate)
@@ -417,12 +416,8 @@ def test_cells_are_cut_where_isotonic_blocks_begin(weighted):
 
 
 def test_segments_have_isotonic_regression_or_is_pooled_with_the_map_in_its_blocks():
-    auto = Auto(ends=0.5)
-    auto.sampling_rate = 0.1
-    made = auto.for_segments()
-    assert repr(made) == "Isotonic(ends=0.5)"
-    assert made.sampling_rate == 0.1
-    assert not Auto(["platt"]).supports_partial_pooling
+    assert repr(Auto(ends=0.5).for_segments()) == "Isotonic(ends=0.5)"
+    assert not Auto(["platt"]).needs.partial_pooling
     rng = np.random.default_rng(3)
     scores = np.sort(rng.random(30_000))
     labels = rng.random(30_000) < scores**2

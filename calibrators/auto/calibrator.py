@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrators.auto.cross_validation import loss_passes
 from calibrators.auto.folded import FoldedPoints
-from calibrators.base import Calibrator, MapBlockRanges
+from calibrators.base import Calibrator, MapBlockRanges, Needs
 from calibrators.core.cumulative import Layout, layout_of, layout_pass, part_totals
 from calibrators.core.curve import cells_on, log_odds, score_axis
 from calibrators.core.fine_cells import FineCells, fine_cells_pass, gathered_bytes, split_cells
@@ -155,11 +155,12 @@ class Auto(Calibrator):
         self.ends = ends
         self.max_error = max_error
 
-    # With candidates there are several passes and no single curve; the fit chooses the segments' method.
-    single_pass = has_posterior = fits_all_rows = supports_partial_pooling = property(
-        lambda self: self.candidates is None, doc="True without candidates."
-    )
-    fitted_for_segments = property(lambda self: self.candidates is not None, doc="True with candidates.")
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """With candidates there are several passes and no single curve; the fit chooses the segments' method."""
+        if self.candidates is not None:
+            return Needs(fit_before_segments=True)
+        return Needs(one_pass=True, posterior=True, resampling=False, partial_pooling=True)
 
     def facts(self) -> dict[str, Any]:
         """Return the chosen method and the losses of its competitors."""
@@ -181,7 +182,6 @@ class Auto(Calibrator):
         calibrator = self._make("isotonic" if self.candidates is None else self.chosen_)
         if self.candidates is not None and self.chosen_ == "enir":
             calibrator.set_params(shrink=1)
-        calibrator.sampling_rate = self.sampling_rate
         return calibrator
 
     def block_ranges(self) -> MapBlockRanges:
@@ -191,7 +191,7 @@ class Auto(Calibrator):
         edges = np.append(-np.inf, blocks.first[1:])
         middles = (fine.first / 2 + fine.last / 2, blocks.first / 2 + blocks.last / 2)
         cell_level, level = (
-            np.asarray(odds_divided(self.calibration_map_.predict(s), 1.0 / self.sampling_rate))
+            np.asarray(odds_divided(self.calibration_map_.predict(s), 1.0 / self.sampling_.rate))
             for s in middles
         )
         block = np.searchsorted(edges, fine.first, side="right") - 1
@@ -223,16 +223,16 @@ class Auto(Calibrator):
         share[-1, isotonic] = 1.0
         self.choice_ = choice = replace(choice, share=share)
         self.posterior_ = replace(
-            self.posterior_, share=share, shift=math.log(self.sampling_rate) + choice.shift
+            self.posterior_, share=share, shift=math.log(self.sampling_.rate) + choice.shift
         )
         self.isotonic_share_ = choice.isotonic_share
         self.chosen_ = "isotonic" if self.isotonic_share_ >= 1 - _MIN_SHARE else "both"
         if ranges:
-            axis, shift = self.posterior_.axis, math.log(self.sampling_rate)
+            axis, shift = self.posterior_.axis, math.log(self.sampling_.rate)
             self.calibration_map_ = tabulate_curve(fine, axis, choice.knots(), shift, float(self.max_error))
             return
         blocks, level = pool_ends(self._blocks, float(self.ends))
-        level = level if self.sampling_rate == 1.0 else np.asarray(odds_divided(level, self.sampling_rate))
+        level = level if self.sampling_.rate == 1.0 else np.asarray(odds_divided(level, self.sampling_.rate))
         self.calibration_map_ = CalibrationMap.from_blocks(
             blocks.first, blocks.last, level, blocks.weight, blocks.positives
         )
@@ -266,8 +266,8 @@ class Auto(Calibrator):
         gathered, blocks = yield merge_passes([fine_cells_pass(), pooling_pass()])
         fine: FineCells = split_cells(gathered, blocks)
         self.fine_cells_, self._blocks = fine, blocks
-        axis, shift = score_axis(fine, self.sampling_rate), math.log(self.sampling_rate)
-        cells, halves = cells_on(axis, fine), _halves(fine, int(self.seed), self.heaviest)
+        axis, shift = score_axis(fine, self.sampling_.rate), math.log(self.sampling_.rate)
+        cells, halves = cells_on(axis, fine), _halves(fine, int(self.seed), self.sampling_.heaviest)
         begin = np.searchsorted(fine.first, blocks.first[1:])
         begin = begin[fine.first[begin] == blocks.first[1:]]
         below, above = axis.positions(fine.last[begin - 1]), axis.positions(fine.first[begin])
@@ -300,7 +300,9 @@ class Auto(Calibrator):
         self.cross_validated_log_loss_, self.excess_ = {}, {}
         self.chosen_ = names[0]
         if folds >= 2 and len(names) > 1:
-            yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed), self.heaviest))
+            yield from self._compare(
+                names, FoldedPoints(layout, folds, int(self.seed), self.sampling_.heaviest)
+            )
         fitted = yield from self._make(self.chosen_)._passes()
         return shrunk_map(fitted, self._floor(self.chosen_, layout.weight))
 

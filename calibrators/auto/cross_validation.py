@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrators.auto.folded import FoldedPoints
-from calibrators.base import Calibrator
+from calibrators.base import NOT_SAMPLED, Calibrator, Sampling
 from calibrators.core import sorting
 from calibrators.core.cumulative import Layout, join_points, layout_pass
 from calibrators.core.kernels import sums
@@ -100,8 +100,7 @@ def cross_validation_passes(
     *,
     folds: int = 5,
     seed: int = 0,
-    rate: float = 1.0,
-    heaviest: float = 1.0,
+    sampling: Sampling = NOT_SAMPLED,
 ) -> Generator[Pass, Any, CrossValidation]:
     """Yield the passes over a score table that the comparison needs, receive their results, return it.
 
@@ -110,11 +109,9 @@ def cross_validation_passes(
     calibrators : mapping of names to calibrators, which are not modified
     folds : int >= 2
     seed : int in [0, 2**31)
-    rate : float > 0
-        See `calibrators.core.sampling`; the calibrators' `sampling_rate` is the same. Measures describe all
-        rows: each kept negative weighs 1 / rate, and counts as one observation in standard errors.
-    heaviest : float > 0
-        The largest sampling weight, or 1 if weights are counts: see `calibrators.auto.folded.FoldedPoints`.
+    sampling : Sampling
+        How the observations were sampled. Measures describe all rows: each kept negative weighs 1 / rate, and counts
+        as one observation in standard errors.
 
     Raises
     ------
@@ -139,10 +136,10 @@ def cross_validation_passes(
         raise ValueError(
             f"folds: expected at least twice as many observations of each label as folds, found {rarer:g} for {folds}"
         )
-    folded = FoldedPoints(layout, folds, seed, heaviest)
+    rate, folded = sampling.rate, FoldedPoints(layout, folds, seed, sampling.heaviest)
     names = list(calibrators)
     fits = [
-        folded.over(share_sweeps(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
+        folded.over(share_sweeps(*(calibrators[name].passes(sampling) for name in names)), fold)
         for fold in range(folds)
     ]
     fitted: list[tuple[CalibrationMap, ...]] = list((yield from share_sweeps(*fits)))

@@ -92,7 +92,7 @@ class ScoreAxis:
 
 
 def score_axis(cells: FineCells, rate: float) -> ScoreAxis:
-    """Return the axis for these cells. rate : see `Calibrator.sampling_rate`.
+    """Return the axis for these cells. rate : see `calibrators.base.Sampling`.
 
     Scores that are probabilities refer to all rows; the odds among the existing rows are 1 / rate times as high.
     """

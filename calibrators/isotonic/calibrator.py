@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator, MapBlockRanges
+from calibrators.base import Calibrator, MapBlockRanges, Needs
 from calibrators.core.cumulative import (
     Counts,
     Layout,
@@ -80,27 +80,19 @@ class Isotonic(Calibrator):
         self.ends = ends
 
     @property
-    def single_pass(self) -> bool:  # type: ignore[override]
-        """True unless `strict`."""
-        return not self.strict
-
-    @property
-    def constant_rows(self) -> bool:  # type: ignore[override]
-        """True unless `strict`."""
-        return not self.strict
-
-    @property
-    def supports_partial_pooling(self) -> bool:
-        """True unless `strict`, whose map is constant nowhere."""
-        return type(self) is Isotonic and not self.strict
+    def needs(self) -> Needs:  # type: ignore[override]
+        """One pass and steps, unless `strict`, whose map is constant nowhere."""
+        if self.strict:
+            return Needs()
+        return Needs(one_pass=True, constant_rows=True, partial_pooling=type(self) is Isotonic)
 
     def block_ranges(self) -> MapBlockRanges:
         """Return the isotonic blocks."""
         fitted = self.calibration_map_
         rows = np.flatnonzero(fitted.weight > 0)
         level = fitted.prob_lo[rows]
-        if self.sampling_rate != 1.0:
-            level = np.asarray(odds_divided(level, 1.0 / self.sampling_rate))
+        if self.sampling_.rate != 1.0:
+            level = np.asarray(odds_divided(level, 1.0 / self.sampling_.rate))
         return MapBlockRanges(fitted.score_lo[rows], level, fitted.weight[rows])
 
     def check_parameters(self) -> None:

@@ -51,7 +51,7 @@ def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0
     shares from one is compared with the limit for as many tests as there are pairs of cells.
 
     cells : cells of the observations
-    dispersion, heaviest : see `FitCheck` and `Calibrator.heaviest`: both reduce what counts as an observation
+    dispersion, heaviest : see `FitCheck` and `calibrators.base.Sampling`: both reduce what counts as an observation
     """
     scale = dispersion * max(1.0, heaviest)
     weight, positives = cells.weight / scale, cells.positives / scale

@@ -139,7 +139,7 @@ def _number(name: str, value: float) -> float | None:
 def cells_of_rows(fitted: CalibrationMap, rate: float = 1.0) -> CheckCells:
     """Return a map's rows with observations as cells; within each the map must be constant or nearly so.
 
-    rate : sampling rate of the log, see `Calibrator.sampling_rate`; cells have the observations of the log
+    rate : sampling rate of the log, see `calibrators.base.Sampling`; cells have the observations of the log
     """
     rows = fitted.weight > 0
     low, high = (column[rows] for column in fitted.ends())
@@ -168,7 +168,7 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     """Check a map. O(cells).
 
     ends : positives and negatives that isotonic regression adds below and above all scores, see `Isotonic`
-    heaviest : see `Calibrator.heaviest`
+    heaviest : see `calibrators.base.Sampling`
     """
     weight = cells.weight
     observed = np.concatenate([[1.0], cells.positives / weight, [0.0]])

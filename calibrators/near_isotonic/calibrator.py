@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Needs
 from calibrators.core.passes import Passes
 from calibrators.core.shrinking import check_shrink, floor_of, shrunk_map
 from calibrators.near_isotonic.part_blocks import blocks_pass, path_from
@@ -46,7 +46,7 @@ class NearIsotonic(Calibrator):
     array([0.75, 0.5 , 0.25])
     """
 
-    single_pass = constant_rows = True
+    needs = Needs(one_pass=True, constant_rows=True)
 
     def __init__(self, lam: float = 1.0, shrink: float = 1) -> None:
         self.lam = lam

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Needs
 from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Passes, check_choice
@@ -130,7 +130,7 @@ class ENIR(Calibrator):
     array([0. , 0.5, 0.5, 1. ])
     """
 
-    single_pass = constant_rows = True
+    needs = Needs(one_pass=True, constant_rows=True)
 
     models_: Models
     _start: tuple[float, int, float | None]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Needs
 from calibrators.core.cumulative import Layout, layout_pass
 from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.map import CalibrationMap
@@ -83,7 +83,7 @@ class Beta(Calibrator):
     array([0.2, 0.5, 0.8])
     """
 
-    fits_all_rows = True
+    needs = Needs(resampling=False)
 
     a_: float
     b_: float
@@ -109,7 +109,7 @@ class Beta(Calibrator):
         layout: Layout = yield layout_pass()
         layout.check_probabilities("Beta")
         fitted, self.n_evaluations_ = yield from _fit(layout)
-        fitted = replace(fitted, c=fitted.c + math.log(self.sampling_rate))
+        fitted = replace(fitted, c=fitted.c + math.log(self.sampling_.rate))
         self.a_, self.b_, self.c_ = fitted.a, fitted.b, fitted.c
         if fitted.a == 0.0 and fitted.b == 0.0:
             totals = np.array([layout.weight]), np.array([layout.positives])

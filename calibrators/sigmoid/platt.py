@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator, Line
+from calibrators.base import Calibrator, Line, Needs
 from calibrators.core.cumulative import Layout, layout_pass
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Passes, check_choice
@@ -98,7 +98,7 @@ class Platt(Calibrator):
     array([0.579])
     """
 
-    fits_all_rows = True
+    needs = Needs(resampling=False)
 
     slope_: float
     intercept_: float
@@ -129,7 +129,7 @@ class Platt(Calibrator):
         scale = Scale.of(layout, self.input)
         fitted = yield from _minimise(layout, scale)
         fitted = fitted._replace(
-            sigmoid=replace(fitted.sigmoid, b=fitted.sigmoid.b + math.log(self.sampling_rate))
+            sigmoid=replace(fitted.sigmoid, b=fitted.sigmoid.b + math.log(self.sampling_.rate))
         )
         self.slope_, self.intercept_ = fitted.sigmoid.slope_and_intercept()
         self.log_loss_, self.n_evaluations_ = fitted.loss, fitted.evaluations

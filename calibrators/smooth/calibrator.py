@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Needs
 from calibrators.core.curve import Curve, cells_on, clipped_log_odds, fit_curve, score_axis
 from calibrators.core.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.core.passes import Passes
@@ -58,9 +58,7 @@ class Smooth(Calibrator):
     array([0.19, 0.5 , 0.81])
     """
 
-    single_pass = True
-    has_posterior = True
-    fits_all_rows = True
+    needs = Needs(one_pass=True, posterior=True, resampling=False)
 
     curve_: Curve
 
@@ -82,8 +80,8 @@ class Smooth(Calibrator):
     def _passes(self) -> Passes:
         fine: FineCells = yield fine_cells_pass()
         self.fine_cells_ = fine
-        axis = score_axis(fine, self.sampling_rate)
-        cells, shift = cells_on(axis, fine), math.log(self.sampling_rate)
+        axis = score_axis(fine, self.sampling_.rate)
+        cells, shift = cells_on(axis, fine), math.log(self.sampling_.rate)
         self.curve_ = fit_curve(cells)
         self.posterior_ = Pointwise(axis, self.curve_, cells, None, shift)
         knots, log_odds = self.curve_.knots

@@ -10,7 +10,7 @@ from typing import Any
 
 import calibrators
 from calibrators import METHODS
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Sampling
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.intervals import (
     AUTO,
@@ -46,7 +46,8 @@ class Recipe:
 
     Attributes
     ----------
-    method, parameters, sampling_rate : see `make_calibrator`
+    method, parameters : see `make_calibrator`
+    sampling_rate : see `calibrators.base.Sampling`
     transform : transform of the scores
     monotone : see `keep_monotone`
     columns : segment columns; empty without segments
@@ -68,7 +69,7 @@ class Recipe:
 
     def calibrator(self) -> Calibrator:
         """Make a calibrator. Raises the errors of `make_calibrator`."""
-        return make_calibrator(self.method, self.parameters, self.sampling_rate)
+        return make_calibrator(self.method, self.parameters)
 
     def settled(self) -> Recipe:
         """Return the recipe with 'auto' replaced by the posterior interval, if there is one, or else the band."""
@@ -80,12 +81,12 @@ class Recipe:
     def has_posterior(self) -> bool:
         """True if all maps have a posterior."""
         calibrator = self.calibrator()
-        return calibrator.has_posterior and (not self.columns or calibrator.for_segments().has_posterior)
+        return calibrator.needs.posterior and (not self.columns or calibrator.for_segments().needs.posterior)
 
     @property
     def supports_partial_pooling(self) -> bool:
         """True if the method can pool segments' maps with their parents'."""
-        return make_calibrator(self.method, self.parameters).supports_partial_pooling
+        return self.calibrator().needs.partial_pooling
 
     @property
     def partial_pooling(self) -> bool:
@@ -95,15 +96,15 @@ class Recipe:
     @property
     def isotonic(self) -> bool:
         """True if the method is isotonic regression, whose maps are constant on blocks."""
-        return _is_isotonic(make_calibrator(self.method, self.parameters))
+        return _is_isotonic(self.calibrator())
 
     @property
     def pooled(self) -> bool:
         """True if the merge pools each segment's rows into blocks; intervals need the points."""
         if self.sampling_rate != 1.0 or self.interval != NONE:
             return False
-        calibrator = make_calibrator(self.method, self.parameters)
-        return not calibrator.fitted_for_segments and _is_isotonic(calibrator.for_segments())
+        calibrator = self.calibrator()
+        return not calibrator.needs.fit_before_segments and _is_isotonic(calibrator.for_segments())
 
     @property
     def needs_table(self) -> bool:
@@ -112,19 +113,17 @@ class Recipe:
 
 
 def _is_isotonic(calibrator: Calibrator) -> bool:
-    return isinstance(calibrator, Isotonic) and calibrator.supports_partial_pooling
+    return isinstance(calibrator, Isotonic) and calibrator.needs.partial_pooling
 
 
 def make_calibrator(
     method: str,
     parameters: dict[str, Any],
-    sampling_rate: float = 1.0,
     *,
     keys: tuple[str, str] = ("calibrator.method", "calibrator.params"),
 ) -> Calibrator:
     """Make the calibrator of a method, after a check of the parameters' names and ranges.
 
-    sampling_rate : see `Calibrator.sampling_rate`
     keys : configuration keys of the method and of the parameters, for messages
 
     Raises
@@ -155,7 +154,6 @@ def make_calibrator(
         calibrator.check_parameters()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{parameters_key}: {error}") from None
-    calibrator.sampling_rate = sampling_rate
     return calibrator
 
 
@@ -195,7 +193,7 @@ def needs_table(calibrator: Calibrator, interval: str = NONE) -> bool:
 
     interval : see `fit_log`; a band and Venn-Abers predictions need further passes
     """
-    return interval in (BAND, VENN_ABERS) or not calibrator.single_pass
+    return interval in (BAND, VENN_ABERS) or not calibrator.needs.one_pass
 
 
 def with_table_path(rows: SortedRows, calibrator: Calibrator, interval: str = NONE) -> SortedRows:
@@ -211,6 +209,7 @@ def fit_log(
     executor: Executor,
     interval: str = NONE,
     merged: tuple[ScoreTable, Any] | None = None,
+    sampling_rate: float = 1.0,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
@@ -220,6 +219,7 @@ def fit_log(
     rows : sorted first if their total is None
     interval : one of `calibrators.core.intervals.KINDS`; Venn-Abers only for isotonic regression
     merged : the score table and the result of the first pass, if a graph has computed them
+    sampling_rate : see `calibrators.base.Sampling`
 
     Raises
     ------
@@ -249,11 +249,13 @@ def fit_log(
         if earlier:
             table = replace(table, shuffled=earlier.shuffled)
         check_table(table)
-        calibrator.heaviest = table.heaviest
         return result
 
     try:
-        calibrator.fit_passes(run)
+        first = [run(calibrator.first_pass())]
+        assert table is not None
+        sampling = Sampling(sampling_rate, table.heaviest)
+        calibrator.fit_passes(lambda request: first.pop() if first else run(request), sampling)
     except ValueError as error:
         raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
@@ -271,7 +273,7 @@ def interval_of(fit: Fit, fitted_map: CalibrationMap) -> Interval | None:
         return fit.calibrator.posterior_.interval(fitted_map)
     cells = None if fit.cells is None else lightened(fit.cells, fit.table.heaviest)
     interval = fit.venn_abers if cells is None else band(fitted_map, cells)
-    return None if interval is None else divided(interval, fit.calibrator.sampling_rate)
+    return None if interval is None else divided(interval, fit.calibrator.sampling_.rate)
 
 
 def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:

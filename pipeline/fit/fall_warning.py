@@ -21,7 +21,7 @@ def warn_of_fall(
     dispersion : see `FitCheck`
     """
     cells = calibrator.fine_cells_ if cells is None else cells
-    fall = None if cells is None else proven_fall(cells, dispersion, calibrator.heaviest)
+    fall = None if cells is None else proven_fall(cells, dispersion, calibrator.sampling_.heaviest)
     if fall is None:
         return None
     _logger.warning(

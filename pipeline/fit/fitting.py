@@ -132,7 +132,9 @@ class Fitting:
         """Run the remaining passes. result : result of the graph."""
         rows, recipe = self._rows(result.total), self.recipe
         if not recipe.columns:
-            fit = fit_log(recipe.calibrator(), rows, executor, recipe.interval, result.merged)
+            fit = fit_log(
+                recipe.calibrator(), rows, executor, recipe.interval, result.merged, recipe.sampling_rate
+            )
             return plain_content(recipe, fit)
         return segmented_content(recipe, *finish_segments(recipe, rows, executor, result.merged))
 
@@ -224,7 +226,7 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
     facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
     facts["agreement"] = {
         **(no_check() if overall.agreement is None else overall.agreement.facts()),
-        "levels": level_facts(fit.levels[1:], overall.agreement, overall.calibrator.heaviest),
+        "levels": level_facts(fit.levels[1:], overall.agreement, overall.calibrator.sampling_.heaviest),
     }
     if fit.interval != NONE:
         facts["interval"] = fit.interval

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Sampling
 from calibrators.core.fine_cells import fine_cells_pass
 from calibrators.core.passes import Array, Pass, merge_passes
 from calibrators.core.sampling import odds_divided
@@ -88,21 +88,24 @@ class Numbered(NamedTuple):
     cutting: Cutting
 
 
-def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, rows: SortedRows) -> Any:
+def add_pooled(
+    graph: Graph, calibrator: Calibrator, rate: float, first: Any, numbered: Any, rows: SortedRows
+) -> Any:
     """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> adjust-1 -> own-1-i -> level-1
     -> pack-2 ... -> levels`.
 
     Parameters
     ----------
     calibrator : calibrator of all rows
+    rate : see `calibrators.base.Sampling`
     first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns
     -------
     reference to the `PooledLevels`
     """
-    rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
-    fitted = graph.task("whole", _fit_all_rows, first, calibrator)
+    plan, columns = rows.plan, rows.log.columns.segments
+    fitted = graph.task("whole", _fit_all_rows, first, calibrator, rate)
     curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
     ranges = graph.task("ranges", _ranges, fitted)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
@@ -148,12 +151,12 @@ def _all_levels(
     return PooledLevels([fit for fit, *_ in levels], tuple(variances for *_, variances in levels), fitted)
 
 
-def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> _AllRows:
+def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator, rate: float) -> _AllRows:
     check_classes_and_scores(first[0])
     # Copy: other tasks of the graph share the calibrator.
     result, cells = first[1]
-    calibrator = copy.copy(calibrator).fit_passes(lambda request: result)
-    calibrator.heaviest = first[0].heaviest
+    sampling = Sampling(rate, first[0].heaviest)
+    calibrator = copy.copy(calibrator).fit_passes(lambda request: result, sampling)
     checked = check_all_rows(calibrator, None, lambda fitted: (fitted, 0.0))
     if cells is not None:
         finer = check_map(checked.fitted, calibrator, cells)
@@ -164,7 +167,7 @@ def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> _All
 def pooled_pass(calibrator: Calibrator) -> Pass:
     """Return the first pass of a fit with partial pooling: the calibrator's, and fine cells if it has none."""
     first = calibrator.first_pass()
-    needed = [first, fine_cells_pass()] if calibrator.constant_rows else [first]
+    needed = [first, fine_cells_pass()] if calibrator.needs.constant_rows else [first]
     merged = merge_passes(needed)
     return replace(merged, combine=functools.partial(_padded, merged.combine))
 

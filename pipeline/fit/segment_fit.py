@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator, Line
+from calibrators.base import Calibrator, Line, Sampling
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.intervals import NONE, POSTERIOR, divided, interval_passes
 from calibrators.core.map import CalibrationMap, Interval
@@ -101,8 +101,8 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     first = add_merge(graph, rows, first_pass, cutting)
     joined = None
     if recipe.partial_pooling:
-        joined = add_pooled(graph, calibrator, first, numbered, rows)
-    elif not calibrator.fitted_for_segments:
+        joined = add_pooled(graph, calibrator, recipe.sampling_rate, first, numbered, rows)
+    elif not calibrator.needs.fit_before_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
         segment_task = _segment_task(recipe, calibrator.for_segments())
         joined = _add_segment_tasks(graph, segment_task, first, wanted, rows, recipe)
@@ -135,7 +135,7 @@ def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0)
         return SegmentTask(functools.partial(_fit_pooled, float(calibrator.ends)))
     if recipe.interval == NONE:  # intervals belong to rows of a map, which lines do not have
         calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
-    settings = _Settings(calibrator, recipe.monotone, recipe.interval)
+    settings = _Settings(calibrator, recipe.monotone, recipe.interval, recipe.sampling_rate)
     return SegmentTask(
         small=functools.partial(_fit_small, settings),
         first=calibrator.first_pass(),
@@ -189,7 +189,7 @@ def finish_segments(
         )
         fit = Fit(all_rows.calibrator, first[0], agreement=all_rows.checked)
     else:
-        fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
+        fit = fit_log(recipe.calibrator(), rows, executor, interval, first, recipe.sampling_rate)
     level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
     if recipe.partial_pooling:
         types = numbered.segments.levels[-1].types
@@ -331,6 +331,7 @@ class _Settings(NamedTuple):
     calibrator: Calibrator
     monotone: str
     interval: str
+    sampling_rate: float
 
 
 def _fit_small(settings: _Settings, segments: Slices) -> Fitted:
@@ -339,7 +340,7 @@ def _fit_small(settings: _Settings, segments: Slices) -> Fitted:
     for points in segments.points():
         result = _fit(settings, segments.heaviest, points.score.size, in_memory(points))
         results.append(result)
-        expected.append(expected_positives(result.outcome, points, settings.calibrator.sampling_rate))
+        expected.append(expected_positives(result.outcome, points, settings.sampling_rate))
     checked = sums_of_points(
         segments, np.concatenate(expected), np.array([result.fitted for result in results])
     )
@@ -364,7 +365,7 @@ def _fit_large(settings: _Settings, heaviest: float, points: int, run: Callable[
     if result.fitted and cells is None:
         collector.finish(run)
         cells = collector.cells
-    checked = sums_of_cells(result.outcome, cells, settings.calibrator.sampling_rate)
+    checked = sums_of_cells(result.outcome, cells, settings.sampling_rate)
     return _collect([result], settings.interval)._replace(checked=checked)
 
 
@@ -419,7 +420,7 @@ def _fit(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass]
     # Copy: the fit changes the calibrator, which other tasks share.
     calibrator = copy.copy(settings.calibrator)
     try:
-        calibrator.fit_passes(run)
+        calibrator.fit_passes(run, Sampling(settings.sampling_rate, heaviest))
     except ValueError:
         return _Result(NOT_SUITED)
     if calibrator.line_ is not None:
@@ -431,5 +432,5 @@ def _fit(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass]
     if settings.interval == POSTERIOR:
         return result._replace(interval=calibrator.posterior_.interval(new_map))
     interval = run_passes(interval_passes(settings.interval, new_map, heaviest), run)
-    rate = calibrator.sampling_rate
+    rate = settings.sampling_rate
     return result._replace(interval=None if interval is None else divided(interval, rate))

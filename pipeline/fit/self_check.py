@@ -59,7 +59,7 @@ class CellCollector:
     def needed(self) -> bool:
         """True if the fit has no cells: known after the first pass."""
         fitted = self._calibrator
-        return self.cells is None and not fitted.constant_rows and fitted.fine_cells_ is None
+        return self.cells is None and not fitted.needs.constant_rows and fitted.fine_cells_ is None
 
     def run(self, request: Pass, run: Callable[[Pass], Any]) -> Any:
         """Carry out a pass with `run`, and with it gather the cells if they are needed and the layout is known."""
@@ -157,10 +157,11 @@ def check_map(fitted: CalibrationMap, calibrator: Calibrator, cells: FineCells |
     cells : cells of `CellCollector`
     """
     ends = max(1.0, float(getattr(calibrator, "ends", 1.0)))
-    rate, cells = calibrator.sampling_rate, calibrator.fine_cells_ if cells is None else cells
+    rate, heaviest = calibrator.sampling_
+    cells = calibrator.fine_cells_ if cells is None else cells
     if cells is None:
-        return check_fit(cells_of_rows(fitted, rate), ends, calibrator.heaviest)
-    return check_fit(cells_of_scores(cells, fitted.predict_ascending, rate), ends, calibrator.heaviest)
+        return check_fit(cells_of_rows(fitted, rate), ends, heaviest)
+    return check_fit(cells_of_scores(cells, fitted.predict_ascending, rate), ends, heaviest)
 
 
 # Segments
@@ -171,7 +172,7 @@ ONE_RANGE = np.array([-np.inf])
 def expected_positives(outcome: CalibrationMap | Line | str, points: Points, rate: float) -> Array:
     """Compute the positives that a segment's map or line expects at each point of the log; 0 without one.
 
-    rate : sampling rate of the log, see `Calibrator.sampling_rate`
+    rate : sampling rate of the log, see `calibrators.base.Sampling`
     """
     if isinstance(outcome, str):
         return np.zeros(points.score.size)
@@ -241,7 +242,7 @@ def level_facts(
 
     levels : levels 1, 2, ...
     agreement : the check of the map of all rows
-    heaviest : see `Calibrator.heaviest`
+    heaviest : see `calibrators.base.Sampling`
     """
     dispersion = 1.0
     if agreement is not None:
