@@ -13,17 +13,15 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import numpy.typing as npt
 from _measure import print_machine
 
 from calibrators import Isotonic
+from calibrators.core.arrays import Array
 
 HALF_LIVES = (1, 2, 4, 7, 14, 28, None)
 WINDOW = 56
 SPEEDS = (0.0, 0.01, 0.03, 0.1)
 """Standard deviations per day of the intercept's walk in log odds; the slope's is a third of it."""
-
-Array = npt.NDArray[np.float64]
 
 
 def main() -> None:

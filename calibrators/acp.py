@@ -12,10 +12,9 @@ from scipy.special import expit, ndtri
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Counts, counts_at, gather_pass, layout_of, part_totals
 from calibrators.core.passes import Pass, Points, collapse, in_memory
-
-Array = npt.NDArray[np.float64]
 
 
 class ACP(BaseEstimator):

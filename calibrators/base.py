@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Array, Pass, Passes, Points, collapse, in_memory, run_passes
+from calibrators.core.passes import Pass, Passes, Points, collapse, in_memory, run_passes
 
 if TYPE_CHECKING:
     from calibrators.core.fine_cells import FineCells

@@ -22,10 +22,8 @@ from sklearn.utils.validation import _check_method_params, _check_sample_weight,
 
 from calibrators.auto.calibrator import Auto
 from calibrators.base import Calibrator
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.passes import check_choice
-
-Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
 
 
 class CalibratedPair(NamedTuple):
@@ -223,7 +221,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _calibrator(self) -> Any:
         return Auto() if self.calibrator is None else self.calibrator
 
-    def _folds(self, X: Any, y: npt.NDArray[Any], groups: Any) -> list[tuple[Rows, Rows]]:
+    def _folds(self, X: Any, y: npt.NDArray[Any], groups: Any) -> list[tuple[Integers, Integers]]:
         folds = int(self.cv) if isinstance(self.cv, Integral) else getattr(self.cv, "n_splits", None)
         rarest = int(np.unique_counts(y).counts.min())
         if folds and rarest < folds:
@@ -233,7 +231,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         return list(check_cv(self.cv, y, classifier=True).split(X, y, groups))
 
-    def _check_folds(self, y: npt.NDArray[Any], folds: Iterable[tuple[Rows, Rows]]) -> None:
+    def _check_folds(self, y: npt.NDArray[Any], folds: Iterable[tuple[Integers, Integers]]) -> None:
         """Raise ValueError if every fold has one class only, since all calibrators would then be constant."""
         if not any(np.unique(y[test]).size == self.classes_.size for _, test in folds):
             raise ValueError(
@@ -260,8 +258,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y: npt.NDArray[Any],
         fit_params: Mapping[str, Any],
         weight: Array | None,
-        train: Rows,
-        test: Rows,
+        train: Integers,
+        test: Integers,
     ) -> CalibratedPair:
         fitted = clone(estimator)
         fold_params = _check_method_params(X, fit_params, train)
@@ -276,7 +274,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y: npt.NDArray[Any],
         fit_params: Mapping[str, Any],
         weight: Array | None,
-        folds: list[tuple[Rows, Rows]],
+        folds: list[tuple[Integers, Integers]],
     ) -> CalibratedPair:
         method, transform = self._response(estimator)
         outputs = cross_val_predict(

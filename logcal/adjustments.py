@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.log_odds import (
     HALF,
     LN2,
@@ -26,8 +27,6 @@ from calibrators.core.log_odds import (
     logistic,
 )
 from calibrators.core.map import CalibrationMap, compiled, gap_slopes
-
-Array = npt.NDArray[np.float64]
 
 _ETA_LIMIT = 1000.0
 _MAP, _SCORE, _LOG_ODDS = range(3)

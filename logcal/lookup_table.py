@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap, Interval, compiled, line
 from calibrators.core.sorting import ordinals
 from logcal import schema
@@ -25,7 +26,6 @@ from logcal.adjustments import Adjustments, adjust_map
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.segment_index import SegmentIndex
 
-Array = npt.NDArray[np.float64]
 Key = tuple[Any, ...]
 """A segment: one value per segment column (str, int, bool, datetime.date), None for null."""
 

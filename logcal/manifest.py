@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import InputRejectedError, examples
-from logcal.lookup_table import Array, one_array
+from logcal.lookup_table import one_array
 from logcal.storage import parse_checked
 
 MOST_BYTES = 64 << 20

@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Codes, Integers
 from calibrators.core.kernels import names as kernels
-
-Integers = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
 
 
 class Numbers:

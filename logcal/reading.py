@@ -15,18 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema, storage
 from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
-from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
+from logcal.lookup_table import LookupFacts, LookupTable, SegmentedLookup, one_array
 from logcal.manifest import fingerprint, read_manifest, segmented_fingerprint
 from logcal.schema import TRANSFORMS
 from logcal.segment_index import SegmentIndex
 from logcal.storage import parse_json
-
-Integers = npt.NDArray[np.int64]
 
 SEGMENTS_FILE, MANIFEST_FILE = "segments.parquet", "manifest.json"
 

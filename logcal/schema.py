@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from logcal.errors import ConfigError
 
 FORMAT_VERSION = "1"
@@ -122,7 +123,6 @@ def sigmoid_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
 
 # Transforms of scores, applied before calibration and again before a lookup table is used.
 
-Array = npt.NDArray[np.float64]
 
 TRANSFORMS = ("none", "sigmoid")
 

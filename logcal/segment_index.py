@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Codes, Integers
 from calibrators.core.map import compiled
 from logcal.arrow_columns import as_column, as_numpy, null_mask
 
-Integers = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
 _ABSENT = np.int64(-1)
 
 

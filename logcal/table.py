@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
 from logcal import storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError, counted
-from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
+from logcal.lookup_table import LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import full_name, read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, storage_error
 from logcal.schema import apply_transform

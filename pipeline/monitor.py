@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.passes import Array, Pass, Points
+from calibrators.core.arrays import Array
+from calibrators.core.passes import Pass, Points
 from calibrators.measures.drift import DriftState, Evidence, alarms, evidence_of, evidence_pass, evidence_sums
 from logcal.errors import InputRejectedError
 from logcal.storage import with_checksum

@@ -16,9 +16,8 @@ from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
 
 import logcal
+from calibrators.core.arrays import Array
 from logcal.errors import LogcalError
-
-Array = npt.NDArray[np.float64]
 
 ODD = (
     "all negative",

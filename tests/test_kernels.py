@@ -285,7 +285,9 @@ def test_who_else_could_write_is_not_trusted(monkeypatch, tmp_path):
 @pytest.mark.system
 def test_precompiled_code_is_used_where_there_is_none_for_this_processor(copy, tmp_path):
     any_processor = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert copy.call(LOGCAL_CACHE=copy.root / "calibrators" / "core" / "precompiled", **any_processor)["compiled"]
+    assert copy.call(LOGCAL_CACHE=copy.root / "calibrators" / "core" / "precompiled", **any_processor)[
+        "compiled"
+    ]
     brought = copy.call(LOGCAL_CACHE=tmp_path / "own")
     assert (brought["values"], brought["compiled"]) == ([20, -1], [])
     assert not (tmp_path / "own").exists()

@@ -13,8 +13,7 @@ from sklearn.naive_bayes import CategoricalNB, GaussianNB
 from sklearn.svm import SVC, LinearSVC
 
 from benchmarks.reproduction.data import Data, Mask
-
-Array = npt.NDArray[np.float64]
+from calibrators.core.arrays import Array
 
 NAMES = {
     "lr": "logistic regression",

@@ -11,12 +11,11 @@ import numpy.typing as npt
 from benchmarks.reproduction.classifiers import Classifier
 from benchmarks.reproduction.data import Data, Mask
 from benchmarks.reproduction.methods import measures_of
+from calibrators.core.arrays import Array
 from calibrators.generated.dgg import DGG
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.assessment import best_threshold
 from pipeline.generate.folds import TRAINED, Folds, RowKeys
-
-Array = npt.NDArray[np.float64]
 
 KIND = "nb_plain"
 """Kind of the classifier."""

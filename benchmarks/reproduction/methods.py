@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from benchmarks.reproduction.classifiers import Scores
@@ -17,14 +16,13 @@ from calibrators.bayesian_binning.abb import ABB
 from calibrators.bayesian_binning.sbb import SBB
 from calibrators.binning.bbq import BBQ
 from calibrators.binning.histogram import HistogramBinning
+from calibrators.core.arrays import Array
 from calibrators.generated.dgg import DGG
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.in_memory import Measures, measure
 from calibrators.near_isotonic.calibrator import NearIsotonic
 from calibrators.near_isotonic.enir import ENIR
 from calibrators.sigmoid.platt import Platt
-
-Array = npt.NDArray[np.float64]
 
 CLIP = 1e-15
 """Clipping distance of probabilities from 0 and 1 before the log loss, so that its means are finite; rows whose label

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-Array = npt.NDArray[np.float64]
+from calibrators.core.arrays import Array
 
 DECIMALS = 10
 """Measures are rounded to these decimals before ranking, so that means that differ only by rounding are tied."""

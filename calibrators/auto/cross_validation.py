@@ -13,10 +13,11 @@ import numpy as np
 from calibrators.auto.folded import FoldedPoints
 from calibrators.base import NOT_SAMPLED, Calibrator, Sampling
 from calibrators.core import sorting
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Layout, join_points, layout_pass
 from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Array, Pass, Points, run_in_memory, share_sweeps
+from calibrators.core.passes import Pass, Points, run_in_memory, share_sweeps
 from calibrators.measures.assessment import Measures
 from calibrators.measures.predictions import Assessment, Predict, assessment_passes
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Layout
 from calibrators.core.hashing import mixed
 from calibrators.core.kernels.drawn_cells import binomial_quantiles
-from calibrators.core.passes import Array, Pass, Points
+from calibrators.core.passes import Pass, Points
 
 _MANY = 2.0**40
 

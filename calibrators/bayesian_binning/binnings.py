@@ -7,10 +7,10 @@ from abc import abstractmethod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator
 from calibrators.bayesian_binning import kernels as kernel
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import (
     bin_counts,
     cuts_pass,
@@ -20,8 +20,6 @@ from calibrators.core.cumulative import (
 )
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Passes, check_choice, check_number
-
-Array = npt.NDArray[np.float64]
 
 _MAX_TABLE = 1 << 24
 

@@ -10,12 +10,10 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import gammaln
 
+from calibrators.core.arrays import Array
 from calibrators.core.passes import Points
-
-Array = npt.NDArray[np.float64]
 
 
 class Binning(NamedTuple):

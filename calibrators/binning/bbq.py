@@ -9,7 +9,6 @@ import math
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator
 from calibrators.binning.family import (
@@ -20,11 +19,9 @@ from calibrators.binning.family import (
     log_marginal_likelihoods,
     score_sum_pass,
 )
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.cumulative import layout_pass
 from calibrators.core.passes import Passes, check_choice, check_number
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _NEGLIGIBLE = 2.0**-54
 
@@ -40,8 +37,8 @@ class BinningModels(NamedTuple):
     weight : float64, adds up to 1
     """
 
-    requested: Indices
-    bins: Indices
+    requested: Integers
+    bins: Integers
     log_marginal_likelihood: Array
     weight: Array
 
@@ -160,7 +157,7 @@ class BBQ(Calibrator):
         return average(layout, family, edges, best, weight)
 
 
-def select_models(scores: Array, rho: float | None, *, authors: bool) -> tuple[Indices, Array]:
+def select_models(scores: Array, rho: float | None, *, authors: bool) -> tuple[Integers, Array]:
     """Select the models to average, best first; return also their likelihoods relative to the best.
 
     The rule k_rho = min{k : (S_k - S_{k+1}) / sigma^2 <= rho} of the paper's section Methods.

@@ -7,9 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.binning import kernels as kernel
+from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.cumulative import (
     Counts,
     Layout,
@@ -23,10 +23,6 @@ from calibrators.core.kernels import sums as exact
 from calibrators.core.kernels.sums import expansion_of
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Points
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-Places = npt.NDArray[np.int32]
 
 MOST_EDGES = 1e9
 
@@ -46,7 +42,7 @@ class Family:
     balanced : whether edges depend on the rows and the rarer label (`balanced_shares`), not on the rows alone
     """
 
-    bins: Indices
+    bins: Integers
     numerator: Array
     denominator: Array
     strength: Array
@@ -54,7 +50,7 @@ class Family:
     balanced: bool = False
 
     @property
-    def models(self) -> tuple[Indices, Array, Array]:
+    def models(self) -> tuple[Integers, Array, Array]:
         """Numbers that define the edges of each model."""
         return self.bins, self.numerator, self.denominator
 
@@ -161,7 +157,7 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
     return Edges(cuts, score_sums)
 
 
-Index = tuple[Array, Places, float, float]
+Index = tuple[Array, Codes, float, float]
 
 
 def _indexed(reached: Array, low: float, high: float) -> Index:
@@ -182,7 +178,7 @@ def _end(layout: Layout) -> Array:
     return np.array([1.0, layout.weight, layout.weight_low, layout.positives, layout.positives_low])
 
 
-def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
+def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Integers]:
     """Compute the log marginal likelihood of each model, and its number of bins after ties moved edges."""
     scores, sizes = np.empty(family.bins.size), np.empty(family.bins.size, np.int64)
     index, end = _index(layout, family, edges), _end(layout)
@@ -190,7 +186,7 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
     return scores, sizes
 
 
-def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
+def average(layout: Layout, family: Family, edges: Edges, models: Integers, weight: Array) -> CalibrationMap:
     """Compute the map of the weighted mean of models."""
     edge_index = _index(layout, family, edges)
     positions, change, start = [], [], 0.0
@@ -212,7 +208,7 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 
 def _model_levels(
     layout: Layout, family: Family, edges: Edges, edge_index: Index, model: int
-) -> tuple[Indices, Array]:
+) -> tuple[Integers, Array]:
     """Compute the indices of a model's edges among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)

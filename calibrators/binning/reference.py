@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaln
 
-Array = npt.NDArray[np.float64]
+from calibrators.core.arrays import Array
 
 
 class BinningModel(NamedTuple):

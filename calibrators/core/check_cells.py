@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.cumulative import (
     Counts,
     Layout,
@@ -23,12 +24,10 @@ from calibrators.core.cumulative import (
 )
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.kernels import sums as kernel
-from calibrators.core.passes import Array, Pass, Points
+from calibrators.core.passes import Pass, Points
 
 SHARES = 2048
 _STRIDE = 64
-
-Indices = npt.NDArray[np.int64]
 
 
 class _Part(NamedTuple):
@@ -64,7 +63,7 @@ def _cells_of_part(layout: Layout, points: Points) -> _Part:
     return _Part(points.score[starts], points.score[stops - 1], is_start, ends, counts)
 
 
-def _marked(layout: Layout, points: Points) -> Indices:
+def _marked(layout: Layout, points: Points) -> Integers:
     """Return the indices of the points of a part at which the position reaches a target, see `cut_positions`."""
     targets = np.arange(1, SHARES) / SHARES
     part, size = layout.part_of(points), points.score.size

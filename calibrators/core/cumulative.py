@@ -12,15 +12,12 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels import sums
 from calibrators.core.kernels.sums import expansion_of
 from calibrators.core.map import midpoints
 from calibrators.core.passes import Pass, Points
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _SUMMABLE = 1e290
 
@@ -190,7 +187,7 @@ def _rounded_sums(expansions: Sequence[Array]) -> Array:
     return np.array([sums.exact_sum(expansion) for expansion in expansions])
 
 
-def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
+def _first_scores(layout: Layout, parts: Integers) -> frozenset[float]:
     return frozenset(layout.first[parts].tolist())
 
 
@@ -228,7 +225,7 @@ def cut_positions_in_part(layout: Layout, points: Points, *, balanced: bool) -> 
     return float(start), np.maximum.accumulate(np.maximum(positions, start))
 
 
-def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
+def cuts_after(layout: Layout, points: Points, index: Integers) -> Cuts:
     """Return the cuts after the given points of a part, except cuts without weight above. index : ascending."""
     part = layout.part_of(points)
     counts = counts_at(layout, part, points, index + 1)
@@ -263,7 +260,7 @@ def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Count
     return counts_at(layout, part, points, np.searchsorted(points.score, edges[low:high]))
 
 
-def counts_at(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
+def counts_at(layout: Layout, part: int, points: Points, stops: Integers) -> Counts:
     """Return the cumulative counts up to the first `stops` points of a part. stops : ascending."""
     weight = sums.sums_through(points.weight, layout.weight_before[part], stops)
     positives = sums.sums_through(points.positives, layout.positives_before[part], stops)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.log_odds import exp_of_negative, log_of, logistic
 from calibrators.core.log_odds import log_odds as log_odds_within
-from calibrators.core.passes import Array
 
 COARSE = 800
 """Largest number of cells to which the curve is fitted."""

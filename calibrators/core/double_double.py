@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.kernels import sums
-
-Array = npt.NDArray[np.float64]
 
 # The uncompiled functions, which also take numpy arrays.
 two_sum, two_product = (getattr(f, "py_func", f) for f in (sums.two_sum, sums.two_product))

@@ -13,11 +13,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels import drawn_cells as kernel
 from calibrators.core.kernels import sums
-from calibrators.core.passes import Array, Blocks, Pass, Points
+from calibrators.core.passes import Blocks, Pass, Points
 
 DRAWN = 8192
 """Largest number of sampled points for each label."""
@@ -32,8 +32,6 @@ MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
 _COLUMNS = 6
 _TRIES = 4
 _SALTS = (np.uint64(0x6A09E667F3BCC908), np.uint64(0xBB67AE8584CAA73B))
-
-Indices = npt.NDArray[np.int64]
 
 
 class FineCells(NamedTuple):
@@ -61,7 +59,7 @@ class _Part(NamedTuple):
     priority: Array  # (2, cells): by negatives and by positives; 0 if not sampled
     weight: Array
     positives: Array
-    lengths: tuple[Indices, Indices]
+    lengths: tuple[Integers, Integers]
 
 
 def fine_cells_pass() -> Pass:
@@ -159,7 +157,7 @@ def _join(parts: list[_Part]) -> FineCells:
     )
 
 
-def _sums(parts: list[_Part], column: int, starts: Indices) -> Array:
+def _sums(parts: list[_Part], column: int, starts: Integers) -> Array:
     components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
     lengths = np.concatenate([part.lengths[column] for part in parts])
     return sums.sums_between(components, (np.cumsum(lengths) - lengths)[starts])

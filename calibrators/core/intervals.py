@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import bin_counts, cuts_pass, layout_pass
 from calibrators.core.map import CalibrationMap, Interval
-from calibrators.core.passes import Array, Pass, Points
+from calibrators.core.passes import Pass, Points
 from calibrators.core.pava import pool_points
 from calibrators.core.sampling import odds_divided
 

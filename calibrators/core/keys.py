@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
+from calibrators.core.arrays import Array
 from calibrators.core.kernels import keys as kernels
-from calibrators.core.sorting import Array, Coded, ordinals, sort_pieces, stable_order
+from calibrators.core.sorting import Coded, ordinals, sort_pieces, stable_order
 
 Tags = npt.NDArray[np.int32]
 

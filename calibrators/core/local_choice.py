@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.curve import (
     LEAST,
     Cells,
@@ -28,7 +29,6 @@ from calibrators.core.curve import (
     with_counts,
 )
 from calibrators.core.kernels import likelihood as kernel
-from calibrators.core.passes import Array
 
 STRENGTHS = (300.0, 30.0)
 """Strengths of the curve as the prior of isotonic regression, as information."""

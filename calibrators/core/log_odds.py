@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from calibrators.core.arrays import Array
 
 LN2 = 0.6931471805599453
 ROOT_HALF = 0.7071067811865476

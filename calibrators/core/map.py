@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.sorting import ordinals
-
-Array = npt.NDArray[np.float64]
 
 _INDEX_BUCKETS_PER_ROW = 8
 _FEWEST_BUCKETS = 1 << 14

@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import keys, sorting
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
 from calibrators.core.sorting import stable_order
-
-Array = npt.NDArray[np.float64]
-
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100
 """Range of weights of observations: products of two sums of such weights neither overflow nor underflow."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.kernels import pava
-from calibrators.core.passes import Array, Blocks, Pass, Points, check_number
+from calibrators.core.passes import Blocks, Pass, Points, check_number
 
 _PIECE = 1 << 18
 """Number of points that are pooled at a time; this needs up to 12 MB of memory."""

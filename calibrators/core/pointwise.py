@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.curve import LEAST, Cells, Curve, ScoreAxis, expit, log_odds, merge_cells
 from calibrators.core.hashing import mixed
 from calibrators.core.local_choice import STRENGTHS, isotonic_with_prior
 from calibrators.core.map import CalibrationMap, Interval
-from calibrators.core.passes import Array
 
 DRAWS = 399
 _TAIL = 10

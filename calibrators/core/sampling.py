@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import bin_counts, counts_below_pass, layout_pass
 from calibrators.core.kernels.sums import exact_sum, expansion_of
 from calibrators.core.map import CalibrationMap, gap_slopes
-from calibrators.core.passes import Array, Pass, Points, check_weights
+from calibrators.core.passes import Pass, Points, check_weights
 
 MAX_ERROR = 1e-9
 """Largest distance of the corrected lines from the corrected curve."""

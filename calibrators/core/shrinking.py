@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Array, check_number
+from calibrators.core.passes import check_number
 
 
 def floor_of(shrink: float, weight: float) -> float:

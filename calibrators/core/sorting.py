@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
+from calibrators.core.arrays import Array, Codes, Integers
+
 Words = npt.NDArray[np.uint64]
 
 _FEW = 1 << 18

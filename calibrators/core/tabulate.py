@@ -8,11 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Layout, bin_counts, counts_below_pass
 from calibrators.core.curve import ScoreAxis, expit
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Array, Pass, check_number
+from calibrators.core.passes import Pass, check_number
 
 _GRID = 20_001
 _STEEP = 55.0  # beyond this argument the sigmoid is within 3e-24 of 0 or 1

@@ -11,8 +11,8 @@ import numpy as np
 
 from calibrators.base import Calibrator
 from calibrators.core import sorting
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.cumulative import (
-    Indices,
     Layout,
     bin_counts,
     counts_below_pass,
@@ -22,7 +22,7 @@ from calibrators.core.cumulative import (
 )
 from calibrators.core.kernels import sums
 from calibrators.core.kernels.sums import expansion_of
-from calibrators.core.passes import Array, Pass, Passes, Points, check_number, merge_passes
+from calibrators.core.passes import Pass, Passes, Points, check_number, merge_passes
 from calibrators.core.pava import check_ends
 from calibrators.isotonic.calibrator import Isotonic
 
@@ -202,7 +202,7 @@ def _ends_in_part(layout: Layout, moments: list[Array], size: float, points: Poi
     )
 
 
-def _sums_at(values: Array, carry: Array, index: Indices, share: Array) -> tuple[Array, Array]:
+def _sums_at(values: Array, carry: Array, index: Integers, share: Array) -> tuple[Array, Array]:
     """Compute cumulative sums that include a share of the points at `index`, as double-doubles."""
     high, low = sums.sums_through(values, carry, index)
     with np.errstate(invalid="ignore", over="ignore"):

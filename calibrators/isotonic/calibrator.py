@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator, MapBlockRanges, Needs
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import (
     Counts,
     Layout,
@@ -110,8 +111,6 @@ class Isotonic(Calibrator):
 
 
 # Centred isotonic regression.
-
-Array = npt.NDArray[np.float64]
 
 
 class _State(NamedTuple):

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.passes import collapse
-
-Array = npt.NDArray[np.float64]
 
 Z_95 = 1.959963984540054
 """The 97.5 % point of the standard normal distribution."""

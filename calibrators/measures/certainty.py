@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.double_double import twelve, twelve_digits
-from calibrators.core.passes import Array, Pass, share_sweeps
+from calibrators.core.passes import Pass, share_sweeps
 from calibrators.measures import kernels
 from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair, twelve
-from calibrators.core.passes import Array, Pass, Points
-from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
+from calibrators.core.passes import Pass, Points
+from calibrators.measures.engine import Predict, stacked, sum_terms
 
 
 @dataclass(frozen=True)

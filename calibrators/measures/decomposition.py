@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.double_double import Pair, sums_of_runs, twelve, twelve_digits
 from calibrators.core.kernels import pava
-from calibrators.core.passes import Array, Blocks
+from calibrators.core.passes import Blocks
 from calibrators.measures.assessment import Assessment, ReliabilityBin
 
 DRAWS = 200

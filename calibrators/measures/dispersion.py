@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from calibrators.core.arrays import Array
 
 GROUP_INFORMATION, FEWEST_GROUPS, MOST_GROUPS = 20.0, 16, 1024
 """Least information of a group of neighbouring cells, and number of groups, for `of_groups`."""

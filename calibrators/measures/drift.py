@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair, twelve, twelve_digits
-from calibrators.core.passes import Array, Pass, Points
-from calibrators.measures.engine import Integers, Predict, stacked, sum_terms
+from calibrators.core.passes import Pass, Points
+from calibrators.measures.engine import Predict, stacked, sum_terms
 
 CHANGES = (-0.7, -0.4, -0.2, -0.1, -0.05, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Alternatives of the test: changes of the log odds beyond the tolerance."""

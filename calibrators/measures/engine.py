@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair
 from calibrators.core.kernels import pava
-from calibrators.core.passes import Array, Blocks, Pass, Points
+from calibrators.core.passes import Blocks, Pass, Points
 from calibrators.core.pava import pool_points
 from calibrators.core.sampling import odds_divided
 from calibrators.measures import kernels
 
-Integers = npt.NDArray[np.int64]
 Predict = Callable[[Array], Array]
 """Scores to probabilities in [0, 1] that do not decrease with the score; picklable."""
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.kernels.likelihood import isotonic_fit
-from calibrators.core.passes import Array
 from calibrators.measures.fit_check import normal_limit, roots
 
 ERROR_RATE = 1e-3

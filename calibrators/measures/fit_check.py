@@ -16,16 +16,13 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.kernels.likelihood import isotonic_fit
 from calibrators.core.map import CalibrationMap
 from calibrators.core.sampling import odds_divided
 from calibrators.measures import dispersion as over_dispersion
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 ERROR_RATE = 5e-4
 """Largest probability that any range of a right map is reported."""
@@ -233,7 +230,7 @@ def normal_limit(tests: float, rate: float = ERROR_RATE) -> float:
     return -NormalDist().inv_cdf(rate / 2 / max(tests, 1.0))
 
 
-def edges(information: Array, parts: int) -> Indices:
+def edges(information: Array, parts: int) -> Integers:
     """Divide cells into at most so many parts of nearly equal information; return the ends of the parts."""
     if not information.sum() > 0:
         return np.array([0, information.size])
@@ -243,13 +240,13 @@ def edges(information: Array, parts: int) -> Indices:
     return np.unique(np.concatenate([[0], ends, [information.size]]))
 
 
-def _unions(information: Array) -> tuple[Indices, Indices]:
+def _unions(information: Array) -> tuple[Integers, Integers]:
     ends = edges(information, _PARTS)
     i, j = np.triu_indices(ends.size, 1)
     return ends[i], ends[j]
 
 
-def _narrow(information: Array) -> tuple[Indices, Indices]:
+def _narrow(information: Array) -> tuple[Integers, Integers]:
     """Return the ranges that are narrower than the 64ths and have enough information."""
     parts, found = 2 * _PARTS, [np.empty((0, 2), np.int64)]
     while parts <= _FINEST:
@@ -264,7 +261,7 @@ def _narrow(information: Array) -> tuple[Indices, Indices]:
 
 
 def _compare(
-    sums: Array, start: Indices, stop: Indices, dispersion: float, information: Array, heaviest: float
+    sums: Array, start: Integers, stop: Integers, dispersion: float, information: Array, heaviest: float
 ) -> tuple[Any, ...]:
     """Compare ranges; `information` is cumulative."""
     difference, root = smaller(*(sums[:, stop] - sums[:, start]))
@@ -283,7 +280,7 @@ def tempered(root: Array, information: Array, dispersion: float, heaviest: float
     return np.asarray(root / np.sqrt(1 + max(0.0, heaviest - 1) * np.abs(root) / (3 * deviation)))
 
 
-def _disjoint(start: Indices, stop: Indices, excess: Array) -> list[int]:
+def _disjoint(start: Integers, stop: Integers, excess: Array) -> list[int]:
     """Select significant ranges without overlap, by excess."""
     chosen: list[int] = []
     for i in np.argsort(-excess, kind="stable").tolist():

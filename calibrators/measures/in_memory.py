@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.passes import Array, Points, run_in_memory
+from calibrators.core.arrays import Array
+from calibrators.core.passes import Points, run_in_memory
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.double_double import twelve_digits
-from calibrators.core.passes import Array, Pass, Points, run_passes, share_sweeps
+from calibrators.core.passes import Pass, Points, run_passes, share_sweeps
 from calibrators.core.sorting import stable_order
 from calibrators.measures import kernels
 from calibrators.measures.assessment import (

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.passes import Array, Points, check_labels, check_number, check_scores, collapse
+from calibrators.core.arrays import Array
+from calibrators.core.passes import Points, check_labels, check_number, check_scores, collapse
 from calibrators.core.pava import pool_points
 from calibrators.measures.decomposition import mean_losses
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels.likelihood import isotonic_fit
 from calibrators.measures.fit_check import (
     ERROR_RATE,
@@ -26,9 +26,6 @@ from calibrators.measures.fit_check import (
     smaller,
     tempered,
 )
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 LEAST_SEGMENT_DIFFERENCE = 0.1
 """Least difference in log-odds that is reported of a segment."""
@@ -51,7 +48,7 @@ class SegmentCells(NamedTuple):
     weight, positives, expected : sums over the observations of the log
     """
 
-    starts: Indices
+    starts: Integers
     first: Array
     weight: Array
     positives: Array
@@ -70,7 +67,7 @@ class SegmentSums(NamedTuple):
     """
 
     tests: int
-    segment: Indices
+    segment: Integers
     candidates: Array
     sums: Array
     by_score: Array
@@ -118,7 +115,7 @@ def _root(weight: Array, positives: Array, expected: Array) -> Array:
 
 
 def _of_parts(
-    cells: SegmentCells, columns: Sequence[Array], chosen: Indices, parts: int
+    cells: SegmentCells, columns: Sequence[Array], chosen: Integers, parts: int
 ) -> Iterator[tuple[Array, Array, Array]]:
     """Yield for each union of neighbouring parts its root in each chosen segment, and the cells of its range."""
     sizes = np.diff(cells.starts)[chosen]
@@ -157,7 +154,7 @@ def _candidate(
     return float(cells.first[begin]), after, w, k, e, float((weight * level)[inside].sum()), information
 
 
-def joined(parts: Sequence[tuple[Indices, SegmentSums]], count: int) -> SegmentSums:
+def joined(parts: Sequence[tuple[Integers, SegmentSums]], count: int) -> SegmentSums:
     """Add up the sums of a level's segments.
 
     parts : indices of the segments of each part, ascending, and their sums

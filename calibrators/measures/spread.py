@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair, sums_of_runs, twelve, twelve_digits
-from calibrators.core.passes import Array, Points
+from calibrators.core.passes import Points
 from calibrators.measures.assessment import Z_95
 from calibrators.measures.engine import Cells, pooled_columns
 
-Integers = npt.NDArray[np.int64]
 _SMOOTH_CELLS = 2000
 _MOST_ROUNDS = 100
 _SINGULAR = 1e-14

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator, Needs
+from calibrators.core.arrays import Array
 from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Passes, check_choice
@@ -27,8 +28,6 @@ from calibrators.near_isotonic.label_runs import runs_pass
 from calibrators.near_isotonic.model_search import DROP, ModelSearch, Penalty, hopeless
 from calibrators.near_isotonic.part_blocks import KEEP, blocks_pass, least_criterion, path_from
 from calibrators.near_isotonic.path import NearIsotonicPath, Solution
-
-Array = npt.NDArray[np.float64]
 
 _FINER = 16  # factor of the number of blocks per part if the path began too late
 

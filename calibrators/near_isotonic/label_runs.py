@@ -6,14 +6,12 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.double_double import two_product
 from calibrators.core.kernels import sums
 from calibrators.core.passes import Pass, Points
 from calibrators.near_isotonic.kernels import label_runs as kernel
-
-Array = npt.NDArray[np.float64]
 
 
 class Runs(NamedTuple):

@@ -21,10 +21,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.near_isotonic.kernels import tree
 from calibrators.near_isotonic.path import NearIsotonicPath
 
-Array = npt.NDArray[np.float64]
 Penalty = Callable[[npt.NDArray[np.int64]], Array]
 
 DROP = 1e-12

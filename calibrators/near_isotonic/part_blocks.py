@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.kernels import pava
 from calibrators.core.passes import Pass, Points
 from calibrators.near_isotonic.kernels import label_runs as run_kernel
@@ -24,8 +25,6 @@ from calibrators.near_isotonic.kernels import tree
 from calibrators.near_isotonic.kernels.taut_string import settled_ends
 from calibrators.near_isotonic.label_runs import Border, PartRuns, Runs, join_runs, part_runs
 from calibrators.near_isotonic.path import NearIsotonicPath, are_whole, first_step, scaled
-
-Array = npt.NDArray[np.float64]
 
 KEEP = 1 << 13
 """Number of blocks per part down to which a part merges before the path starts."""

@@ -11,14 +11,13 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import check_number, collapse
 from calibrators.near_isotonic.kernels import path as kernel
 from calibrators.near_isotonic.kernels import tree
 from calibrators.near_isotonic.label_runs import Runs, join_runs, part_runs
-
-Array = npt.NDArray[np.float64]
 
 _FEW = 1024  # number of blocks up to which one priority queue is used
 _LARGEST = float(np.finfo(np.float64).max)

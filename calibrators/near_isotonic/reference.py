@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from calibrators.core.arrays import Array
 
 
 class BinningModel(NamedTuple):

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.passes import Array
-from calibrators.segments.curves import Integers, damped, half_variance, line, moments, recentred
+from calibrators.core.arrays import Array, Integers
+from calibrators.segments.curves import damped, half_variance, line, moments, recentred
 from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.totals import FURTHEST, centring, keep_total, large, limit, responses
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.curve import cosines
 from calibrators.core.log_odds import exp_of_negative, log_odds, log_of, logistic
-from calibrators.core.passes import Array
 from calibrators.segments.adjusting import Adjusted, CellParts
-from calibrators.segments.curves import EXTREME, LEAST, MOST, Integers
+from calibrators.segments.curves import EXTREME, LEAST, MOST
 
 TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)

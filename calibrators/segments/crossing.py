@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from calibrators.core.arrays import Integers
 from calibrators.core.kernels.log_odds import logistic
 from calibrators.segments.adjusting import Adjusted, Cells, adjust
-from calibrators.segments.curves import Integers
 
 
 def cross(cells: Cells, value: Integers, parent: Integers, processors: int = 1) -> Adjusted:

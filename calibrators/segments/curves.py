@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels import log_odds
 from calibrators.core.kernels.log_odds import logistic
-from calibrators.core.passes import Array
-
-Integers = npt.NDArray[np.int64]
 
 LEAST, MOST = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 """Least and greatest probability with finite log odds in doubles."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.log_odds import log_of
-from calibrators.core.passes import Array
 from calibrators.segments.bends import STRENGTH
-from calibrators.segments.curves import LEAST, MOST, Integers
+from calibrators.segments.curves import LEAST, MOST
 from calibrators.segments.partial_pooling import OwnMaps, own_maps
 
 WEAK = 30.0

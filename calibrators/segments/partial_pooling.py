@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels import pava
 from calibrators.core.map import maps_of_blocks
-from calibrators.core.passes import Array
 from calibrators.segments.kernels import partial_pooling as kernel
-
-Integers = npt.NDArray[np.int64]
 
 
 class WithinBlockRanges(NamedTuple):

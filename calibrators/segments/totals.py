@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.passes import Array
-from calibrators.segments.curves import Integers
+from calibrators.core.arrays import Array, Integers
 
 MANY = 2500.0
 """Weight of positives and of negatives from which a segment keeps its own total."""

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator, Needs
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Layout, layout_pass
 from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Array, Pass, Passes, Points, blocks_of
+from calibrators.core.passes import Pass, Passes, Points, blocks_of
 from calibrators.core.tabulate import check_max_error, most_knots, tabulate
 from calibrators.sigmoid.loss import FEWEST_POINTS, Scale, binned_pass, expit, solved, whole_totals
 

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Layout
 from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.passes import Pass, Points, T, blocks_of, run_in_memory
-
-Array = npt.NDArray[np.float64]
 
 _STEEPEST = 2.0**20  # slope on the scale beyond which scaled scores are too inexact for the argument
 _CLIP = 2.0**-53  # the distance of the largest double below 1 from 1

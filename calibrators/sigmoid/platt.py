@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator, Line, Needs
 from calibrators.core.cumulative import Layout, layout_pass
@@ -26,8 +25,6 @@ from calibrators.sigmoid.loss import (
     evaluation_pass,
     solved,
 )
-
-Array = npt.NDArray[np.float64]
 
 _MAX_EVALUATIONS = 100
 _FARTHEST = 1e6  # |shift| + |slope * score| beyond which a line is less exact than a table

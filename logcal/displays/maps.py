@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from calibrators.base import Calibrator
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap, Interval
 from logcal.displays.view import (
-    Array,
     View,
     axes_of,
     draw_reference,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Points, collapse
 from calibrators.measures.reliability_curve import (
@@ -21,7 +22,6 @@ from calibrators.measures.reliability_curve import (
 from logcal.displays.view import (
     BLUE,
     ORANGE,
-    Array,
     axes_of,
     draw_reference,
     drop_unlabelled,

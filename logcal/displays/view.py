@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
 from logcal.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-Array = npt.NDArray[np.float64]
 
 BLUE, ORANGE, MUTED = "#1f5f99", "#b8501f", "#8a929b"
 OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")

@@ -19,9 +19,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.passes import Array
+from calibrators.core.arrays import Array, Integers
 from pipeline.days.day_files import checksum
 from pipeline.days.day_tables import DayTable
 from pipeline.files.folders import Folder
@@ -36,8 +35,6 @@ _DROPPED_BITS = 46
 """Low bits of a score that its cell ignores; 6 bits of the fraction remain."""
 
 _SIGN_BIT = np.uint64(1 << 63)
-
-Integers = npt.NDArray[np.int64]
 
 
 class Profile(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrators.core.passes import Array
+from calibrators.core.arrays import Array
 from logcal.errors import InputRejectedError
 from pipeline.days.day_files import file_digests
 from pipeline.days.day_profiles import Profile

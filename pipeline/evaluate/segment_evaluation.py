@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.core.passes import Array, run_passes
+from calibrators.core.arrays import Array, Integers
+from calibrators.core.passes import run_passes
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from logcal.lookup_table import SegmentedLookup
 from pipeline import schema
@@ -23,7 +24,6 @@ from pipeline.evaluate.segment_numbers import FIELDS, segment_task_of
 from pipeline.evaluate.significance import beyond_chance, observed_over_expected
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
-from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, SegmentCounts, SegmentRows

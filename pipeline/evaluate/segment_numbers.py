@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import twelve_digits
-from calibrators.core.passes import Array, Blocks, Pass, Points, run_passes
+from calibrators.core.passes import Blocks, Pass, Points, run_passes
 from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import error_bars_of_columns
 from calibrators.measures.decomposition import chances_of_columns, mean_losses
@@ -29,7 +30,6 @@ from calibrators.measures.spread import Spread, lines, mean_distances
 from pipeline import schema
 from pipeline.evaluate.evaluation import Sizes
 from pipeline.execution import tasks
-from pipeline.sort.run_files import Integers
 from pipeline.sort.segment_tasks import SegmentTask
 from pipeline.sort.segments import Slices
 

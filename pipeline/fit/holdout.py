@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from calibrators.core.passes import Array, Pass
+from calibrators.core.arrays import Array
+from calibrators.core.passes import Pass
 from calibrators.measures.certainty import ErrorBars, error_bar_passes
 from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.predictions import run_passes

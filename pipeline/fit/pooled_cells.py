@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels.log_odds import logistic
 from calibrators.core.map import maps_of_blocks
-from calibrators.core.passes import Array
 from calibrators.core.sampling import odds_divided
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, CellParts, Cells
@@ -29,7 +29,6 @@ from calibrators.segments.partial_pooling import (
     pool_within,
 )
 from pipeline.files.blobs import Blob
-from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import Packed, ShuffleFile, gather, read_codes, write_packed
 
 MOST_IN_MEMORY = 1 << 23

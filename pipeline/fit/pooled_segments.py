@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator, Sampling
+from calibrators.core.arrays import Array, Codes
 from calibrators.core.fine_cells import fine_cells_pass
-from calibrators.core.passes import Array, Pass, merge_passes
+from calibrators.core.passes import Pass, merge_passes
 from calibrators.core.sampling import odds_divided
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import SegmentSums, joined
@@ -50,7 +51,7 @@ from pipeline.fit.self_check import Checked, check_all_rows, check_map
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, limit_batches, most_batches, pack
-from pipeline.sort.segments import Codes, Level, Segments, item_counts, write_codes
+from pipeline.sort.segments import Level, Segments, item_counts, write_codes
 from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, Adjustments, LevelFit, Maps
 
 

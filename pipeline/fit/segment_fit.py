@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator, Line, Sampling
+from calibrators.core.arrays import Codes
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.intervals import NONE, POSTERIOR, divided, interval_passes
 from calibrators.core.map import CalibrationMap, Interval
@@ -62,7 +63,7 @@ from pipeline.sort.segment_tasks import (
     keep_keys,
     most_batches,
 )
-from pipeline.sort.segments import Codes, Level, Slices, number_segments
+from pipeline.sort.segments import Level, Slices, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,

@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from calibrators.auto.calibrator import Auto
 from calibrators.base import Calibrator, Line
+from calibrators.core.arrays import Array
 from calibrators.core.check_cells import check_cells_pass
 from calibrators.core.cumulative import Layout, layout_of, layout_pass
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.log_odds import log_odds, logistic
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Array, Pass, Points, merge_passes
+from calibrators.core.passes import Pass, Points, merge_passes
 from calibrators.core.sampling import odds_divided
 from calibrators.measures.fit_check import (
     FitCheck,

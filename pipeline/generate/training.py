@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import compute
 
-from calibrators.core.passes import Array
+from calibrators.core.arrays import Array
 from pipeline.classifier.estimators import (
     Recipe,
     assemble,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Integers, Mask
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples
 from logcal.names import Keys, Numbers, Texts
@@ -23,9 +24,6 @@ ANY, LAST, FIRST, ERROR = "any", "last", "first", "error"
 
 _OTHER = 3
 _FOREVER = np.iinfo(np.int64).max
-
-Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class KeyColumn(NamedTuple):

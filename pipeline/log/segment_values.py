@@ -10,14 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Codes, Integers
 from logcal import names
 from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import Key, keys_of
 from logcal.segment_types import mixed_signs, segment_column, segment_type, unified
-
-Integers = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
 
 
 class Keys(Sequence[Key]):

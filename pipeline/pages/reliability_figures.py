@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.passes import Array, Points
+from calibrators.core.arrays import Array
+from calibrators.core.passes import Points
 from calibrators.measures.assessment import Assessment, ReliabilityBin
 from calibrators.measures.decomposition import LEVEL, Decomposition, Reliability
 from calibrators.measures.reliability_curve import ConsistencyBand, ReliabilityCurve

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from logcal.errors import counted
 from logcal.lookup_table import LookupFacts
 from logcal.units import are_probabilities, unit_question
-
-Array = npt.NDArray[np.float64]
 
 
 class CalibrationRange(NamedTuple):

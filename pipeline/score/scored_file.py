@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, examples
 from logcal.lookup_table import LookupFacts
@@ -54,7 +55,6 @@ from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lo
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
 
-Array = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
 
 INTERVAL_COLUMNS = ("prob_lower", "prob_upper")

@@ -14,12 +14,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
 from logcal.lookup_table import LookupTable, SegmentedLookup
 
-Array = npt.NDArray[np.float64]
 Counts = tuple[int, ...]
 """Numbers of scores in each bin; empty: none were counted."""
 

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
-from calibrators.core.passes import Array
+from calibrators.core.arrays import Array, Codes
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
 from pipeline.sort.run_files import COLUMNS, SUMS, WIDTHS, Run, RunFile, allocate, sections_of
 from pipeline.sort.sections import Sections
-from pipeline.sort.segments import Codes
 
 TableOf = Callable[[int], Codes]
 

@@ -15,20 +15,20 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.hashing import mixed
-from calibrators.core.passes import Array, Points
+from calibrators.core.passes import Points
 from calibrators.core.sorting import Coded
 from logcal.lookup_table import one_array
 from pipeline.execution import Executor
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
 from pipeline.sort.buckets import BucketSpans
-from pipeline.sort.run_files import Integers, Run, RunSegments
+from pipeline.sort.run_files import Run, RunSegments
 from pipeline.sort.runs import RunReceipt, write_sections
 from pipeline.sort.score_table import SortPlan, ranges
 from pipeline.sort.sections import Sections
 from pipeline.sort.segments import (
-    Codes,
     Coding,
     Level,
     number_segments,

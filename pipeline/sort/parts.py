@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.core.arrays import Array
 from calibrators.core.kernels.sums import expansion_of
-from calibrators.core.passes import Array, Pass, Points
+from calibrators.core.passes import Pass, Points
 from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
 from pipeline.execution import Executor

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.core.passes import Array
+from calibrators.core.arrays import Array, Integers
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
 from pipeline.sort.sections import Coded, Sections, UnitRows, WeightedRows
@@ -39,7 +39,6 @@ WIDTHS = (12, 20, 28)
 _HEADERS = 1 << 13
 """Allowance for short last blocks in the runs of a small log, in bytes."""
 
-Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.core.passes import Array
+from calibrators.core.arrays import Array
 from calibrators.core.sampling import WeightSums
 from pipeline.log import quarantine
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrators.core.arrays import Array
 from calibrators.core.kernels.sums import exact_sum
-from calibrators.core.passes import Array, Pass
+from calibrators.core.passes import Pass
 from calibrators.core.sampling import add_sums, scaled
 from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
+from calibrators.core.arrays import Array
 from calibrators.core.keys import Tags, add_rows, sort_rows
-from calibrators.core.passes import Array, Points
+from calibrators.core.passes import Points
 from calibrators.core.sorting import Coded
 
 SHORTEST_FOLDED_TIE = 4

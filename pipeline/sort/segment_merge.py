@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.core import sorting
+from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.kernels import pava
 from calibrators.core.keys import add_sorted, sort_rows
-from calibrators.core.passes import Array, Points
+from calibrators.core.passes import Points
 from calibrators.core.pava import pool_points
 from calibrators.core.sorting import Coded
 from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
@@ -19,9 +20,8 @@ from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import rows as kernels
 from pipeline.sort.parts import write_part
-from pipeline.sort.run_files import Integers
 from pipeline.sort.sections import Sections, UnitRows
-from pipeline.sort.segments import Codes, Coding, ShuffleFile, read_codes, read_keys, write_shuffle
+from pipeline.sort.segments import Coding, ShuffleFile, read_codes, read_keys, write_shuffle
 
 
 class LevelCut(NamedTuple):

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators.core import sorting
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair
-from calibrators.core.passes import Array
 from calibrators.core.sorting import Coded
 from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, pair_sums
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
-from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt, write_sections
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
 from pipeline.sort.sections import Sections, UnitRows, WeightedRows

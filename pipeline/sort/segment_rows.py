@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from calibrators.core.arrays import Integers
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.log.segment_values import Key
-from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge
 from pipeline.sort.segment_merge import Cutting

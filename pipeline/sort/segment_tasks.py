@@ -14,13 +14,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Integers
 from calibrators.core.passes import Pass, Points
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
 from pipeline.sort.parts import run_parts
-from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
 from pipeline.sort.segments import Segments, ShuffleFile, Slices, gather, item_counts, write_codes, write_keys

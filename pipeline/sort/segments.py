@@ -20,7 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.core.passes import Array, Points
+from calibrators.core.arrays import Array, Codes, Integers
+from calibrators.core.passes import Points
 from logcal.arrow_columns import as_column
 from pipeline._kernels import packing
 from pipeline.execution import tasks
@@ -28,9 +29,7 @@ from pipeline.files.blobs import Blob, each, reading, write_blob, writing
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Key, arrays
 from pipeline.sort import run_files
-from pipeline.sort.run_files import Integers, Run, Words, blocks_of, packed_columns
-
-Codes = npt.NDArray[np.int32]
+from pipeline.sort.run_files import Run, Words, blocks_of, packed_columns
 
 
 def write_codes(path: str, codes: Codes) -> str:

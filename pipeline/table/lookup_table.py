@@ -19,17 +19,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.intervals import NONE
 from calibrators.core.kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
 from calibrators.core.map import CalibrationMap, Interval
-from calibrators.core.passes import Array
 from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.manifest import as_json, fingerprint, segmented_fingerprint
 from logcal.reading import cached_table, read_table, require_segmented, require_unsegmented
 from pipeline.log import segment_values
-from pipeline.log.segment_values import Integers
 from pipeline.schema import evaluated_segments
 from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT
 

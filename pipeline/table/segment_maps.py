@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.base import Line
+from calibrators.core.arrays import Array
 from calibrators.core.intervals import NONE
 from calibrators.core.map import CalibrationMap, Interval
-from calibrators.core.passes import Array
 from calibrators.measures.segment_check import SegmentSums
 from pipeline.log.segment_values import Key
 

@@ -6,13 +6,10 @@ decides all but near-ties, then in double-doubles.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.compiled import kernel
 from calibrators.core.kernels.sums import add_pairs, two_product
-
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
 _MOST_ROWS = 2.0**26  # total weight below which cross products of whole numbers are exact

@@ -9,12 +9,9 @@ largest double is NaN.
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.compiled import kernel
-
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 _SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
 

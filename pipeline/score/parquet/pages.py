@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from pipeline._kernels import packing
 from pipeline.log import thrift
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
-
-Array = npt.NDArray[np.float64]
 
 BOOLEAN, DOUBLE, BYTE_ARRAY = 0, 5, 6
 """Physical types."""

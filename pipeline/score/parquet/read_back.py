@@ -18,12 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.core.arrays import Array
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import TemporaryError
 from pipeline.files.requests import StoreFile
 from pipeline.score.parquet.footer import NotExtensibleError
-
-Array = npt.NDArray[np.float64]
 
 _FOOTER_BYTES = 1 << 16
 """Arrow reads as many bytes from a file's end at first."""
