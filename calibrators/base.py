@@ -55,7 +55,7 @@ class MapBlockRanges(NamedTuple):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a calibrator needs to be fitted, and what its maps are like: known from its parameters.
+    """Requirements of a calibrator's fit and properties of its maps, which follow from its parameters.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Needs:
 
 
 class Sampling(NamedTuple):
-    """How observations were sampled. It belongs to the data, so it is given with them.
+    """Sampling of observations: it belongs to the data, so it is given with them.
 
     rate : the kept share of the negatives divided by that of the positives: a map is then for all rows. See
         `calibrators.core.sampling`
@@ -181,7 +181,7 @@ class Calibrator(Parameters, ABC):
     needs: Needs = Needs()
 
     sampling_: Sampling = NOT_SAMPLED
-    """How the observations of the fit were sampled."""
+    """Sampling of the observations of the fit."""
 
     line_: Line | None = None
     """Result instead of `calibration_map_`, if `in_lines` was called and the log odds are a line."""

@@ -23,7 +23,7 @@ LEFT_OUT = {"GL01", "GL02"}
 
 FOR_AUTHORS = {
     "check_parameters", "facts", "first_pass", "fit_passes", "fit_points", "for_segments", "gathers", "path_facts",
-    "block_ranges", "get_params", "in_lines", "set_params", "problem", "ends",
+    "block_ranges", "get_params", "in_lines", "set_params", "problem", "ends", "passes",
 }  # fmt: skip
 """Methods that those who write calibrators know: a sentence each."""
 
