@@ -90,7 +90,9 @@ def _fit(
     rows = rows._replace(plan=replace(rows.plan, scratch=scratch, write=None))
     graph, calibrator = Graph(), recipe.calibrator()
     first = add_merge(graph, rows, pooled_pass(calibrator), cutting)
-    fitted: PooledLevels = executor.compute(graph, add_pooled(graph, calibrator, first, numbered, rows))
+    fitted: PooledLevels = executor.compute(
+        graph, add_pooled(graph, calibrator, recipe.sampling_rate, first, numbered, rows)
+    )
     return fitted
 
 
