@@ -92,6 +92,7 @@ def _exit_with_usage_error(error: click.ClickException, as_json: bool) -> NoRetu
 def run() -> NoReturn:
     """Run the command line and end the process."""
     _replace_closed_streams()
+    interrupts.own_process()
     try:
         main(prog_name="logcal")
     finally:

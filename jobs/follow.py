@@ -26,7 +26,6 @@ from logcal.errors import (
     ConfigError,
     InputRejectedError,
     NothingToDoError,
-    TemporaryError,
     counted,
     examples,
 )
@@ -116,16 +115,11 @@ class Prepared:
         config = self.config
         if config.follow.status:
             return self._stream().status()
+        lease_owner = LeaseOwner(self.ledger.folder)
         try:
-            lease_owner = LeaseOwner(self.ledger.folder)
-            try:
-                return self._follow(executor, lease_owner)
-            finally:
-                lease_owner.release()
-        except OSError as error:
-            raise TemporaryError(
-                f"{self.ledger.root}: a file operation failed ({error}); the next run finishes its batch"
-            ) from error
+            return self._follow(executor, lease_owner)
+        finally:
+            lease_owner.release()
 
     def _follow(self, executor: Executor, lease_owner: LeaseOwner) -> Outcome:
         config = self.config

@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 SOON = 0.3
 """Seconds to wait for the next call of `check`; then the interrupt is raised wherever the main thread is."""
@@ -21,6 +22,9 @@ SIGNALLED = 128
 
 _LONGEST = 10.0
 """Seconds after which the interrupt is raised even while a lock is being taken, which may never succeed."""
+
+CLEAN_UP = 60.0
+"""Seconds from an interrupt to the end of a command's process, whatever its clean-up or its threads wait for."""
 
 _CHECK_INTERVAL = 0.05
 """Seconds between checks whether the command has ended."""
@@ -34,6 +38,7 @@ class _State:
     received: int | None = None
     since = 0.0
     raised = False
+    own_process = False
 
 
 @contextmanager
@@ -55,8 +60,29 @@ def catching() -> Iterator[None]:
 def check() -> None:
     """Raise KeyboardInterrupt if a signal has been received. Call it often, but not while cleaning up."""
     if _State.catching and _State.received is not None:
-        _State.raised = True
-        raise KeyboardInterrupt
+        _raise()
+
+
+def _raise() -> NoReturn:
+    _State.raised = True
+    if _State.own_process:
+        ending = threading.Timer(CLEAN_UP, _end)
+        ending.daemon = True
+        ending.start()
+    raise KeyboardInterrupt
+
+
+def _end() -> None:
+    """End the process as SIGKILL would, after which the next run repairs what is left."""
+    text = f"the clean-up did not end within {CLEAN_UP:g} s, for example for want of a store's answer"
+    with suppress(OSError):
+        os.write(2, f"logcal: interrupted; {text}: the next run does it\n".encode())
+    os._exit(exit_code())
+
+
+def own_process() -> None:
+    """Let an interrupt end this process, which is a command's own, after `CLEAN_UP` at the latest."""
+    _State.own_process = True
 
 
 def ignore() -> None:
@@ -86,8 +112,7 @@ def _receive(number: int, frame: FrameType | None) -> None:
         reminder.daemon = True
         reminder.start()
         return
-    _State.raised = True
-    raise KeyboardInterrupt
+    _raise()
 
 
 def _importing(frame: FrameType | None) -> bool:

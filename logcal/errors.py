@@ -15,6 +15,11 @@ class LogcalError(Exception):
     outcome: Any = None
     """Outcome of a job that did a part of its work, or found what there is; None: there is nothing to show."""
 
+    def __init__(self, *message: str, missing: str = "") -> None:
+        """Make an error. missing : path of the local file that was not found, which another machine may see."""
+        super().__init__(*message)
+        self.missing = missing
+
 
 class ConfigError(LogcalError):
     """The command or its configuration is wrong: nothing was read."""
@@ -40,17 +45,6 @@ class FileChangedError(FileRejectedError):
     """A listed file was removed or replaced: the same run may succeed at once, with the present files."""
 
     exit_code = 75
-
-
-class FileGoneError(FileChangedError):
-    """A listed file is not there.
-
-    path : the file's path on the local file system
-    """
-
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class FileBeingWrittenError(FileChangedError):

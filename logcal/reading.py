@@ -157,7 +157,9 @@ def _read_file(path: str, role: str, remedy: str) -> bytes:
     try:
         return storage.read(path)
     except FileNotFoundError:
-        raise InputRejectedError(f"{path}: expected a {role}, found no file: {remedy}") from None
+        raise InputRejectedError(
+            f"{path}: expected a {role}, found no file: {remedy}", missing=path
+        ) from None
     except OSError as error:
         raise storage_error(path, role, error) from None
 

@@ -376,8 +376,9 @@ def fitted(place: Place, call: Callable[..., Result]) -> Place:
 class Dask:
     """A scheduler with one worker, each a process of its own, as on a cluster."""
 
-    def __init__(self, folder: Path, *options: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *options: str, within: Sequence[str] = (), **environment: str) -> None:
         self.file = folder / "scheduler.json"
+        self.within = within
         self.options = options
         self.environment = {**os.environ, **environment}
         self.environment.pop("PYTHONWARNINGS", None)
@@ -393,6 +394,7 @@ class Dask:
     def begin(self, program: str, *arguments: str) -> Any:
         """Start a process of the cluster."""
         command = [sys.executable, "-m", f"distributed.cli.{program}", "--scheduler-file", str(self.file)]
+        command = [*self.within, *command]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         there = {"cwd": self.file.parent, "env": self.environment}
         process = subprocess.Popen([*command, *arguments, *self.options], **there, **silent)

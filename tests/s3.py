@@ -56,6 +56,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             body = self._chunks()
         kind = self.server.fault(self.command, self.path)
         self.server.requests.append((self.command, self.path, kind))
+        if kind == "hang":
+            while self.server.fault(self.command, self.path) == "hang":
+                time.sleep(0.05)
+            self.close_connection = True
+            return
         if kind == "reset":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self.close_connection = True

@@ -124,14 +124,49 @@ def test_a_log_that_a_worker_does_not_see_is_named_with_the_worker(place, dask):
     # A path that each process sees in a place of its own, as mounts are of machines.
     log = "/proc/self/cwd/logs/log"
     said = place.job("fit", *dask.settings, log__path=log).expect(2, "does not see it: mount it there").stderr
-    assert "/proc/self/cwd/logs: expected a log that all workers see" in said
+    assert "/proc/self/cwd/logs: expected a folder that all workers see" in said
     assert "the worker tcp://127.0.0.1:" in said
     assert not list(place.store.rglob("versions"))
     # The worker's folder is there and empty, as a mount point without its file system.
     (dask.file.parent / "logs" / "log").mkdir(parents=True)
     place.job("fit", *dask.settings, log__path=log).expect(
-        2, "/proc/self/cwd/logs/log: expected a log that all"
+        2, "/proc/self/cwd/logs/log: expected a folder that all"
     )
+
+
+HIDING = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && shift && exec "$@"', "sh")
+"""What runs a command for which a folder is empty and its own, as on a machine without the mount."""
+
+
+@pytest.mark.parametrize("what", ["log", "store", "output"])
+def test_a_folder_that_a_worker_cannot_see_is_named_in_score_and_follow(place, dask_class, tmp_path, what):
+    """All files were `gone`, or bad for want of the table; scored files lay on the worker's machine, with exit 0."""
+    hidden = place.root / "mounts"
+    hidden.mkdir()
+    if subprocess.run([*HIDING, str(hidden), "true"], check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    place.write_log(files=2)
+    place.job("fit").expect(0)
+    paths = {"log__path": place.log, "store__path": place.store, "output__path": place.output}
+    paths[f"{what}__path"] = hidden / what
+    if what != "output":
+        getattr(place, what).rename(hidden / what)
+    dask = dask_class(tmp_path, within=(*HIDING, str(hidden)))
+    try:
+        dask.await_file()
+        for job, flags in (("score", ()), ("follow", ("--once",))):
+            said = place.job(job, *flags, *dask.settings, **paths).expect(2, "that all workers see").stderr
+            assert f"{hidden}: expected a folder" in said
+            assert "the worker tcp://127.0.0.1:" in said
+        assert not list(place.root.rglob("output/*.parquet"))
+        # Nothing is remembered as bad, or as done.
+        paths["log__path"].mkdir(parents=True, exist_ok=True)
+        status = place.job("follow", "--status", "--json", **paths).expect(0).json
+        assert (status["files"], status["refused"]) == (0, {})
+        place.job("follow", "--once", "--json", **paths).expect(0)
+        assert len(list(paths["output__path"].glob("*.parquet"))) == 2
+    finally:
+        dask.stop()
 
 
 def test_workers_of_another_version(tmp_path, dask_class):

@@ -2,6 +2,8 @@
 
 import contextlib
 import datetime as dt
+import errno
+import fcntl
 import inspect
 import io
 import json
@@ -10,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 from chaos.mutated_parquet import with_row_groups
 from common import write_lookup
+from conftest import Running
+from s3 import BUCKET, environment, s3_server
 
 from calibrators import Isotonic
 from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError
@@ -588,6 +593,13 @@ def test_a_batch_has_one_file_at_least_and_keeps_to_its_limits():
 # The command
 
 
+@pytest.fixture(scope="module")
+def s3():
+    pytest.importorskip("moto")
+    with s3_server() as server:
+        yield server
+
+
 @pytest.fixture
 def stream(fitted, place):
     """Follow a folder that files arrive in, with a table that has been published; and the folder."""
@@ -626,6 +638,32 @@ def test_once_says_what_it_did(place, stream):
     follow("--once", "follow.retry=nothing").expect(3, "expected the name of a refused file, found nothing")
     place.job("score", log__path=arriving / "b.parquet", output__path=place.root / "batch").expect(0)
     assert (place.output / "b.parquet").read_bytes() == (place.root / "batch" / "b.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "phrase"),
+    [
+        (errno.ENOSPC, 75, "no space left"),
+        (errno.EROFS, 2, "expected a place that can be written to"),
+        (errno.EACCES, 2, "found no permission"),
+        (errno.ENOENT, 75, "found none"),  # the folder has been removed
+        (errno.EIO, 75, "a file operation failed"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_no_fault_of_the_files(
+    place, stream, monkeypatch, number, code, phrase
+):
+    follow, arriving = stream
+    _lands(arriving, "a.parquet")
+
+    def fails(*names):
+        raise OSError(number, os.strerror(number), names[1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.score.parquet.append.os.replace", fails)
+        follow("--once").expect(code, phrase)
+    assert follow("--status", "--json").expect(0).json["refused"] == {}
+    assert follow("--once", "--json").expect(0).json["files"] == 1
 
 
 def test_a_version_that_a_begun_batch_names_is_not_removed(place, stream):
@@ -815,6 +853,69 @@ def test_files_are_scored_as_they_come_until_it_is_stopped(place, stream, start,
     place.job("score", log__path=arriving, output__path=place.root / "batch").expect(0)
     for name in ("a.parquet", "b.parquet", "c.parquet"):
         assert (place.output / name).read_bytes() == (place.root / "batch" / name).read_bytes()
+
+
+@pytest.mark.system
+def test_sigterm_ends_the_wait_for_a_first_version_and_for_a_lock(place, stream, start):
+    follow, arriving = stream
+    run = partial(start, place)
+    running = follow("store.table=none", run=run)
+    running.await_line("table 'none' has no version yet: files wait for the first")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.result().code == 143, running.stderr
+    # A refit publishes, and another run has the table's lock.
+    rows = place.predictions(300)
+    pq.write_table(pa.table(rows), arriving / "a.parquet")
+    table = os.open(place.store / "ads", os.O_RDONLY)
+    try:
+        fcntl.flock(table, fcntl.LOCK_EX)
+        running = follow("refit.every=1s", "follow.poll=50ms", "log.label=label", run=run)
+        running.await_line("merge: done")
+        time.sleep(1)  # what is left of the fit
+        running.process.send_signal(signal.SIGTERM)
+        result = running.result()
+    finally:
+        os.close(table)
+    assert result.code == 143, result.stderr
+    assert len(place.versions) == 1
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["inline", "threads"])
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [
+        ("GET", "list-type=2"),
+        ("GET", "log/part-0"),
+        ("PUT", "scored/part-0"),
+        ("PUT", "plan/"),
+        ("PUT", "done/"),
+    ],
+)
+def test_sigterm_ends_a_stream_whose_store_does_not_answer(place, s3, kind, method, where):
+    """Its clean-up asks the store, too: what it has not done within a bound is left to the next run."""
+    place.environment.update(environment(s3.url))
+    place.write_log(files=2)
+    place.job("fit").expect(0)
+    url = f"s3://{BUCKET}/{place.root.name}"
+    filesystem = fsspec.filesystem("s3", endpoint_url=s3.url, key="someone", secret="very-secret-indeed")
+    filesystem.put(str(place.log), f"{url}/log", recursive=True)
+    paths = {"log__path": f"{url}/log", "output__path": f"{url}/scored"}
+    s3.requests.clear()
+    s3.fault = lambda asked, path: "hang" if asked == method and where in path else None
+    arguments = place.arguments("follow", f"cluster.kind={kind}", **paths)
+    code = "import sys; from jobs import cli, interrupts; interrupts.CLEAN_UP = 2.0; cli.run()"
+    running = Running([sys.executable, "-c", code, *arguments], place.root, place.environment)
+    try:
+        running.await_that(
+            lambda: any(fault == "hang" for *_, fault in s3.requests), "a request without an answer"
+        )
+        running.process.send_signal(signal.SIGTERM)
+        assert running.result(timeout=30).code == 143, running.stderr
+    finally:
+        s3.fault = lambda asked, path: None
+        running.kill()
+    assert "Traceback" not in running.stderr
 
 
 def test_it_ends_by_itself_after_its_lifetime(stream):

@@ -383,6 +383,27 @@ def test_a_stream_whose_store_loses_a_request_at_every_step(remote):
     assert scored == {name: found[f"score/{name}"] for name in scored}
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "phrase"), [("403", 2, "found no permission"), ("503", 75, "run again")]
+)
+def test_an_output_that_the_store_does_not_take_is_no_fault_of_the_files(remote, kind, code, phrase):
+    """A denied PUT made `follow` call the file bad."""
+    remote.write_log(remote.predictions(600), files=2)
+    remote.job("fit").expect(0)
+    output = f"{remote.url}/scored"
+    for method in ("PUT", "GET"):  # what is written is read back
+        remote.server.fault = lambda asked, path, method=method: (
+            kind if asked == method and "scored/" in path and ".parquet" in path.partition("?")[0] else None
+        )
+        for job, flags in (("score", ()), ("follow", ("--once",))):
+            said = remote.job(job, *flags, output__path=output).expect(code, phrase).stderr
+            assert "write the file again" not in said
+    remote.server.fault = lambda method, path: None
+    assert remote.job("follow", "--status", "--json", output__path=output).expect(0).json["refused"] == {}
+    done = remote.job("follow", "--once", "--json", output__path=output).expect(0).json
+    assert done["files"] == 2
+
+
 # Tables of Delta Lake, Iceberg and Hudi
 
 COLUMNS = Columns("score", "label")

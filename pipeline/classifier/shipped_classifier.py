@@ -277,7 +277,7 @@ def _cached_model(path: str, digest: str, packages: tuple[str, ...]) -> Any:
         content = filesystem.cat_file(f"{root}/{MODEL}")
     except FileNotFoundError:
         raise InputRejectedError(
-            f"{path}/{MODEL}: expected the classifier's model, found no such file"
+            f"{path}/{MODEL}: expected the classifier's model, found no such file", missing=f"{root}/{MODEL}"
         ) from None
     if sha256(content) != digest:
         raise InputRejectedError(

@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for_answers
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from logcal.errors import ConfigError, FileGoneError, LogcalError, TemporaryError, examples
+from logcal.errors import ConfigError, LogcalError, TemporaryError, examples
 from pipeline.execution import tasks as running
 from pipeline.execution.executors import LOOK, Executor, Progress, Report, silent
 from pipeline.execution.graph import Graph
@@ -124,6 +124,10 @@ class DaskExecutor(Executor):
         progress.end()
         return result
 
+    def unless_unseen(self, error: Exception) -> Exception:
+        """See `Executor.unless_unseen`."""
+        return unless_unseen(self.client, error)
+
     def _result(self, graph: Graph, future: Future, progress: Progress) -> Any:
         from distributed import KilledWorker
 
@@ -136,10 +140,10 @@ class DaskExecutor(Executor):
             raise _killed(graph, error) from None
         except Exception as error:
             if future.status == "error":
-                raise
+                raise self.unless_unseen(error) from error
             raise self._cluster_lost(graph, progress) from error
         if isinstance(result, Failure):
-            raise unless_unseen(self.client, result.error)
+            raise self.unless_unseen(result.error)
         return result
 
     def _await(self, graph: Graph, answer: Answer[Any], progress: Progress) -> None:
@@ -156,7 +160,7 @@ class DaskExecutor(Executor):
                 progress.update({})
             self.watch(poll.state, poll.silence)
             if poll.error is not None:
-                raise unless_unseen(self.client, poll.error)
+                raise self.unless_unseen(poll.error)
 
     def _cluster_lost(self, graph: Graph, progress: Progress) -> TemporaryError:
         stage = next((graph.layers[name].stage for name in progress.unfinished), "the last")
@@ -257,13 +261,16 @@ def first_error(client: Client, layers: list[str]) -> LogcalError | None:
 
 
 def unless_unseen(client: Client, error: Exception) -> Exception:
-    """Return the error for workers that do not see a file that this process sees; otherwise the error itself.
+    """Return the error for workers that do not see a file or folder that this process sees; otherwise the error itself.
 
-    error : error of a task; only a `FileGoneError` is looked into
+    error : error of a task; looked into if a file that it read, or the folder that it wrote to, was not found
     """
-    if not isinstance(error, FileGoneError) or not os.path.exists(error.path):  # noqa: PTH110 - '' is none
+    of_system = error.filename if isinstance(error, FileNotFoundError) else ""
+    path = str(getattr(error, "missing", "") or of_system or "")
+    writing = not os.path.exists(path)  # noqa: PTH110 - '' is none
+    if writing and not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120
         return error
-    answer = in_background(lambda: client.run(missing_path, error.path, on_error="ignore"))
+    answer = in_background(lambda: client.run(missing_path, path, writing=writing, on_error="ignore"))
     # A worker that has died does not answer.
     wait_for_answers([answer], _SIGHT)
     if not answer.done() or answer.exception() is not None:
@@ -274,23 +281,25 @@ def unless_unseen(client: Client, error: Exception) -> Exception:
     worker, path = min(missing.items())
     others = f"; nor do {examples(sorted(missing)[1:], 3)}" if len(missing) > 1 else ""
     return ConfigError(
-        f"{path}: expected a log that all workers see at the same path, found that the worker {worker} does not see "
-        f"it{others}: mount it there, or give a path or URL that all workers see"
+        f"{path}: expected a folder that all workers see at the same path, found that the worker {worker} does not "
+        f"see it{others}: mount it there, or give a path or URL that all workers see"
     )
 
 
-def missing_path(path: str) -> str:
+def missing_path(path: str, *, writing: bool = False) -> str:
     """Return the outermost folder above a path that does not exist here, or is empty; else ''. Runs on a worker.
 
     A file that alone is missing in its folder may just have been removed.
+
+    writing : whether the folder may be empty, since the file was to be written there
     """
     folder = Path(path).parent
     if folder.is_dir():
         # An empty folder is a mount point without its file system.
-        return "" if any(folder.iterdir()) else str(folder)
+        return "" if writing or any(folder.iterdir()) else str(folder)
     while not folder.parent.exists():
         folder = folder.parent
-    return str(folder)
+    return str(folder if any(folder.parent.iterdir()) else folder.parent)
 
 
 def _killed(graph: Graph, error: Any) -> TemporaryError:

@@ -83,6 +83,13 @@ class Executor(ABC):
         The first error that a task raises is raised here, once no task of the graph runs any more.
         """
 
+    def unless_unseen(self, error: Exception) -> Exception:
+        """Return the error for workers that do not see what this process sees, if that is the cause; else the error.
+
+        error : error of a file or folder that was not found
+        """
+        return error
+
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Compute a graph of one stage, function(*task) for each task; return the results in the order of the tasks."""
         results: list[Any] = self.reduce(stage, function, tasks, list, "results")

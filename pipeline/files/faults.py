@@ -82,13 +82,16 @@ def _setting_fault(error: BaseException, head: str, cause: str) -> ConfigError |
             f"{head}expected a server that gives parts of files (range requests), found one that does not: copy the "
             "files to a folder or an object store"
         )
-    of_store = module.partition(".")[0] in _STORES and module != "fsspec.implementations.local"
-    if of_store and isinstance(error, (AttributeError, TypeError, ValueError)):
+    if _of_store(module) and isinstance(error, (AttributeError, TypeError, ValueError)):
         return ConfigError(
             f"{head}expected options that {module.partition('.')[0]} takes, found others ({cause}): correct "
             "storage.options for its protocol"
         )
     return None
+
+
+def _of_store(module: str) -> bool:
+    return module.partition(".")[0] in _STORES and module != "fsspec.implementations.local"
 
 
 def _raised_in(error: BaseException) -> str:
@@ -111,7 +114,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _store_fault(error: BaseException, head: str, cause: str) -> LogcalError | None:
     names = " ".join(cls.__name__ for cls in type(error).__mro__)
-    of_store = type(error).__module__.partition(".")[0] in _STORES
+    of_store = type(error).__module__.partition(".")[0] in _STORES or (
+        type(error) is OSError and error.errno is None and _of_store(_raised_in(error))
+    )
     text = str(error)
     if _NO_BUCKET.search(text):
         return ConfigError(f"{head}expected a bucket that exists, found none ({cause}): correct the URL")

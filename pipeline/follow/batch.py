@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import InputRejectedError, listing
+from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
@@ -192,13 +192,14 @@ def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
 def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:
     """Score files; each target appears atomically. Repeating it is harmless.
 
-    An error of one file becomes its outcome and does not stop the others; an error of a file system is raised.
+    An error of one file becomes its outcome and does not stop the others; an error of a file system, of the table or of
+    the output is raised. The targets' folders must exist: a task that made them could make them on another machine.
     """
-    folders: set[str] = set()
+    scoring.load()
     local = isinstance(places.filesystem, LocalFileSystem) and isinstance(
         places.target_filesystem, LocalFileSystem
     )
-    outcomes = list(together(lambda file: _score(file, places, scoring, folders), files, remote=not local))
+    outcomes = list(together(lambda file: _score(file, places, scoring), files, remote=not local))
     if isinstance(places.target_filesystem, LocalFileSystem):
         # Synced by the task, so that other tasks run while this one waits for the disk.
         written = [places.target(outcome.source.name) for outcome in outcomes if outcome.kind == SCORED]
@@ -206,15 +207,13 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
     return outcomes
 
 
-def _score(file: Source, places: Places, scoring: Scoring, folders: set[str]) -> Outcome:
-    """Score a file. folders : target folders that this task has already created; a new one is added."""
+def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
     path = places.source(file.name)
     local = isinstance(places.filesystem, LocalFileSystem)
     # A replaced file of a store is listed again with a new stamp. A local one is detected here.
     if local and (change := _change(places, file)):
         return Outcome(file, change)
     target = places.target(file.name)
-    _make_folder(places.target_filesystem, target.rpartition("/")[0], folders)
     # The target appears only when it is complete, so that no partial result of a changing file is visible.
     try:
         log_file = LogFile(path, file.name, file.size, file.stamp)
@@ -226,8 +225,6 @@ def _score(file: Source, places: Places, scoring: Scoring, folders: set[str]) ->
         if unreadable is not None:
             return Outcome(file, UNREADABLE, reason=unreadable)
         return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
-    except FileNotFoundError:
-        return Outcome(file, GONE)
     if local and _change(places, file):
         # The next listing finds it again, and its target is then replaced.
         return Outcome(file, CHANGED)
@@ -265,10 +262,35 @@ def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
         return str(error)
 
 
+def make_folders(places: Places, files: Iterable[Source]) -> None:
+    """Make the folders of the files that will be scored."""
+    if isinstance(places.target_filesystem, LocalFileSystem):
+        for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def unseen(places: Places, outcomes: Iterable[Outcome]) -> str:
+    """Return the path of a file that a task called gone and this process sees; '' if there is none."""
+    gone = (outcome.source for outcome in outcomes if outcome.kind == GONE)
+    return next((places.source(file.name) for file in gone if _change(places, file) != GONE), "")
+
+
 def keep(places: Places, files: Sequence[str]) -> None:
-    """Sync the directory entries of scored files to the disk; tasks have synced their content."""
+    """Sync the directory entries of scored files to the disk; tasks have synced their content.
+
+    Raises
+    ------
+    ConfigError
+        A scored file is not there: a worker has written it to a folder of its own.
+    """
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return
+    elsewhere = next((name for name in files if not os.path.exists(places.target(name))), None)  # noqa: PTH110
+    if elsewhere is not None:
+        raise ConfigError(
+            f"output.path: expected a folder that all workers see, found that {elsewhere} was scored and is not in "
+            f"{places.target_root} on this machine: mount the folder on every worker, or give a URL"
+        )
     root = Path(places.target_root)
     folders = {Path(folder) for folder in {places.target(name).rpartition("/")[0] for name in files}}
     above = {
@@ -276,12 +298,6 @@ def keep(places: Places, files: Sequence[str]) -> None:
     }
     for folder in folders | above:
         sync_folder(folder)
-
-
-def _make_folder(filesystem: Any, path: str, folders: set[str]) -> None:
-    if path not in folders and isinstance(filesystem, LocalFileSystem):
-        filesystem.makedirs(path, exist_ok=True)
-        folders.add(path)
 
 
 def rows_of(filesystem: Any, path: str) -> int | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
-from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
+from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError, examples
 from logcal.reading import cached_table
 from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
@@ -228,9 +228,14 @@ class Follower:
         scoring = self.scoring(batch.version)
         outcomes: list[Outcome] = []
         if batch.files:
+            tasks.make_folders(self.places, batch.files)
             arguments = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
             for results in self.executor.run("score", tasks.score_arrivals, arguments):
                 outcomes += results
+            if path := tasks.unseen(self.places, outcomes):
+                error = self.executor.unless_unseen(InputRejectedError(f"{path}: gone", missing=path))
+                if isinstance(error, ConfigError):
+                    raise error
         outcomes, shift = self._judged(outcomes, scoring)
         self.lease_owner.check()
         gone = [outcome.source.name for outcome in outcomes if outcome.kind == GONE]

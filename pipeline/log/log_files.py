@@ -27,7 +27,6 @@ from logcal.errors import (
     ConfigError,
     FileBeingWrittenError,
     FileChangedError,
-    FileGoneError,
     FileRejectedError,
     InputRejectedError,
     LogcalError,
@@ -728,10 +727,10 @@ def reading(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if error.errno is None:
             raise (as_fault(error, path) or error) from None
-        raise FileGoneError(
+        raise FileChangedError(
             f"{path}: expected the file that was there when the log was opened, found none: the log is being written "
             "to; run again when it is complete",
-            path,
+            missing=path,
         ) from None
     except PermissionError:
         raise InputRejectedError(

@@ -137,6 +137,12 @@ class Scoring:
         decision = ("output.decision_column", self.classifying.decision)
         return [("log.score", self.score), *calibrated[:-1], decision, calibrated[-1]]
 
+    def load(self) -> None:
+        """Load the table, and the classifier's model, as this process keeps them: their errors are not a file's."""
+        (cached_segmented_lookup if self.segments else cached_lookup_table)(self.lookup)
+        if self.classifying is not None:
+            self.classifying.classifier.model()
+
 
 class FileCounts(NamedTuple):
     """Counts of one file.

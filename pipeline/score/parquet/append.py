@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
+from pipeline.files.faults import as_fault
 from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
     MAGIC,
@@ -132,6 +133,30 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
 
 
 @contextmanager
+def _storing(path: str) -> Iterator[None]:
+    """Raise a store's errors as its own: without a number they look like those of a source that cannot be decoded."""
+    try:
+        yield
+    except OSError as error:
+        fault = None if error.errno is not None else as_fault(error, path)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+class _Stored:
+    """File of a store that is being written."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path = file, path
+
+    def write(self, data: bytes) -> None:
+        """Write bytes."""
+        with _storing(self._path):
+            self._file.write(data)
+
+
+@contextmanager
 def open_target(
     filesystem: Any, path: str, check: Callable[[str], None] = lambda written: None
 ) -> Iterator[BinaryIO]:
@@ -141,19 +166,23 @@ def open_target(
         appears only if there is no error; in a store it is the file, which is removed after an error
     """
     if not isinstance(filesystem, LocalFileSystem):
-        file = filesystem.open(path, "wb")
+        with _storing(path):
+            file = filesystem.open(path, "wb")
         try:
-            yield file
+            yield cast(BinaryIO, _Stored(file, path))
         except BaseException:
             getattr(file, "discard", file.close)()
             if isinstance(file, AbstractBufferedFile):
                 file.closed = True  # otherwise the garbage collector would write the discarded content
             raise
-        file.close()
+        with _storing(path):
+            file.close()
         try:
-            check(path)
+            with _storing(path):
+                check(path)
         except BaseException:
-            filesystem.rm_file(path)
+            with suppress(OSError):  # of a store that may not be read or deleted from, the first error counts
+                filesystem.rm_file(path)
             raise
         return
     # Like `temporary_sibling`, but without an unlink after a successful rename: files may be many and small.
