@@ -72,6 +72,9 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     if values.get(_OUTCOMES):
         values.pop("log.label", None)
     notes |= dict.fromkeys(overrides, "as given")
+    refused, read = facts.reading(_used(values))
+    for key, text in read.items():
+        notes[key] = f"{notes[key]}; {text}" if notes.get(key) else text
     target.mkdir(parents=True, exist_ok=True)
     path = shlex.quote(str(Path(folder) / name))
     run = [f"logcal {job} --config {path}" for job in ("compare", "fit")]
@@ -87,6 +90,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     lines = [f"{counted(facts.files, 'file')}, {facts.rows:,} rows"]
     for key, value in shown.items():
         lines.append(f"  {key}: {_as_text(value)}" + (f"  ({notes[key]})" if notes.get(key) else ""))
+    lines += [f"  `logcal fit` will refuse: {problem}" for problem in refused]
     if segments := _segments(roles, values):
         lines.append(
             f"  for a map per segment add to this command: --set 'log.segment=[{','.join(segments)}]'"
@@ -94,7 +98,14 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     lines += ["", f"Look at {path}, then run{' once a day' if daily else ''}:"]
     lines += [f"  {command}" for command in run]
     return Outcome(
-        {"files": [str(target / name)], "rows": facts.rows, "settings": shown, "notes": notes}, lines
+        {
+            "files": [str(target / name)],
+            "rows": facts.rows,
+            "settings": shown,
+            "notes": notes,
+            "refused": refused,
+        },
+        lines,
     )
 
 
@@ -167,6 +178,20 @@ def _infer(log: str, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dic
         values["log.max_bad_fraction"] = _share(sum(bad.values()), facts.rows)
         notes["log.on_bad_rows"] = ", ".join(f"{count:,} nulls in {name}" for name, count in bad.items())
     return values, notes
+
+
+def _used(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return role and name of each column that the configuration names."""
+    used = {
+        role: values.get(f"log.{role}") for role in ("score", "label", "weight", "segment", "key", "time")
+    }
+    used["day"] = values.get("window.column")
+    return [
+        (role, name)
+        for role, names in used.items()
+        for name in (names if isinstance(names, list) else [names])
+        if isinstance(name, str)
+    ]
 
 
 def _from_folder(key: str, value: Any, folder: Path) -> Any:

@@ -66,18 +66,18 @@ def check() -> None:
 def _raise() -> NoReturn:
     _State.raised = True
     if _State.own_process:
-        ending = threading.Timer(CLEAN_UP, _end)
+        ending = threading.Timer(CLEAN_UP, _end, [exit_code()])
         ending.daemon = True
         ending.start()
     raise KeyboardInterrupt
 
 
-def _end() -> None:
+def _end(code: int) -> None:
     """End the process as SIGKILL would, after which the next run repairs what is left."""
     text = f"the clean-up did not end within {CLEAN_UP:g} s, for example for want of a store's answer"
     with suppress(OSError):
         os.write(2, f"logcal: interrupted; {text}: the next run does it\n".encode())
-    os._exit(exit_code())
+    os._exit(code)
 
 
 def own_process() -> None:

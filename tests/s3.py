@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 Fault = Callable[[str, str], str | None]
@@ -123,10 +123,10 @@ def s3_server() -> Iterator[Proxy]:
     try:
         for _ in range(600):
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-                connection.request("PUT", f"/{BUCKET}")
-                if connection.getresponse().status == 200:
-                    break
+                with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+                    connection.request("PUT", f"/{BUCKET}")
+                    if connection.getresponse().status == 200:
+                        break
             except OSError:
                 time.sleep(0.1)
         yield proxy

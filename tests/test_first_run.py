@@ -2,12 +2,15 @@
 
 import datetime as dt
 import json
+import shutil
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from common import run_command
@@ -164,6 +167,42 @@ def test_init_sets_a_limit_for_nulls_that_are_there(place):
     assert (log["on_bad_rows"], log["max_bad_fraction"]) == ("quarantine", 0.03)
     assert "300 nulls: labels not known yet" in said
     place.run("fit", "--config", "conf/logcal.yaml", "--set", "cluster.kind=inline").expect(0)
+
+
+def test_init_says_how_files_of_several_types_are_read_and_what_fit_will_refuse(place):
+    """Footers with bounds of text and of times ended it with exit 1."""
+    first = place.predictions(1200)
+    count = len(first["score"])
+    times = pa.array(np.arange(count) * 600_000_000 + 1_790_000_000_000_000, pa.timestamp("us"))
+    countries = pa.array(np.resize(["DE", "FR"], count))
+    score = pa.array([Decimal(f"{value:.6f}") for value in first["score"]], pa.decimal128(12, 6))
+    place.log.mkdir()
+    for name, columns, options in (
+        (
+            "a",
+            {"score": first["score"], "at": times.cast(pa.timestamp("us", "UTC")), "country": countries},
+            {},
+        ),
+        ("b", {"score": score, "at": times, "country": countries}, {"use_deprecated_int96_timestamps": True}),
+        ("c", {"score": score, "at": times.cast(pa.string()), "country": pa.array(np.arange(count))}, {}),
+    ):
+        table = pa.table({**columns, "label": first["label"]})
+        pq.write_table(table, place.log / f"{name}.parquet", **options)
+    done = place.run("init", "log", "conf", "--set", "log.segment=country", "--json").expect(0).json
+    notes = done["notes"]
+    assert "decimal128(12, 6) in 2 files (b.parquet, c.parquet): read as double" in notes["log.score"]
+    assert "nearest doubles, which keep 15 digits" in notes["log.score"]
+    assert "days are those of UTC" in notes["window.column"]
+    assert "(as of INT96): each job reads this column" in notes["window.column"]
+    [refused] = done["refused"]
+    config = ("--config", "conf/logcal.yaml", "--set", "cluster.kind=inline")
+    assert refused in place.run("fit", *config).expect(3).stderr
+    place.run("fit", *config, "--set", "log.segment=null").expect(0)
+    shutil.rmtree(place.root / "conf")
+    assert (
+        f"`logcal fit` will refuse: {refused}"
+        in place.run("init", "log", "conf", "--set", "log.segment=country").expect(0).stdout
+    )
 
 
 def test_init_without_a_label_says_what_there_is(place):

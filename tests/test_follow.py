@@ -470,6 +470,25 @@ POISON = {
 """Files whose footers can be read, and whose scores cannot be used."""
 
 
+def test_a_schema_of_too_many_levels_is_told_so(place, stream):
+    """It was told to be written again, though nothing was wrong with the write, and to be half-written."""
+    follow, arriving = stream
+    column = pa.array([1.5])
+    for _ in range(150):
+        column = pa.StructArray.from_arrays([column], ["inner"])
+    path = arriving / "deep.parquet"
+    pq.write_table(pa.table({"score": [0.5], "deep": column}), path)
+    try:
+        pq.read_schema(path)
+    except OSError as error:
+        if "nested" not in str(error):
+            pytest.skip("this Arrow says something else")
+    says = "expected columns that Arrow reads, found one of too many levels"
+    place.job("score", log__path=path, output__path="alone").expect(3, says, "write the file without it")
+    assert "being written" not in follow("--once").expect(3, says).stderr
+    assert list(follow("--status", "--json").expect(0).json["refused"]) == ["deep.parquet"]
+
+
 def test_files_that_cannot_be_used_are_refused_by_each_command(place, stream):
     follow, arriving = stream
     for kind, content in POISON.items():

@@ -16,7 +16,7 @@ from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source, partition_of
 from pipeline.log.folder_tree import all_visible, local_tree
-from pipeline.log.log_files import SUFFIXES, FileState, LogFile, open_parquet, stamp_of
+from pipeline.log.log_files import SUFFIXES, FileState, LogFile, WrongFooterError, open_parquet, stamp_of
 from pipeline.log.logs import batched_by_size
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.score.shift import Counts
@@ -258,6 +258,8 @@ def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
     try:
         with open_parquet(filesystem, path, state):
             return None
+    except WrongFooterError:
+        return None
     except InputRejectedError as error:
         return str(error)
 

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
@@ -17,9 +18,11 @@ import pyarrow as pa
 from logcal.errors import InputRejectedError, listing
 from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
+from pipeline.log.column_types import Schemas, check_roles, how_read, meaning, types_of, values_type
 from pipeline.log.folder_zones import FolderZone, folder_zone
 from pipeline.log.log_files import LogFile, checked_footer
 from pipeline.log.logs import open_files
+from pipeline.log.nested import with_fields
 from pipeline.log.windows import parse_day
 
 FLOAT, INTEGER, BOOLEAN, DATE, TEXT, OTHER = "float", "integer", "boolean", "date", "text", "other"
@@ -30,6 +33,8 @@ MOST_FILES = 100
 _FEW_BYTES = 4096
 """Most dictionary bytes per row group in a column with few values."""
 _FEW_VALUES = 1000
+
+_KINDS = {"text": TEXT, "whole numbers": INTEGER, "booleans": BOOLEAN}
 
 _FILE = resources.files(__package__) / "column_words.toml"
 _WORDS = {role: words.split() for role, words in tomllib.loads(_FILE.read_text("utf-8")).items()}
@@ -82,12 +87,38 @@ class LogFacts:
     files, rows : number of files and rows
     columns : columns in the order of the first file, then hive keys
     zone : time zone of the days in the folders' names, see `folder_zone`; None: that of UTC, or unknown
+    schemas : path and schema of each file
     """
 
     files: int
     rows: int
     columns: tuple[ColumnFacts, ...]
     zone: FolderZone | None = None
+    schemas: Schemas = ()
+
+    def reading(self, roles: Sequence[tuple[str, str]]) -> tuple[list[str], dict[str, str]]:
+        """Return what a job will refuse of columns, and how it will read those whose types do not tell, by setting.
+
+        roles : role and name of each column; see `column_types.meaning`
+        """
+        inside = {column.name for column in self.columns if not column.folders}
+        roles = [(role, name) for role, name in roles if name in inside or "." in name]
+        names = [name for _, name in roles]
+        schemas = [(path, with_fields(schema, names)) for path, schema in self.schemas]
+        types, refused = check_roles(schemas, [(role, name) for role, name in roles if role != "day"])
+        read: dict[str, str] = {}
+        for role, name in roles:
+            if role != "day" and name not in types:
+                continue
+            setting = "window.column" if role == "day" else f"log.{role}"
+            text = how_read(role, types_of(name, setting, schemas)[0])
+            bounds = next((column.low for column in self.columns if column.name == name), None)
+            if role == "day" and bounds is None:
+                unknown = "its footers tell no days (as of INT96): each job reads this column for them"
+                text = f"{text}; {unknown}" if text else unknown
+            if text:
+                read[setting] = f"{read[setting]}; {name}: {text}" if setting in read else text
+        return refused, read
 
 
 @dataclass(frozen=True)
@@ -127,7 +158,7 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     names = {column.name for column in columns}
     keys = [key for key in _hive_keys(files) if key.name not in names]
     zone = folder_zone(sample, footers, [key.name for key in keys], opened.schemas[0][1])
-    return LogFacts(len(files), sum(file.rows for file in files), (*columns, *keys), zone)
+    return LogFacts(len(files), sum(file.rows for file in files), (*columns, *keys), zone, opened.schemas)
 
 
 def _rank(column: ColumnFacts, role: str) -> int:
@@ -218,7 +249,10 @@ def _column(column: pa.Field, footers: Sequence[CheckedFooter]) -> ColumnFacts:
         filled = [s for s in statistics if s.has_min_max or s.num_values]
         bounds = [pair for s in filled if s.has_min_max and (pair := bounds_of(s)) is not None]
         if bounds and len(bounds) == len(filled):
-            low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+            with suppress(
+                TypeError
+            ):  # files of several types: text and numbers, or times with and without a zone
+                low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
         if all(s.has_null_count for s in statistics):
             nulls = sum(s.null_count for s in statistics)
     few = _few_values(kind, chunks, low, high)
@@ -239,20 +273,11 @@ def _few_values(kind: str, chunks: Sequence[Any], low: Any, high: Any) -> bool |
 
 
 def _kind(arrow_type: pa.DataType) -> str:
-    if pa.types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
-    tests = (
-        (FLOAT, pa.types.is_floating),
-        (FLOAT, pa.types.is_decimal),
-        (INTEGER, pa.types.is_integer),
-        (BOOLEAN, pa.types.is_boolean),
-        (DATE, pa.types.is_date),
-        (DATE, pa.types.is_timestamp),
-        (TEXT, pa.types.is_string),
-        (TEXT, pa.types.is_large_string),
-        (TEXT, pa.types.is_string_view),
-    )
-    return next((name for name, test in tests if test(arrow_type)), OTHER)
+    if meaning("time", arrow_type) is not None:
+        return DATE
+    if meaning("score", arrow_type) is not None and not pa.types.is_integer(values_type(arrow_type)):
+        return FLOAT
+    return _KINDS.get(meaning("segment", arrow_type) or "", OTHER)
 
 
 def _hive_keys(files: Sequence[LogFile]) -> list[ColumnFacts]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from logcal.errors import counted, examples
 from logcal.segment_types import kind_of as segment_kind
 from logcal.segment_types import segment_type
+from pipeline.log.decimals import DOUBLE_DIGITS
 
 Schemas = Sequence[tuple[str, pa.Schema]]
 """Path and schema of each file, with the columns of hive folders (`folder_tree.with_keys`)."""
@@ -27,6 +28,7 @@ _WANTED = {
     "key": "integers, strings, bytes or dates (date32)",
     "time": "timestamps or dates",
 }
+_SPELLED = {"text": "text", "whole numbers": "whole numbers"}
 _NUMBERS = "numbers (a float, integer or decimal type)"
 
 
@@ -73,14 +75,17 @@ def meaning(role: str, kind: pa.DataType) -> str | None:
 
     Columns with one meaning may differ in type from file to file; a column of nulls ('null') agrees with any meaning.
 
-    role : score, label, weight, segment, key or time
+    role : score, label, weight, segment, key, time or day
     """
     kind = values_type(kind)
+    if role == "day" and meaning("time", kind) is None:
+        # Text and whole numbers may spell days.
+        return None if pa.types.is_decimal(kind) else _SPELLED.get(meaning("segment", kind) or "")
     if role == "segment":
         return None if segment_type(kind) is None else segment_kind(str(kind))
     if role == "key":
         return INTEGER if pa.types.is_decimal(kind) or key_kind(kind) == UNSIGNED else key_kind(kind)
-    if role == "time":
+    if role in ("time", "day"):
         if pa.types.is_timestamp(kind):
             return "timestamps" if kind.tz is None else "timestamps with a time zone"
         return "dates" if pa.types.is_date(kind) else None
@@ -143,6 +148,28 @@ def _common(role: str, found: Mapping[pa.DataType, list[str]]) -> str:
     if role in ("key", "time"):
         return str(min(found, key=str))
     return str(pa.float64())
+
+
+def how_read(role: str, found: Mapping[pa.DataType, list[str]]) -> str:
+    """Say how a column's values are read where its types do not tell; '' where they do.
+
+    found : files of each type
+    """
+    kinds = {values_type(kind) for kind in found}
+    parts = []
+    if len(found) > 1:
+        common = "by file" if role == "day" else f"as {_common(role, found)}"
+        parts.append(f"{_by_type(found)}: read {common}")
+    if any(map(pa.types.is_decimal, kinds)):
+        whole = role in ("segment", "key")
+        parts.append(
+            "decimals: whole numbers within int64, others are refused"
+            if whole
+            else f"decimals: read as the nearest doubles, which keep {DOUBLE_DIGITS} digits"
+        )
+    if any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds):
+        parts.append("timestamps with a time zone: days are those of UTC")
+    return "; ".join(parts)
 
 
 def types_of(

@@ -51,6 +51,9 @@ _MAGIC = b"PAR1"
 _OTHER = "other"
 """Type of devices, FIFOs and sockets in fsspec, whose reads may never end."""
 
+_TOO_DEEP = "too deeply nested"
+"""In Arrow's error for a schema of more levels than it reads: the file is whole."""
+
 _READ_BYTES = 1 << 20
 _FEW_FILES = 8
 """Up to this many files of a folder are looked up one by one, since listing it may return many more."""
@@ -744,6 +747,11 @@ def reading(path: str) -> Iterator[None]:
             raise fault from None
         if not isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):
             raise
+        if _TOO_DEEP in str(error):
+            raise WrongFooterError(
+                f"{path}: expected columns that Arrow reads, found one of too many levels ({reason(error)}): write the "
+                "file without it, or with fewer levels"
+            ) from None
         raise FileRejectedError(
             f"{path}: expected a Parquet file, found one that cannot be read ({reason(error)}): write it again"
         ) from None

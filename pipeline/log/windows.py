@@ -24,6 +24,7 @@ from pipeline.files.requests import together
 from pipeline.log import nested
 from pipeline.log.calendars import DAY, UTC, Calendar, local_bounds, local_times, time_zone
 from pipeline.log.chunks import bounds_of
+from pipeline.log.column_types import meaning
 from pipeline.log.folder_tree import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, checked_footer, open_parquet, read_batches
 from pipeline.log.logs import BATCH_ROWS, DAY_INVALID, DAY_NULL, Columns, Log, open_log
@@ -642,10 +643,7 @@ def time_bounds(chunk: Any, logical: Any) -> tuple[int, int] | None:
 
 def usable(kind: pa.DataType) -> bool:
     """Tell whether a column of this type can contain days."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return text or pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    return meaning("day", kind) is not None
 
 
 def days_of(column: pa.Array, zone: str = UTC) -> npt.NDArray[np.int32]:

@@ -149,6 +149,14 @@ def _changed_struct(encoded: bytes, random: np.random.Generator) -> bytes:
     return thrift.struct(fields)
 
 
+def _reads_whole(path: Path) -> bool:
+    try:
+        pq.read_table(path)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
 def trial(
     kind: str,
     writer: str,
@@ -188,7 +196,13 @@ def trial(
             log = open_log(str(path), Columns("score"))
             target = folder / "scored"
             score_file(log.filesystem, log.files[0], log.filesystem, str(target), Scoring("score", lookup))
-            scored = pq.read_table(target, columns=["probability", "table_version"])
+            try:
+                scored = pq.read_table(target, columns=["probability", "table_version"])
+            except (pa.ArrowException, OSError):
+                # Arrow 20 reads one column of some damaged files, and no two: then of the input neither.
+                if _reads_whole(path):
+                    raise
+                return "answer"
             assert scored.num_rows == log.rows
             assert all(len(column) == log.rows for column in scored.columns)
     except LogcalError as error:
