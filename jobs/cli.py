@@ -349,7 +349,6 @@ def promote() -> None:
 @_on_table(
     *_OF_TABLE,
     click.option("--report", metavar="FILE", help="Draw both versions in an HTML page, FILE."),
-    click.option("--output", metavar="FILE", hidden=True),
     click.argument("old"),
     click.argument("new"),
 )

@@ -179,7 +179,7 @@ def announce_compiling() -> None:
         def on_start(self, event: event.Event) -> None:
             if not self.announced:
                 self.announced = True
-                log.info("compiling for this machine: once after an installation")
+                log.info("compiling for this machine, once after an installation: up to half a minute")
 
         def on_end(self, event: event.Event) -> None:
             pass

@@ -7,26 +7,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobs.config.jobs import DaysConfig
-from jobs.config.loading import load
-from jobs.fit_outcome import outlying_lines
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from jobs.run import in_settings_of
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
-from logcal.reading import read_table
 from logcal.storage import open_filesystem
-from pipeline.days.day_files import digests_of_day, file_digests
-from pipeline.days.records import DayRecords
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
-from pipeline.files.records import read_records
 from pipeline.files.storage import use
-from pipeline.follow.ledger import needed_versions
-from pipeline.log.log_files import find_files
-from pipeline.log.windows import parse_day
 from pipeline.table.journal import FILE, Decision, Entry, decide, moves, read_decisions, trail
 from pipeline.table.published import (
     CURRENT,
@@ -38,8 +28,12 @@ from pipeline.table.published import (
     status_of,
     strange_days,
 )
-from pipeline.table.sql import query
 from pipeline.table.store import TableStore
+
+if TYPE_CHECKING:
+    from jobs.config.jobs import DaysConfig
+
+# The commands import the rest where they use it: `tables list` is often called, and takes as long as its imports.
 
 log = logging.getLogger("logcal")
 
@@ -200,6 +194,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def show(store: str, table: str, name: str | None) -> Outcome:
     """Show a version: its manifest as JSON, its main facts as lines."""
+    from jobs.fit_outcome import outlying_lines
     from jobs.gate.agreement import agreement_lines
 
     published = PublishedTable(store, table)
@@ -232,6 +227,8 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
 
 def history(store: str, table: str) -> Outcome:
     """List the run records of a table, oldest first."""
+    from pipeline.files.records import read_records
+
     folder = f"{store.rstrip('/')}/{table}/{RUNS}"
     records, damaged = read_records(folder)
     lines = [_history_line(record) for record in records] or [f"no run records in {folder}"]
@@ -244,6 +241,9 @@ def sql(
     store: str, table: str, name: str | None, dialect: str, inline: bool, log: str, score: str | None
 ) -> Outcome:
     """Return the SQL query that applies a version. score : None for the score column of its fit."""
+    from logcal.reading import read_table
+    from pipeline.table.sql import query
+
     version = TableStore(store, table).version(name)
     if score is None:
         score = str(version.manifest["config"]["log"].get("score", "score"))
@@ -290,6 +290,8 @@ def _change_of_current(table: str, before: str | None, version: Version) -> Outc
 
 def prune(store: str, table: str, keep: int) -> Outcome:
     """Remove all versions but the newest, the current one, its predecessor, and those that streams need."""
+    from pipeline.follow.ledger import needed_versions
+
     published = TableStore(store, table)
     _check_exists(published, table, published.names())
     removed = published.prune(keep, lambda: needed_versions(published.folder))
@@ -298,16 +300,11 @@ def prune(store: str, table: str, keep: int) -> Outcome:
     return Outcome(summary={"table": table, "removed": removed, "versions": versions}, lines=lines)
 
 
-def diff(
-    store: str, table: str, old: str, new: str, report: str | None, output: str | None = None
-) -> Outcome:
-    """Compare two versions, and draw a page if `report` is given. output : former name of `report`."""
+def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outcome:
+    """Compare two versions, and draw a page if `report` is given."""
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
     from pipeline.pages.figures import fact_text
 
-    if output is not None:
-        log.info("--output: this option is now called --report")
-    report = report or output
     published = PublishedTable(store, table)
     difference = version_difference(published.version(old), published.version(new))
     lines = [f"{table}: {difference.old.name} and {difference.new.name}"]
@@ -348,6 +345,8 @@ def list_days(store: str, table: str, files: Sequence[str] = ()) -> Outcome:
 
     files : configuration of the daily job
     """
+    from pipeline.days.day_files import digests_of_day
+
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
     days = published.folder / "days"
@@ -383,6 +382,9 @@ def _daily_config(files: Sequence[str], store: str, table: str) -> DaysConfig | 
     """Return the configuration of the daily job on a table; None if the files are another job's, or there are none."""
     if not files:
         return None
+    from jobs.config.jobs import DaysConfig
+    from jobs.config.loading import load
+
     try:
         config = load(DaysConfig, files, [f"store.path={store}", f"store.table={table}"])
     except ConfigError as error:
@@ -413,6 +415,10 @@ def decide_on(
     if file is not None:
         return _decide_on_file(store, table, file, decision, reason, files)
     assert day is not None
+    from pipeline.days.day_files import digests_of_day
+    from pipeline.days.records import DayRecords
+    from pipeline.log.windows import parse_day
+
     parsed = parse_day(day)
     if parsed is None:
         raise ConfigError(f"DAY: expected a date such as 2026-01-31, found {day!r}")
@@ -433,6 +439,9 @@ def decide_on(
 def _decide_on_file(
     store: str, table: str, name: str, decision: str | None, reason: str, files: Sequence[str]
 ) -> Outcome:
+    from pipeline.days.day_files import file_digests
+    from pipeline.log.log_files import find_files
+
     config = _daily_config(files, store, table)
     if config is None:
         raise ConfigError(

@@ -197,7 +197,7 @@ def test_init_says_how_files_of_several_types_are_read_and_what_fit_will_refuse(
     [refused] = done["refused"]
     config = ("--config", "conf/logcal.yaml", "--set", "cluster.kind=inline")
     assert refused in place.run("fit", *config).expect(3).stderr
-    place.run("fit", *config, "--set", "log.segment=null").expect(0)
+    place.run("fit", *config, "--set", "log.segment=[]").expect(0)
     shutil.rmtree(place.root / "conf")
     assert (
         f"`logcal fit` will refuse: {refused}"

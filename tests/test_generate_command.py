@@ -1,11 +1,13 @@
 """`logcal generate` as a user runs it: any number of workers, the other jobs on its result, and bad input."""
 
 import json
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import run_command
 
 pytestmark = pytest.mark.system
 
@@ -84,6 +86,34 @@ def test_the_number_of_workers_changes_nothing_and_the_other_jobs_go_on_from_the
         "evaluate", "log.score=score", log__path=place.output, output__path=place.root / "report"
     ).expect(0)
     assert "Brier" in evaluated.stdout
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_script_that_its_worker_processes_would_run_again(place, guarded):
+    """Each of them raised its own traceback, and the program said that they do not start."""
+    place.root.joinpath("data").mkdir()
+    pq.write_table(pa.table(patients()), place.root / "data" / "a.parquet")
+    config = {
+        "data": {"path": "data", "label": "label"},
+        "output": {"path": "generated"},
+        "cluster": {"kind": "auto", "workers": 1},
+        "classifier": {"name": "naive_bayes"},
+    }
+    call = f"logcal.run('generate', {config!r})"
+    script = place.root / "script.py"
+    text = f"if __name__ == '__main__':\n    {call}" if guarded else call
+    script.write_text(f"import logcal\n\n{text}\n")
+    done = run_command(
+        sys.executable, script, ends=0 if guarded else 1, cwd=place.root, env=place.environment
+    )
+    if guarded:
+        assert (place.root / "generated").exists()
+    else:
+        assert done.stderr.count("Traceback") == 1  # the program's own, of the error that it does not catch
+        assert done.stderr.splitlines()[-1].startswith(
+            f"logcal.errors.ConfigError: {script}, line 3: expected"
+        )
+        assert not (place.root / "generated").exists()
 
 
 def test_a_dry_run_writes_nothing(place):

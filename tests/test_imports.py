@@ -93,6 +93,14 @@ def test_what_takes_long_to_import_is_imported_when_it_is_needed(code, arguments
 
 
 @pytest.mark.system
+def test_a_list_of_tables_imports_what_it_shows(fitted):
+    """It took four times as long, for the calibrators and the configuration's models."""
+    list_tables = ("tables", "list", "--store", fitted.store)
+    assert loaded(COMMAND, *list_tables) & LIBRARIES == {"numpy", "pyarrow"}
+    assert loaded(COMMAND, *list_tables, "--table", "ads") & LIBRARIES == {"numpy", "pyarrow"}
+
+
+@pytest.mark.system
 @pytest.mark.skipif(int(pa.__version__.partition(".")[0]) < 26, reason="PyArrow 20 imports it to make arrays")
 def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place):
     """The command that a scheduler starts anew each time: importing them takes longer than many a fit."""

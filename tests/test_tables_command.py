@@ -278,7 +278,7 @@ def test_the_commands(store, place):
     assert listed.stdout.startswith("ads  000001-")
     difference = place.run("tables", "diff", *table, "000001", "3", "--json")
     difference.expect(3, "no version '3'")
-    done = place.run("tables", "diff", *table, "000001", "000003", "--output", "d.html", "--json").expect(0)
+    done = place.run("tables", "diff", *table, "000001", "000003", "--report", "d.html", "--json").expect(0)
     assert json.loads(done.stdout)["page"] == "d.html"
     assert (place.root / "d.html").exists()
     place.run("tables", "prune", *table, "--keep", "0").expect(2, "--keep")

@@ -5,12 +5,20 @@ A worker that is not forked spends a second on these imports.
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 import signal
 import sys
+from pathlib import Path
+from types import FrameType
+
+from logcal.errors import ConfigError
 
 log = logging.getLogger("logcal")
+
+_CALLED = "logcal.runs"
+"""Module whose functions programs call."""
 
 PRELOADED = ["logcal.preload", "jobs.cluster.worker_preload"]
 """First imports of the fork server; the command's main module adds itself."""
@@ -25,6 +33,31 @@ ENVIRONMENT = {
 }
 
 
+def _check_main(frame: FrameType | None) -> None:
+    """Raise ConfigError if a program's main module calls outside any `if`: new processes run that module again."""
+    called = False
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        called = called or name == _CALLED
+        if called and name == "__main__" and frame.f_code.co_name == "<module>":
+            break
+        frame = frame.f_back
+    path = None if frame is None else frame.f_globals.get("__file__")
+    if frame is None or path is None:  # interactive: new processes run nothing again
+        return
+    try:
+        body = ast.parse(Path(path).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return
+    line = frame.f_lineno
+    statement = next((s for s in body if s.lineno <= line <= (s.end_lineno or s.lineno)), None)
+    if statement is not None and not any(isinstance(part, ast.If) for part in ast.walk(statement)):
+        raise ConfigError(
+            f'{path}, line {line}: expected the call below `if __name__ == "__main__":`, found it outside: the worker '
+            "processes of this job would run the program again; put it there, or set cluster.kind to inline"
+        )
+
+
 def begin(*modules: str) -> str:
     """Begin to start the fork server; return the start method for `multiprocessing`.
 
@@ -32,7 +65,13 @@ def begin(*modules: str) -> str:
     loaded, and if the server's socket cannot be made, such as below a temporary folder with a long name.
 
     modules : imports besides what all tasks need; without effect if the server has started before
+
+    Raises
+    ------
+    ConfigError
+        A program calls `logcal.run` where each worker process would call it again.
     """
+    _check_main(sys._getframe())
     if sys.platform != "linux":
         return "spawn"
     import multiprocessing

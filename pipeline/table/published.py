@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logcal import schema
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, examples, listing
@@ -25,8 +25,10 @@ from logcal.storage import open_filesystem
 from logcal.version import __version__
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
-from pipeline.log.logs import Log
 from pipeline.table.journal import CANDIDATE, UNREADABLE, Entry, Journal, taken_back, trail, was_current
+
+if TYPE_CHECKING:
+    from pipeline.log.logs import Log
 
 CURRENT = "CURRENT"
 
