@@ -192,7 +192,7 @@ def test_init_says_how_files_of_several_types_are_read_and_what_fit_will_refuse(
     notes = done["notes"]
     assert "decimal128(12, 6) in 2 files (b.parquet, c.parquet): read as double" in notes["log.score"]
     assert "nearest doubles, which keep 15 digits" in notes["log.score"]
-    assert "days are those of UTC" in notes["window.column"]
+    assert "days are those of window.timezone" in notes["window.column"]
     assert "(as of INT96): each job reads this column" in notes["window.column"]
     [refused] = done["refused"]
     config = ("--config", "conf/logcal.yaml", "--set", "cluster.kind=inline")

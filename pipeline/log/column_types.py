@@ -168,7 +168,7 @@ def how_read(role: str, found: Mapping[pa.DataType, list[str]]) -> str:
             else f"decimals: read as the nearest doubles, which keep {DOUBLE_DIGITS} digits"
         )
     if any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds):
-        parts.append("timestamps with a time zone: days are those of UTC")
+        parts.append("timestamps with a time zone: days are those of window.timezone")
     return "; ".join(parts)
 
 
