@@ -19,6 +19,7 @@ from jobs.config.cluster import ClusterConfig
 from jobs.config.loading import load_values, read_values
 from jobs.outcome import Outcome
 from jobs.progress import quiet
+from logcal import own_packages
 from logcal.errors import ConfigError, LogcalError, counted
 from logcal.storage import open_filesystem
 from logcal.version import __version__
@@ -58,6 +59,7 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = (), *, report: 
     checks: dict[str, Callable[[], str]] = {
         "logcal": lambda: f"{__version__}, {Path(__file__).parents[1]}",
         "Python": lambda: f"{platform.python_version()}, {sys.executable}",
+        "names": _names,
         "packages": lambda: ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES),
         "machine": _machine,
         "memory": lambda: _memory(config.cluster),
@@ -92,6 +94,23 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = (), *, report: 
 
 
 # The checks. Each returns a description, or raises.
+
+
+def _names() -> str:
+    """Name other installed distributions that have packages of our names: whichever is found first is imported."""
+    owners = metadata.packages_distributions()
+    others = [
+        f"{name} of {owner}"
+        for name in own_packages.NAMES
+        for owner in sorted(set(owners.get(name, ())))
+        if owner.lower() != "logcal"
+    ]
+    if others:
+        raise ConfigError(
+            f"expected packages named {', '.join(own_packages.NAMES)} of logcal alone, found {', '.join(others)}: "
+            "uninstall it, or install logcal in an environment of its own"
+        )
+    return "no other distribution has packages of logcal's names"
 
 
 def _machine() -> str:

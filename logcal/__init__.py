@@ -12,6 +12,7 @@ first used. `run` runs a job, `compare` compares methods on a data frame.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from logcal import own_packages
 from logcal.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -93,9 +94,10 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        if name == "measures":
-            return importlib.import_module("calibrators.measures.in_memory")
-        return getattr(importlib.import_module(_MODULES.get(name, "calibrators")), name)
+        with own_packages.importing():
+            if name == "measures":
+                return importlib.import_module("calibrators.measures.in_memory")
+            return getattr(importlib.import_module(_MODULES.get(name, "calibrators")), name)
     except ModuleNotFoundError as error:
         from logcal.slim import needed
 

@@ -6,7 +6,6 @@ contracts in pyproject.toml allow this.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -121,13 +120,8 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
 
 def _foreign_package() -> str | None:
     """Describe a package of another project that this process imports under one of our names; None without one."""
-    root = Path(__file__).parents[1]
-    for name in own_packages.NAMES:
-        spec = importlib.util.find_spec(name)
-        paths = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-        if not any(path and Path(path).is_relative_to(root) for path in paths):
-            return f"{name} at {paths[0] if paths else 'no path'}"
-    return None
+    found = ((name, own_packages.foreign(name)) for name in own_packages.NAMES)
+    return next((f"{name} at {path}" for name, path in found if path is not None), None)
 
 
 def _outcome(job: str, facts: dict[str, Any]) -> Outcome:

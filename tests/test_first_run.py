@@ -245,6 +245,15 @@ def test_doctor_says_what_is_there(place):
     assert not (place.root / "tables").exists()
 
 
+def test_doctor_names_a_distribution_that_has_a_package_of_our_names(place, monkeypatch):
+    owners = {"jobs": ["jobs-of-others"], "calibrators": ["logcal"], "numpy": ["numpy"]}
+    monkeypatch.setattr("jobs.doctor.metadata.packages_distributions", lambda: owners)
+    said = place.run("doctor").expect(
+        2, "expected packages named calibrators, jobs, logcal, pipeline of logcal alone"
+    )
+    assert "found jobs of jobs-of-others: uninstall it" in said.stderr
+
+
 def test_doctor_says_all_obstacles_at_once(place):
     (place.root / "file").write_text("")
     settings = (

@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import shutil
+import sys
 
 import fsspec
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pyarrow.parquet as pq
 import pytest
-from common import python
+from common import python, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,6 +170,37 @@ def test_it_needs_numpy_and_arrow_alone(published):
     if int(pa.__version__.partition(".")[0]) < 26:
         others.discard("pandas")  # PyArrow 20 imports it to make arrays
     assert loaded & others == set()
+
+
+PROGRAM = """
+import sys
+if sys.argv[1] == "first":
+    import calibrators
+import logcal, numpy as np
+scores = np.linspace(0, 1, 1_100_000)
+table = logcal.load(*sys.argv[2:4])
+assert table.predict(scores)[::100_000].tolist() == table.predict(scores[::100_000]).tolist()
+import calibrators
+assert calibrators.MINE == "mine"
+assert logcal.Auto().fit(scores[::5000], scores[::5000] > 0.4).predict([0.9])[0] > 0.5
+assert logcal.run("evaluate", {
+    "log": {"path": sys.argv[4]}, "store": {"path": sys.argv[2], "table": sys.argv[3]},
+    "report": {"path": "report-" + sys.argv[1]}, "evaluate": {"allow_in_sample": True}, "cluster": {"kind": "inline"},
+}).version
+import calibrators, jobs, pipeline
+assert {calibrators.MINE, jobs.MINE, pipeline.MINE} == {"mine"}
+"""
+"""A program with modules of our names, which it imports before logcal, or after."""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_a_program_s_own_modules_of_our_names(fitted, when):
+    for name in ("calibrators", "jobs", "pipeline"):
+        (fitted.root / f"{name}.py").write_text('MINE = "mine"\n')
+    script = fitted.root / "program.py"
+    script.write_text(PROGRAM)
+    run_command(sys.executable, script, when, fitted.store, "ads", fitted.log, cwd=fitted.root)
 
 
 @given(st.lists(st.floats() | st.sampled_from(DIFFICULT), min_size=1, max_size=30))
