@@ -97,7 +97,6 @@ def test_a_script_that_its_worker_processes_would_run_again(place, guarded):
         "data": {"path": "data", "label": "label"},
         "output": {"path": "generated"},
         "cluster": {"kind": "auto", "workers": 1},
-        "classifier": {"name": "naive_bayes"},
     }
     call = f"logcal.run('generate', {config!r})"
     script = place.root / "script.py"
