@@ -1,7 +1,9 @@
 """Outputs that appear whole or not at all."""
 
+import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -11,10 +13,11 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from jobs.demo import _clear
 from jobs.rows import above_days
-from logcal.errors import ConfigError, NothingToDoError, TemporaryError
+from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.files.folders import free_for
 from pipeline.files.output import MANIFEST, Output
 from pipeline.files.storage import records_beside
@@ -345,8 +348,60 @@ def test_only_a_result_is_replaced(tmp_path):
     with pytest.raises(ConfigError, match=r"found notes\.txt"):
         write_beside(str(tmp_path / "out"), replace=True)
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-    with pytest.raises(ConfigError, match=r"expected a mounted folder with output\.mode=replace"):
-        Output("memory://bucket/out", beside=True, replace=True).check("run")
+
+
+def _write(output, run, names):
+    with output.writing(run, names) as staging:
+        for name in names:
+            staging.write(name, f"{run} {name}".encode())
+            staging.files.append(name)
+        staging.facts = {"files": [{"path": name} for name in names]}
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_result_in_an_object_store_is_replaced_whole_or_made_again(beside, monkeypatch):
+    """Ended after any of its writes, copies and removals, a replacement leaves one result, or none that is finished."""
+    filesystem = MemoryFileSystem()
+    seen = set()
+    for stop in itertools.count(1):
+        filesystem.store.clear()
+        output = Output("memory://bucket/out", beside=beside, replace=True)
+        _write(output, "first", ["a", "b"])
+        left = [stop]
+
+        def dying(call, left=left):
+            def died(*arguments, **options):
+                left[0] -= 1
+                if left[0] <= 0:
+                    raise OSError("the store is gone")
+                return call(*arguments, **options)
+
+            return died
+
+        with monkeypatch.context() as context:
+            for name in ("pipe_file", "cp_file", "rm_file"):
+                context.setattr(MemoryFileSystem, name, dying(getattr(MemoryFileSystem, name)))
+            with contextlib.suppress(LogcalError, OSError):
+                _write(output, "second", ["b", "c"])
+        manifest = output.manifest()
+        run = None if manifest is None else manifest["run_id"]
+        seen.add(run)
+        found = {name.rpartition("/")[2]: filesystem.cat(name) for name in filesystem.find("/bucket/out")}
+        contents = {name: found[name].decode() for name in ("a", "b", "c") if name in found}
+        if run == "first":
+            assert contents == {"a": "first a", "b": "first b"}
+        elif run == "second":
+            assert contents == {"b": "second b", "c": "second c"}
+        with contextlib.suppress(NothingToDoError):
+            _write(output, "second", ["b", "c"])
+        assert output.manifest()["run_id"] == "second"
+        names = {name.rpartition("/")[2] for name in filesystem.find("/bucket")}
+        names -= {MANIFEST, "manifest.json"}
+        if run != "second":  # the result of a run that ended as it tidied is not touched
+            assert names == {"b", "c"}
+        if left[0] > 0:
+            break
+    assert seen == {"first", None, "second"}
 
 
 class _Disk:

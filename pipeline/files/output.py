@@ -2,7 +2,8 @@
 
 On a mounted file system a run writes into a staging folder beside its output and renames it at the end. Object
 stores cannot rename: there the files are written in place and the manifest last, and an output without a manifest is
-not finished. A marker names the files of an unfinished output, so that the next run can remove them.
+not finished. A marker names the files of an unfinished output, so that the next run can remove them. What replaces an
+output there is written in a hidden folder first, then copied within the store; meanwhile there is no manifest.
 
 The manifest lies in the output's folder; or beside it, in the hidden folder `.<output>.logcal/`, if readers take all
 files of the folder. It is then written after the rename. If a run ends between the two, its marker there identifies the
@@ -136,11 +137,6 @@ class Output:
             There is too little space.
         """
         self.filesystem.invalidate_cache()
-        if self.replace and not self.local:
-            raise ConfigError(
-                f"{self.setting}: expected a mounted folder with {self._mode}=replace, found {self.root} in an object "
-                "store, which cannot rename: write to a new place, or remove what is there"
-            )
         self._settle()
         self._check_empty(run_id)
         if not self.local:
@@ -285,6 +281,50 @@ class Output:
         unfinished = self._read(self._marker)
         if unfinished is not None:
             self._remove_paths([f"{self.root}/{name}" for name in unfinished["files"]])
+            self._remove_paths(self._found(unfinished.get("staging")))
+        replaces = self.replace and self.manifest() is not None
+        with self._replacing(run_id) if replaces else self._in_place(run_id, names) as staged:
+            yield staged
+
+    @contextmanager
+    def _replacing(self, run_id: str) -> Iterator[Staging]:
+        """Replace an object store's output. An error leaves the old one, or none that is finished, and the marker."""
+        folder, _, marker_name = self._marker.rpartition("/")
+        side, token = Folder(self.filesystem, folder), uuid.uuid4().hex
+        staged = Staging(self.filesystem, f"{self.beside or records_beside(self.root)}/staging-{token}")
+        marker = {"run_id": run_id, "token": token, "files": [], "staging": staged.root}
+        side.write(marker_name, json.dumps(marker).encode())
+        try:
+            yield staged
+            self._check_marker(marker)
+            old = [path[len(self.root) + 1 :] for path in self._found(self.root)]
+            old = [name for name in old if f"{self.root}/{name}" not in (self._marker, self._manifest_path)]
+            both = {**marker, "files": sorted({*old, *staged.files})}
+            side.write(marker_name, json.dumps(both).encode())
+        except BaseException:
+            if self._read(self._marker) == marker:
+                self._remove_paths([*self._found(staged.root), self._marker])
+            raise
+        self.filesystem.rm_file(self._manifest_path)
+        self._remove_paths([f"{self.root}/{name}" for name in old if name not in staged.files])
+        for name in staged.files:
+            self.filesystem.cp_file(f"{staged.root}/{name}", f"{self.root}/{name}")
+        side.write(self._manifest_path.rpartition("/")[2], staged.manifest(run_id))
+        self._remove_paths([*self._found(staged.root), self._marker])
+
+    def _found(self, folder: str | None) -> list[str]:
+        """Return the paths of all files below a folder of an object store."""
+        if folder is None:
+            return []
+        self.filesystem.invalidate_cache()
+        return list(self.filesystem.find(folder))
+
+    def _check_marker(self, marker: dict[str, Any]) -> None:
+        if self._read(self._marker) != marker:
+            raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
+
+    @contextmanager
+    def _in_place(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
         marker = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
         folder, _, marker_name = self._marker.rpartition("/")
         side = Folder(self.filesystem, folder)
@@ -292,8 +332,7 @@ class Output:
         staged = Staging(self.filesystem, self.root)
         try:
             yield staged
-            if self._read(self._marker) != marker:
-                raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
+            self._check_marker(marker)
             side.write(self._manifest_path.rpartition("/")[2], staged.manifest(run_id))
         except BaseException:
             if self._read(self._marker) == marker:
