@@ -52,11 +52,11 @@ boundscheck: $(VENV)/.dev
 	LOGCAL_TEST_PATIENCE=1200 $(BIN)/python -m pytest --override-ini timeout=1200 $(UNCOMPILED:%=--ignore=tests/test_%.py)
 	$(BIN)/python tests/unchecked.py
 
-# Tables applied by engines that `make test` has not: Spark (needs Java), and PostgreSQL, where it is
+# Tables applied by what `make test` has not: Spark and PMML's evaluator (need Java), MLflow, and PostgreSQL, where it is
 # installed or LOGCAL_TEST_POSTGRES holds a connection string. What is not there is skipped, and said.
 recipes: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,system,recipes]'
-	$(BIN)/python -m pytest -n 0 -rs -m system tests/test_sql.py tests/test_readme.py
+	$(BIN)/python -m pytest -n 0 -rs -m system tests/test_sql.py tests/test_readme.py tests/test_map_export.py
 
 # Fits on a real Slurm of this machine, with daemons of its own; as root it installs Debian's packages where Slurm is missing.
 slurm: $(VENV)/.dev

@@ -306,6 +306,12 @@ def show() -> None:
     click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ..."),
     click.option("--inline", is_flag=True, help="Write the table into the query."),
     click.option(
+        "--max-error",
+        type=float,
+        metavar="NUMBER",
+        help="With --inline: largest error of a probability (default: 1e-6); 0 writes every row.",
+    ),
+    click.option(
         "--log",
         default="log",
         metavar="NAME",
@@ -323,7 +329,7 @@ def sql() -> None:
     _tables,
     "jobs.map_export",
     *_OF_TABLE,
-    click.option("--format", "format_", required=True, metavar="NAME", help="json."),
+    click.option("--format", "format_", required=True, metavar="NAME", help="json, pmml or onnx."),
     click.option("--version", "name", metavar="VERSION", help="The version (default: the current one)."),
     click.option("--output", required=True, metavar="FILE", help="The file; - prints it."),
 )

@@ -6,13 +6,16 @@ import json
 from typing import Any
 
 from jobs.outcome import Outcome
-from jobs.tables import write_text
+from jobs.tables import write_file
 from logcal.errors import ConfigError
+from logcal.lookup_table import LookupTable
 from logcal.reading import read_table
 from pipeline.table.json_map import json_map
+from pipeline.table.onnx_map import onnx_map
+from pipeline.table.pmml_map import pmml_map
 from pipeline.table.store import TableStore
 
-FORMATS = ("json",)
+FORMATS = ("json", "pmml", "onnx")
 
 
 def export(store: str, table: str, name: str | None, format_: str, output: str) -> Outcome:
@@ -28,20 +31,37 @@ def export(store: str, table: str, name: str | None, format_: str, output: str) 
     Raises
     ------
     ConfigError
-        The format is unknown, or the file cannot be written.
+        The format is unknown or not for this table, or the file cannot be written.
     InputRejectedError
         There is no such version, or it is damaged.
     """
     if format_ not in FORMATS:
-        raise ConfigError(f"--format: expected {' or '.join(FORMATS)}, found {format_!r}")
+        raise ConfigError(f"--format: expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {format_!r}")
+    if format_ == "onnx" and output == "-":
+        raise ConfigError("--output: expected a file, since ONNX is no text, found '-'")
     version = TableStore(store, table).version(name)
-    grid = str(version.manifest["config"].get("score_table", {}).get("grid", "none"))
-    found = json_map(read_table(version.lookup_path), table, None if grid == "none" else grid)
-    text = json.dumps(found, allow_nan=False)
-    maps = found.get("maps", [found.get("rows")])
+    lookup = read_table(version.lookup_path)
     summary: dict[str, Any] = {"table": table, "version": version.name, "format": format_, "output": output}
-    summary |= {"maps": len(maps), "rows": sum(map(len, maps))}
+    summary |= {
+        "maps": 1 if isinstance(lookup, LookupTable) else len(lookup.bounds),
+        "rows": lookup.facts.rows,
+    }
+    found: Any
+    if format_ == "json":
+        grid = str(version.manifest["config"].get("score_table", {}).get("grid", "none"))
+        found = json_map(lookup, table, None if grid == "none" else grid)
+        content = json.dumps(found, allow_nan=False)
+    elif not isinstance(lookup, LookupTable):
+        raise ConfigError(
+            f"--format {format_}: table '{table}' has maps of segments ({', '.join(lookup.columns)}), and the format "
+            "has room for one map: give --format json, or use `logcal tables sql`"
+        )
+    elif format_ == "pmml":
+        found = content = pmml_map(lookup, table)
+    else:
+        write_file(output, onnx_map(lookup, table), "--output")
+        return Outcome(summary, [output])
     if output == "-":
-        return Outcome(summary | {"map": found}, [text])
-    write_text(output, f"{text}\n", "--output")
+        return Outcome(summary | {"map": found}, [content])
+    write_file(output, f"{content}\n".encode(), "--output")
     return Outcome(summary, [output])

@@ -238,21 +238,42 @@ def history(store: str, table: str) -> Outcome:
 
 
 def sql(
-    store: str, table: str, name: str | None, dialect: str, inline: bool, log: str, score: str | None
+    store: str,
+    table: str,
+    name: str | None,
+    dialect: str,
+    inline: bool,
+    max_error: float | None,
+    log: str,
+    score: str | None,
 ) -> Outcome:
     """Return the SQL query that applies a version. score : None for the score column of its fit."""
     from logcal.reading import read_table
-    from pipeline.table.sql import query
+    from pipeline.table.sql import DIALECTS, MAX_ERROR, query
 
+    if max_error is not None and not inline:
+        raise ConfigError("--max-error: give --inline, too: other queries read the whole table")
     version = TableStore(store, table).version(name)
     if score is None:
         score = str(version.manifest["config"]["log"].get("score", "score"))
     path = version.lookup_path
     lookup = read_table(path)
     path = path if "://" in path else str(Path(path).absolute())
-    text = query(lookup, path, dialect, inline=inline, log=log, score=score)
+    max_error = MAX_ERROR if max_error is None else max_error
+    text = query(lookup, path, dialect, inline=inline, max_error=max_error, log=log, score=score)
+    _warn_of_length(len(text.encode()), dialect, DIALECTS[dialect].most_bytes)
     summary = {"table": table, "version": version.name, "dialect": dialect, "sql": text}
     return Outcome(summary=summary, lines=[f"{text};"])
+
+
+def _warn_of_length(size: int, dialect: str, most: int | None) -> None:
+    """Warn of a query that an engine does not take."""
+    if most is not None and size > most:
+        log.warning(
+            "the query has %s bytes, and %s takes %s unless it is set up for more: give a larger --max-error, or fit "
+            "with a larger calibrator.params.max_error",
+            *(f"{size:,}", dialect, f"{most:,}"),
+        )
 
 
 def _history_line(record: dict[str, Any]) -> str:
@@ -316,16 +337,16 @@ def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outc
         lines.append(f"  {segment}: {rows:,} rows, changes by {mean} points on average, {most} at most")
     summary = {"table": table, **difference.as_dict(), "page": report}
     if report is not None:
-        write_text(report, render_difference(difference, table), "--report")
+        write_file(report, render_difference(difference, table).encode(), "--report")
         lines.append(f"  {report}")
     return Outcome(summary=summary, lines=lines)
 
 
-def write_text(output: str, text: str, option: str) -> None:
-    """Write a text file whole. option : the option that names it, for messages."""
+def write_file(output: str, data: bytes, option: str) -> None:
+    """Write a file whole. option : the option that names it, for messages."""
     parent, _, name = output.rpartition("/")
     try:
-        Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, text.encode())
+        Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, data)
     except OSError as error:
         fault = as_fault(error, f"{option}: {output}")
         if isinstance(fault, TemporaryError):

@@ -199,11 +199,9 @@ def test_links_between_documents_lead_somewhere():
 
 # MLflow's own.
 @pytest.mark.filterwarnings("ignore")
-def test_a_table_in_mlflow(demo, tmp_path, monkeypatch):
+def test_a_table_in_mlflow(demo, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(demo)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/runs")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.syspath_prepend(ROOT / "examples" / "mlflow")
     from log_table import log_table
 

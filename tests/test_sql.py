@@ -14,9 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from calibrators.core.map import CalibrationMap
+from calibrators.core.simplify import knots_of, simplify
+from calibrators.core.tabulate import largest_error
+from logcal.lookup_table import LookupFacts, LookupTable
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.sql import DIALECTS, _number, query
+from pipeline.table.sql import DIALECTS, MAX_ERROR, _number, query
 
 pytestmark = pytest.mark.system
 
@@ -51,6 +57,7 @@ def place(make_place, tmp_path_factory):
         ("moved", by_segment),
         ("platt", *alone, "calibrator.method=platt", "calibrator.params={max_error: 0.001}"),
         ("margins", "log.score_transform=sigmoid", "log.score=margin"),
+        ("steep", "calibrator.method=platt"),
     ):
         log = place.root / ("margins" if table == "margins" else "log")
         place.job("fit", *settings, log__path=log, store__table=table).expect(0)
@@ -84,9 +91,13 @@ def table_of(place, table):
     return (read_lookup_table if table in ("ads", "margins") else read_segmented_lookup)(path)
 
 
-def sql_of(place, table, dialect, inline, log="log"):
+def sql_of(place, table, dialect, inline, log="log", max_error=0):
     return query(
-        table_of(place, table), path_of(place, table), dialect, inline=inline, log=log, score="score"
+        *(table_of(place, table), path_of(place, table), dialect),
+        inline=inline,
+        log=log,
+        score="score",
+        max_error=max_error,
     )
 
 
@@ -145,6 +156,126 @@ def test_sqlite(place, table):
     connection.close()
     # SQLite stores NaN as null.
     assert_same([row[1] for row in found], expected(place, table), table)
+
+
+@TABLES
+@pytest.mark.parametrize("max_error", [1e-9, MAX_ERROR, 1e-3])
+def test_an_inline_table_has_few_rows_within_its_largest_error(place, table, max_error):
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    connection.register("log", new_log(place))
+    sql = sql_of(place, table, "duckdb", inline=True, max_error=max_error)
+    assert f"-- Probabilities within {max_error:g} of" in sql
+    found = connection.sql(f"SELECT probability FROM ({sql}) ORDER BY row_id").fetchall()
+    exact = np.array(expected(place, table), float)
+    error = np.abs(np.array(found, float)[:, 0] - exact)
+    assert np.isnan(error).tolist() == np.isnan(exact).tolist()
+    error, exact = error[~np.isnan(exact)], exact[~np.isnan(exact)]
+    assert (error <= max_error + 1e-15).all()
+    assert (error <= 1e5 * max_error * np.minimum(exact, 1 - exact) + 1e-15).all()
+    whole = sql_of(place, table, "duckdb", inline=True)
+    assert "-- All rows" in whole
+    assert len(sql) < len(whole) + 60
+
+
+def test_inline_tables_that_cannot_have_fewer_rows():
+    """One row; steps; scores next to each other; scores so large that their distance is no double."""
+    zeros = np.zeros
+    for edges in ([], [0.5], np.nextafter(0.5, [0, 1]), 5e-324 * np.arange(1, 6), [-1.7e308, 0.0, 1.7e308]):
+        edges = np.array(edges, float)
+        level = np.linspace(0, 1, edges.size + 1)
+        steps = CalibrationMap.from_bins(edges, level, zeros(level.size), zeros(level.size))
+        maps = [steps]
+        if edges.size > 1:
+            maps.append(CalibrationMap.from_knots(edges, level[1:], zeros(level.size), zeros(level.size)))
+        for map_ in maps:
+            scores, levels = knots_of(map_)
+            simple = simplify(map_, largest_error(levels, 1e-3))
+            at = np.concatenate([scores, np.nextafter(scores, np.inf), np.nextafter(scores, -np.inf), [0, 1]])
+            np.testing.assert_allclose(simple.predict(at), map_.predict(at), rtol=0, atol=1e-3)
+            assert simple.monotone
+
+
+@given(
+    knots=st.lists(st.integers(0, 60), min_size=2, max_size=25, unique=True).map(sorted),
+    levels=st.lists(st.integers(0, 100), min_size=26, max_size=26),
+    kind=st.sampled_from(["lines", "steps", "rising lines", "rising steps"]),
+    max_error=st.sampled_from([1e-9, 1e-6, 1e-3, 0.05]),
+    narrow=st.booleans(),
+)
+def test_fewer_rows_stay_within_the_error_and_keep_the_order(knots, levels, kind, max_error, narrow):
+    scores = np.array(knots, float)
+    scores = 1 + scores * np.finfo(float).eps if narrow else scores / 60
+    level = np.array(levels[: scores.size + 1]) / 100
+    level = np.sort(level) if "rising" in kind else level
+    zeros = np.zeros(scores.size + 1)
+    if "steps" in kind:
+        map_ = CalibrationMap.from_bins(scores, level, zeros, zeros)
+    else:
+        map_ = CalibrationMap.from_knots(scores, level[1:], zeros, zeros)
+    allowed = np.full(knots_of(map_)[0].size, max_error)
+    simple = simplify(map_, allowed)
+    middle = scores[:-1] / 2 + scores[1:] / 2
+    at = np.concatenate([scores, np.nextafter(scores, -1), np.nextafter(scores, 9), middle, [-9, 9]])
+    np.testing.assert_allclose(simple.predict(at), map_.predict(at), rtol=0, atol=max_error + 1e-14)
+    assert len(simple) <= len(map_)
+    assert simple.monotone or not map_.monotone
+
+
+# As many rows as the page on recipes allows, and what an engine makes of them: a few times the query, not its square.
+DOCUMENTED_ROWS = 10_000
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A table without anything to leave out."""
+    random = np.random.default_rng(2)
+    zeros = np.zeros(DOCUMENTED_ROWS)
+    level = random.random(DOCUMENTED_ROWS)
+    map_ = CalibrationMap.from_knots(np.sort(random.random(DOCUMENTED_ROWS - 1)), level[1:], zeros, zeros)
+    return LookupTable(map_, LookupFacts("000001", "platt", {}, "none", False, {}, "", DOCUMENTED_ROWS))
+
+
+def sql_of_large(large, dialect):
+    return query(large, "", dialect, inline=True, log="log", score="score", max_error=0)
+
+
+LARGE = pa.table({"score": np.random.default_rng(3).random(200)})
+
+
+def test_duckdb_plans_a_large_table(large):
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    connection.register("log", LARGE)
+    sql = sql_of_large(large, "duckdb")
+    ((_, plan),) = connection.sql(f"EXPLAIN (FORMAT json) SELECT probability FROM ({sql})").fetchall()
+    assert plan.count("CASE") < 2 * DOCUMENTED_ROWS
+    found = connection.sql(f"SELECT probability FROM ({sql})").fetchnumpy()["probability"]
+    np.testing.assert_array_equal(found, large.map.predict(LARGE["score"].to_numpy()))
+
+
+def test_datafusion_plans_a_large_table(large):
+    datafusion = pytest.importorskip("datafusion")
+    context = datafusion.SessionContext()
+    context.from_arrow(LARGE, name="log")
+    frame = context.sql(f"SELECT probability FROM ({sql_of_large(large, 'datafusion')})")
+    assert str(frame.optimized_logical_plan()).count("CASE") < 2 * DOCUMENTED_ROWS
+    found = frame.to_pydict()["probability"]
+    np.testing.assert_array_equal(found, large.map.predict(LARGE["score"].to_numpy()))
+
+
+def test_sqlite_plans_a_large_table(large):
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE log (score REAL)")
+    scores = LARGE["score"].to_pylist()
+    connection.executemany("INSERT INTO log VALUES (?)", [(score,) for score in scores])
+    sql = sql_of_large(large, "sqlite")
+    assert (
+        len(connection.execute(f"EXPLAIN SELECT probability FROM ({sql})").fetchall()) < 20 * DOCUMENTED_ROWS
+    )
+    found = [row[0] for row in connection.execute(f"SELECT probability FROM ({sql})").fetchall()]
+    connection.close()
+    np.testing.assert_array_equal(found, large.map.predict(np.array(scores)))
 
 
 def test_sqlite_evaluates_each_map_once_a_row(place):
@@ -223,6 +354,20 @@ def test_the_command_prints_the_query_of_the_current_version(place):
     )
     assert 't."p c"' in inline.expect(0).stdout
     assert "FROM a.b AS t" in inline.stdout
+    steep = ("tables", "sql", *store[:-1], "steep", "--dialect", "sqlite", "--inline")
+    short = place.run(*steep).expect(0)
+    assert "WARNING" not in short.stderr
+    long = place.run(*steep, "--max-error", "0").expect(0)
+    assert re.search(
+        r"the query has [\d,]+ bytes, and sqlite takes 1,000,000 .*larger --max-error", long.stderr
+    )
+    assert long.stdout.startswith("-- All rows")
+    assert len(long.stdout) > 10 * len(short.stdout)
+    for wrong in ("1", "1e-13", "nan", "-1"):
+        place.run(*steep, "--max-error", wrong).expect(
+            2, "--max-error: expected 0, or a number in [1e-12, 0.1]"
+        )
+    place.run(*steep[:-1], "--max-error", "1e-6").expect(2, "--max-error: give --inline")
 
 
 @TABLES
@@ -231,8 +376,7 @@ def test_clickhouse(place, table, inline):
     import chdb
 
     log = f"file('{place.root / 'new' / 'log.parquet'}', Parquet)"
-    path = path_of(place, table)
-    sql = query(table_of(place, table), path, "clickhouse", inline=inline, log=log, score="score")
+    sql = sql_of(place, table, "clickhouse", inline, log)
     body, _, settings = sql.partition("\nSETTINGS ")
     settings = f" SETTINGS {settings}" if settings else ""
     found = chdb.query(

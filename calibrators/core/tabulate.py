@@ -158,7 +158,7 @@ def tabulate_curve(
         return expit(np.interp(at, positions, log_odds) + shift)
 
     scores, levels = _candidates(fine, axis, positions, level, max_error)
-    needed = _needed(scores, levels, max_error)
+    needed = needed_knots(scores, levels, _SHARE * largest_error(levels, max_error))
     scores, levels = scores[needed], np.maximum.accumulate(levels[needed])
     if levels[0] == levels[-1]:
         scores, levels = scores[:1], levels[:1]
@@ -214,23 +214,28 @@ def _candidates(
     return scores[order], np.maximum.accumulate(levels[order])
 
 
-def _needed(x: Array, y: Array, max_error: float) -> Array:
-    """Tell which knots of a polyline to keep, so that it changes by less than the largest error.
+_LARGE = 8e307
+
+
+def needed_knots(x: Array, y: Array, allowed: Array) -> npt.NDArray[np.bool_]:
+    """Tell which knots of a polyline to keep, so that no knot moves by more than what is allowed there.
 
     Ramer (1972), Douglas and Peucker (1973): the knot farthest from a span's chord divides the span.
+
+    x, y, allowed : float64 arrays, shape (knots,); x strictly ascending, allowed > 0
     """
-    n = x.size
-    needed = np.zeros(n, bool)
+    # So that no length overflows; other scores keep the precision of subnormal numbers.
+    x = x / 2 if np.abs(x[[0, -1]]).max() > _LARGE else x
+    needed = np.zeros(x.size, bool)
     needed[[0, -1]] = True
-    allowed = _SHARE * largest_error(y, max_error)
-    undecided = np.arange(n)
+    undecided = np.arange(x.size)
     while undecided.size:
         knots = np.flatnonzero(needed)
         span = np.searchsorted(knots, undecided, side="right") - 1
         span = np.minimum(span, knots.size - 2)
         a, b = knots[span], knots[span + 1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            part = (x[undecided] / 2 - x[a] / 2) / (x[b] / 2 - x[a] / 2)
+        with np.errstate(invalid="ignore"):
+            part = (x[undecided] - x[a]) / (x[b] - x[a])
         error = np.abs(y[a] + part * (y[b] - y[a]) - y[undecided]) / allowed[undecided]
         starts = np.flatnonzero(np.diff(span, prepend=-1))
         worst = np.maximum.reduceat(error, starts)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import math
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
+from calibrators.core.tabulate import check_max_error
 from logcal import schema, storage
 from logcal.errors import ConfigError
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
+from pipeline.table.inline_maps import Rows, in_order, inline_maps
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Dialect:
     coarse : whether numbers are read with less than double precision to spare, so that a decimal near the middle of two
         doubles may be read as the wrong one
     exp_fails : whether exp fails instead of returning infinity for large numbers and 0 for small ones
+    most_bytes : longest query that the engine takes without other settings; None if it documents no limit
     """
 
     double: str
@@ -55,6 +56,7 @@ class Dialect:
     fence: str = ""
     coarse: bool = False
     exp_fails: bool = False
+    most_bytes: int | None = None
 
 
 _DIALECTS = resources.files(__package__) / "templates" / "dialects.toml"
@@ -69,11 +71,19 @@ _FACTOR = 2**62
 _SURE = Decimal("0.45")
 """Most distance of a decimal from its double, as a share of the spacing of doubles, in a coarse dialect."""
 
-_MAP = ("score_lo", "prob_lo", "slope", "anchor")
+MAX_ERROR = 1e-6
+"""Largest error of an inline query, if none is given."""
 
 
 def query(
-    table: LookupTable | SegmentedLookup, path: str, dialect: str, *, inline: bool, log: str, score: str
+    table: LookupTable | SegmentedLookup,
+    path: str,
+    dialect: str,
+    *,
+    inline: bool,
+    log: str,
+    score: str,
+    max_error: float = MAX_ERROR,
 ) -> str:
     """Write a query that returns a log's rows with their probabilities.
 
@@ -85,11 +95,14 @@ def query(
     inline : write the table into the query, as a CASE expression that bisects it
     log : name of the log's table, or its path if the engine reads Parquet
     score : name of the score column
+    max_error : largest difference of the probabilities from the table's with `inline`, in [1e-12, 0.1], as the
+        calibrators' parameter of that name: also at most 1e5 times as much relative to p and to 1 - p. The query has
+        as few rows as that allows; with 0 it has all rows
 
     Raises
     ------
     ConfigError
-        The dialect is unknown, or reads no Parquet and `inline` is not set.
+        The dialect is unknown, or reads no Parquet and `inline` is not set; or `max_error` is out of range.
 
     Notes
     -----
@@ -102,6 +115,7 @@ def query(
     d = DIALECTS[dialect]
     if not inline and d.parquet is None:
         raise ConfigError(f"--dialect {dialect}: it reads no Parquet by its path: give --inline")
+    maps = inline_maps(table, _checked(max_error)) if inline else {}
     if d.parquet is not None and "/" in log and log.endswith(".parquet"):
         log = _located(d, log)
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -111,7 +125,7 @@ def query(
     writers: dict[str, Callable[..., str]] = {"number": _number, "literal": _literal, "quoted": _quoted}
     environment.filters |= {name: partial(write, d) for name, write in writers.items()}
     adjustments = table.adjustments if isinstance(table, SegmentedLookup) else None
-    return environment.get_template("query.sql.j2").render(
+    text = environment.get_template("query.sql.j2").render(
         d=d,
         log=log,
         score=score,
@@ -122,41 +136,44 @@ def query(
         sigmoids=schema.LOGIT_FROM[1:] if adjustments is not None and adjustments.kind is not None else (),
         lookup=_located(d, path),
         segments=_located(d, storage.sibling(path, SEGMENTS_FILE)),
-        maps=_maps(table) if inline else {},
+        maps=maps,
         adjusted=_adjusted(d, table) if inline and isinstance(table, SegmentedLookup) else [],
     )
+    return f"{_comment(table, maps, max_error)}{text}" if inline else text
+
+
+def _checked(max_error: float) -> float:
+    try:
+        if max_error != 0:
+            check_max_error(max_error)
+    except ValueError:
+        raise ConfigError(
+            f"--max-error: expected 0, or a number in [1e-12, 0.1], found {max_error}"
+        ) from None
+    return max_error
 
 
 def _located(d: Dialect, path: str) -> str:
     return (d.parquet or "").format(path=path.replace("'", "''"))
 
 
-def _maps(table: LookupTable | SegmentedLookup) -> dict[str, list[tuple[Key, list[tuple[float, ...]]]]]:
-    """Return the maps, and the ends of their intervals, by key: the longest keys first, all rows last."""
-    if isinstance(table, LookupTable):
-        columns, bounds = vars(table.map), {(): (0, len(table.map))}
-    else:
-        columns, bounds = table.maps, table.bounds
-    zero = np.zeros(columns["slope"].size)
-    results = {"probability": [columns[name] for name in _MAP]}
-    if table.interval is not None:
-        ends = zip(("prob_lower", "prob_upper"), table.interval, strict=True)
-        results |= {name: [columns["score_lo"], values, zero, zero] for name, values in ends}
-    rows = {name: list(zip(*map(np.ndarray.tolist, arrays), strict=True)) for name, arrays in results.items()}
-    return {
-        name: [(key, of_maps[slice(*bounds[key])]) for key in _in_order(bounds)]
-        for name, of_maps in rows.items()
-    }
-
-
-def _in_order(keys: Iterable[Key]) -> list[Key]:
-    return sorted(keys, key=lambda key: (-len(key), str(key)))
+def _comment(
+    table: LookupTable | SegmentedLookup, maps: dict[str, list[tuple[Key, Rows]]], max_error: float
+) -> str:
+    """Return the query's first line, which says how exact it is."""
+    if max_error == 0:
+        return "-- All rows of the lookup table (--max-error 0).\n"
+    rows = sum(len(rows) for _, rows in maps["probability"])
+    return (
+        f"-- Probabilities within {max_error:g} of the lookup table's (--max-error), with {rows:,} of its "
+        f"{table.facts.rows:,} rows.\n"
+    )
 
 
 def _adjusted(d: Dialect, table: SegmentedLookup) -> list[tuple[Key, str | None, list[str]]]:
     """Return each segment's adjustment: its kind (of `schema.LOGIT_FROM`; None if there is none) and its numbers."""
     adjustments: list[tuple[Key, str | None, list[str]]] = []
-    for key in _in_order({*table.bounds, *table.entries} - {()}):
+    for key in in_order({*table.bounds, *table.entries} - {()}):
         entry = table.entry_of(key)
         if entry is None or table.adjustments is None:
             adjustments.append((key, None, []))
