@@ -52,11 +52,8 @@ def warm() -> Outcome:
             report("warm", number + 1, len(work))
     new, total = (sum(map(len, names.values())) for names in (compiled.newly_compiled(), compiled.used()))
     seconds = time.perf_counter() - started
-    location = (
-        f"kept in {Path(cache).parent}"
-        if cache
-        else "kept nowhere, since no folder can be written to: set LOGCAL_CACHE"
-    )
+    nowhere = compiled.CACHE_FAULT or "no folder can be written to: set LOGCAL_CACHE"
+    location = f"kept in {Path(cache).parent}" if cache else f"kept nowhere, since {nowhere}"
     summary = {"compiled": new, "kernels": total, "seconds": round(seconds, 1), "place": cache}
     return Outcome(summary, [f"{new} of {total} kernels compiled in {seconds:.0f} s, {location}"])
 

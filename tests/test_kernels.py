@@ -246,6 +246,41 @@ def test_a_damaged_file_is_compiled_again(copy, tmp_path):
     assert copy.call(LOGCAL_CACHE=tmp_path)["compiled"] == []
 
 
+def test_numba_has_the_private_parts_that_the_cache_uses():
+    assert not compiled.CACHE_FAULT, (
+        f"{compiled.CACHE_FAULT}: calibrators/core/compilation_cache.py uses this part of numba, so now every process "
+        "compiles its kernels. Adapt the module, or lower numba's ceiling in pyproject.toml."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "del numba.core.environment._rebuild_env",
+        "numba.core.caching.Cache._index_key = lambda self, sig: None",
+    ],
+)
+def test_with_another_numba_kernels_are_compiled_but_not_kept(change, tmp_path):
+    program = f"""
+import numba, numba.core.environment, numba.core.caching
+{change}
+import numpy as np
+from calibrators.core import compiled
+from calibrators.core.kernels import log_odds
+out = np.empty(1)
+log_odds.logistic(np.zeros(1), out)
+assert out == 0.5 and compiled.newly_compiled(), out
+print(compiled.CACHE_FAULT)
+"""
+    env = {**os.environ, "LOGCAL_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("numba 0.")
+    assert not list(tmp_path.rglob("*.nbc"))
+
+
 def test_variables_come_first_and_in_order(monkeypatch, tmp_path):
     def kept_at() -> Path:
         compilation_cache.cache_folders.cache_clear()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import io
 import os
 import pickle
@@ -159,6 +160,24 @@ def _environment(module: str, constants: list[Any], name: str) -> Any:
     environment.env_name = name
     Environment._memo[name] = environment
     return environment
+
+
+# Parts of numba that are not public, with the arguments that this module gives or takes.
+_PRIVATE: list[tuple[Callable[..., Any], str]] = [
+    (FunctionCache.load_overload, "(self, sig, target_context)"),
+    (FunctionCache.save_overload, "(self, sig, data)"),
+    (FunctionCache._load_overload, "(self, sig, target_context)"),
+    (FunctionCache._save_overload, "(self, sig, data)"),
+    (FunctionCache._index_key, "(self, sig, codegen)"),
+    (CompileResult._reduce, "(self)"),
+    (_rebuild_env, "(modname, consts, env_name)"),
+    (Environment._memo.__setitem__, "(key, value)"),
+]
+
+for _function, _arguments in _PRIVATE:
+    if str(inspect.signature(_function)) != _arguments:
+        # `compiled` then does without this module.
+        raise ImportError(f"{_function.__qualname__}{_arguments} has now {inspect.signature(_function)}")
 
 
 # Cache folders

@@ -2,7 +2,8 @@
 
 A kernel is compiled on its first call with arguments of new types, which takes about a second. The compilation cache
 (`compilation_cache`) keeps its code under a digest of the source of its module, of the project's modules that the
-module imports, and of the compiler's versions. Only a changed kernel and its callers are compiled again.
+module imports, and of the compiler's versions. Only a changed kernel and its callers are compiled again. If a new numba
+has other private parts than the cache uses, each process compiles what it calls.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import numba
 import numpy as np
 from numba.core import config
 
-from calibrators.core.compilation_cache import CompilationCache
+CACHE_FAULT = ""
+"""Why numba's private parts are not what the compilation cache uses; empty if they are."""
+try:
+    from calibrators.core.compilation_cache import CompilationCache
+except (ImportError, AttributeError) as _error:
+    CACHE_FAULT = f"numba {numba.__version__}: {_error}"
 
 _PACKAGES = ("calibrators", "logcal", "pipeline")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+(\([^)]*\)|.*)", re.MULTILINE)
@@ -42,7 +48,8 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     # Divisions follow IEEE 754. Checking each divisor for zero, to raise Python's error, would prevent vectorisation.
     options = {"nogil": True, "inline": "never", "forceinline": inline, "error_model": "numpy"}
     compiled = numba.njit(**options)(function)
-    if digest := source_digest(function.__module__):
+    digest = "" if CACHE_FAULT else source_digest(function.__module__)
+    if digest:
         # With NUMBA_DISABLE_JIT, `compiled` is the function itself and the attribute has no effect.
         compiled._cache = CompilationCache(function, f"{function.__module__}-{digest}")
     if hasattr(compiled, "signatures"):
