@@ -169,3 +169,14 @@ def test_the_reference_has_the_likelihood_of_scikit_learn():
     assert reference.log_likelihood(p, points.weight, points.positives) == pytest.approx(expected, rel=1e-12)
     assert reference.log_likelihood(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([0.0, 3.0])) == 0.0
     assert reference.log_likelihood(np.array([0.0]), np.ones(1), np.ones(1)) == -np.inf
+
+
+@pytest.mark.parametrize("shrink", [1, 3.0])
+def test_probabilities_are_shrunk_by_rows_over_twice_their_number(shrink):
+    rng = np.random.default_rng(4)
+    score = rng.random(200)
+    labels = rng.random(200) < score
+    at, floor = np.linspace(-0.1, 1.1, 50), shrink / 400
+    plain = ENIR(shrink=0).fit(score, labels).predict(at)
+    shrunk = ENIR(shrink=shrink).fit(score, labels).predict(at)
+    np.testing.assert_allclose(shrunk, floor + (1 - 2 * floor) * plain, rtol=1e-12)
