@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Counts, counts_at, gather_pass, layout_of, part_totals
-from calibrators.core.passes import Pass, Points, collapse, in_memory
+from calibrators.core.passes import Pass, Points, collapse_rows, in_memory
 
 
 class ACP(BaseEstimator):
@@ -53,16 +53,17 @@ class ACP(BaseEstimator):
     counts_: Counts
     n_observations_: float
 
-    def fit(
-        self, scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
-    ) -> Self:
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
         """Fit to predictions in any order.
 
         Parameters
         ----------
-        scores : array-like of numbers, shape (n,), in [0, 1], n >= 1: predicted probabilities
-        labels : array-like, shape (n,), bool or numbers in {0, 1}
-        sample_weight : array-like, shape (n,), finite, > 0; default 1. A weight of 2 equals a repeated row.
+        X : array-like of numbers, shape (n,) or (n, 1), in [0, 1], n >= 1
+            Predicted probabilities.
+        y : array-like, shape (n,), bool or numbers in {0, 1}
+            Labels.
+        sample_weight : array-like, shape (n,), from 1e-100 to 1e100, or 0; default 1
+            A weight of 2 equals a repeated row; a row of weight 0 is left out.
 
         Returns
         -------
@@ -77,7 +78,7 @@ class ACP(BaseEstimator):
         -----
         O(n log n).
         """
-        return self.fit_points(collapse(scores, labels, sample_weight))
+        return self.fit_points(collapse_rows(X, y, sample_weight))
 
     def fit_points(self, points: Points) -> Self:
         """Fit to points in memory, which `collapse` has checked."""

@@ -8,17 +8,19 @@ read. The calibrator does not know the parts, so its result cannot depend on the
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Pass, Passes, Points, collapse, in_memory, run_passes
+from calibrators.core.passes import Pass, Passes, Points, collapse_rows, column_of, in_memory, run_passes
 
 if TYPE_CHECKING:
     from calibrators.core.fine_cells import FineCells
@@ -92,7 +94,8 @@ class Sampling(NamedTuple):
 class Parameters:
     """Base of objects whose parameters are the keywords of `__init__`, stored unchanged.
 
-    `sklearn.base.clone`, `set_params` of an object that contains it, and parameter searches treat it as an estimator.
+    scikit-learn treats it as an estimator: `clone`, searches, pipelines, metadata routing. It is not its
+    `BaseEstimator`, whose import takes four times as long as that of all a fit needs.
     """
 
     @classmethod
@@ -151,24 +154,46 @@ class Parameters:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __sklearn_tags__(self) -> Any:
-        """Tags for `sklearn.utils.get_tags`."""
-        from sklearn.utils import InputTags, Tags, TargetTags
+        """Tags for `sklearn.utils.get_tags`: a regressor and transformer of one column."""
+        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags, TransformerTags
 
         return Tags(
-            estimator_type=None,
+            estimator_type="regressor",
+            regressor_tags=RegressorTags(),
+            transformer_tags=TransformerTags(),
             target_tags=TargetTags(required=True),
             input_tags=InputTags(one_d_array=True, two_d_array=False),
         )
+
+    def set_fit_request(self, *, sample_weight: bool | str | None) -> Self:
+        """Say whether meta-estimators of scikit-learn pass `sample_weight` to `fit`: see its metadata routing.
+
+        sample_weight : as in scikit-learn: True, False, None (an error if it is given), or another name
+        """
+        request = self.get_metadata_routing()
+        request.fit.add_request(param="sample_weight", alias=sample_weight)
+        self._metadata_request = request  # which `clone` keeps
+        return self
+
+    def get_metadata_routing(self) -> Any:
+        """Return the `sklearn.utils.metadata_routing.MetadataRequest` of the estimator."""
+        from sklearn.utils.metadata_routing import MetadataRequest
+
+        if hasattr(self, "_metadata_request"):
+            return copy.deepcopy(self._metadata_request)
+        request = MetadataRequest(type(self).__name__)
+        request.fit.add_request(param="sample_weight", alias=None)
+        return request
 
 
 NOT_SAMPLED = Sampling()
 
 
 class Calibrator(Parameters, ABC):
-    """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
+    """A calibrator of binary scores: `fit(X, y)`, `predict(X)`, as scikit-learn's `IsotonicRegression` has them.
 
-    Subclasses take their parameters in `__init__` as scikit-learn does, and implement `_passes`. They may
-    implement `check_parameters`.
+    It counts as a regressor, since `predict` returns probabilities. Subclasses take their parameters in `__init__` as
+    scikit-learn does, and implement `_passes`. They may implement `check_parameters`.
 
     Attributes
     ----------
@@ -195,8 +220,8 @@ class Calibrator(Parameters, ABC):
 
     def fit(
         self,
-        scores: npt.ArrayLike,
-        labels: npt.ArrayLike,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
         sample_weight: npt.ArrayLike | None = None,
         sampling: Sampling = NOT_SAMPLED,
     ) -> Self:
@@ -204,9 +229,12 @@ class Calibrator(Parameters, ABC):
 
         Parameters
         ----------
-        scores : array-like of numbers, shape (n,), finite, n >= 1
-        labels : array-like, shape (n,), bool or numbers in {0, 1}
-        sample_weight : array-like, shape (n,), from 1e-100 to 1e100; default 1. A weight of 2 equals a repeated row.
+        X : array-like of numbers, shape (n,) or (n, 1), finite, n >= 1
+            Scores.
+        y : array-like, shape (n,), bool or numbers in {0, 1}
+            Labels.
+        sample_weight : array-like, shape (n,), from 1e-100 to 1e100, or 0; default 1
+            A weight of 2 equals a repeated row; a row of weight 0 is left out.
         sampling : Sampling
             How the observations were sampled. By default they are all there are, and weights are counts.
 
@@ -223,7 +251,7 @@ class Calibrator(Parameters, ABC):
         -----
         O(n log n) for the sort, plus the time of `fit_points`.
         """
-        return self.fit_points(collapse(scores, labels, sample_weight), sampling)
+        return self.fit_points(collapse_rows(X, y, sample_weight), sampling)
 
     def fit_points(self, points: Points, sampling: Sampling = NOT_SAMPLED) -> Self:
         """Fit to points in memory, which `collapse` has checked."""
@@ -241,29 +269,95 @@ class Calibrator(Parameters, ABC):
         self.check_parameters()
         return next(self._passes())
 
-    def predict(self, scores: npt.ArrayLike) -> Array:
+    def predict(self, X: npt.ArrayLike) -> Array:
         """Calibrate scores.
 
         Parameters
         ----------
-        scores : a number, or an array-like of numbers of any shape
-            NaN has the probability NaN.
+        X : a number, or an array-like of numbers of any shape
+            Scores. NaN has the probability NaN.
 
         Returns
         -------
-        float64 array, in the shape of `scores`; a float64 for a number
+        float64 array, in the shape of `X`, but (n,) for (n, 1); a float64 for a number
             Calibrated probabilities, in [0, 1].
 
         Raises
         ------
         sklearn.exceptions.NotFittedError
         """
-        if not hasattr(self, "calibration_map_"):
+        if not self.__sklearn_is_fitted__():
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
-        probabilities: Array = self.calibration_map_.predict(scores)
+        probabilities: Array = self.calibration_map_.predict(column_of(X))
         return probabilities
+
+    def transform(self, X: npt.ArrayLike) -> Array:
+        """Calibrate scores, as `predict` does.
+
+        Parameters
+        ----------
+        X : array-like of numbers, shape (n,) or (n, 1)
+            Scores.
+
+        Returns
+        -------
+        float64 array, shape (n,), in [0, 1]
+        """
+        return self.predict(X)
+
+    def fit_transform(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> Array:
+        """Fit to scores and labels, and calibrate these scores.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array-like
+            As for `fit`.
+
+        Returns
+        -------
+        float64 array, shape (n,), in [0, 1]
+        """
+        return self.fit(X, y, sample_weight).transform(X)
+
+    def predict_proba(self, X: npt.ArrayLike) -> Array:
+        """Compute the probabilities of both labels.
+
+        Parameters
+        ----------
+        X : array-like of numbers, shape (n,) or (n, 1)
+            Scores.
+
+        Returns
+        -------
+        float64 array, shape (n, 2), in [0, 1]
+            Each row adds up to 1; the second column is `predict`.
+        """
+        positive = np.atleast_1d(self.predict(X))
+        return np.stack([1.0 - positive, positive], axis=-1)
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Compute R2 of the probabilities, the score of scikit-learn's regressors: 1 - Brier score / variance of y.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array-like
+            As for `fit`.
+
+        Returns
+        -------
+        float <= 1
+        """
+        from sklearn.metrics import r2_score
+
+        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell scikit-learn whether the calibrator is fitted."""
+        return hasattr(self, "calibration_map_")
 
     def check_parameters(self) -> None:
         """Raise ValueError if a parameter is out of range; the message gives its name, its range and its value."""

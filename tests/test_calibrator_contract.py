@@ -334,7 +334,7 @@ def test_parameters_of_parameters():
     with pytest.raises(ValueError, match="expected parameters of Grouped, calibrator, group_size, found"):
         grouped.set_params(size=3, group_size=9)
     assert grouped.group_size == 3
-    assert get_tags(grouped).estimator_type is None
+    assert get_tags(grouped).estimator_type == "regressor"
     check_is_fitted(Isotonic().fit([0.1, 0.2], [0, 1]))
 
 
@@ -356,9 +356,8 @@ BAD = {
     "score NaN": ([0.1, np.nan], [0, 1], None, r"^scores: expected finite numbers, found 1 NaN or infinite"),
     "score infinite": ([-np.inf, 0.2], [0, 1], None, r"^scores: expected finite numbers, .* at index 0"),
     "scores of text": (["0.1", "0.2"], [0, 1], None, r"^scores: expected numbers, found dtype"),
-    "no scores": ([], [], None, r"^scores: expected shape \(n,\) with n >= 1"),
+    "no scores": ([], [], None, r"^scores: expected shape \(n,\) or \(n, 1\) with n >= 1"),
     "scores in columns": ([[0.1, 0.2]], [[0, 1]], None, r"^scores: expected shape \(n,\)"),
-    "weight 0": ([0.1, 0.2], [0, 1], [1, 0], r"^sample_weight: expected .*numbers .*, found 1"),
     "weight negative": ([0.1, 0.2], [0, 1], [-1, 1], r"^sample_weight: .* the first -1.0 at index 0"),
     "weight NaN": ([0.1, 0.2], [0, 1], [1, np.nan], r"^sample_weight: expected .*numbers "),
     "fewer weights": ([0.1, 0.2], [0, 1], [1], r"^sample_weight: expected shape \(2,\)"),

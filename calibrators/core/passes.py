@@ -167,6 +167,32 @@ def collapse(
     return Points(*sorting.sum_ties(s, w, np.where(z, w, 0.0)))
 
 
+def collapse_rows(X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Points:
+    """Check observations as scikit-learn's estimators are given them, and add up ties.
+
+    X : scores, as in `collapse`, or of shape (n, 1). y : labels
+    sample_weight : as in `collapse`; a row of weight 0 is left out
+    """
+    scores = check_scores(column_of(X))
+    labels = check_labels(y, scores.size)
+    if sample_weight is not None:
+        weight = np.asarray(sample_weight)
+        used = weight != 0 if weight.shape == scores.shape else np.True_
+        if not used.any():
+            raise ValueError(
+                f"sample_weight: expected a weight above zero, found zero for all of {scores.size} rows"
+            )
+        if not used.all():
+            scores, labels, sample_weight = scores[used], labels[used], weight[used]
+    return collapse(scores, labels, sample_weight)
+
+
+def column_of(X: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return an array, without its second dimension if that has one column."""
+    values = np.asarray(X)
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
 def check_number(
     name: str, value: Any, expected: str, low: float, high: float = sys.float_info.max, *, whole: bool = False
 ) -> None:
@@ -187,7 +213,7 @@ def check_scores(scores: npt.ArrayLike) -> Array:
     """Check scores; return them as a float64 array of shape (n,), n >= 1, finite, without -0.0."""
     s = np.asarray(scores)
     if s.ndim != 1 or s.size == 0:
-        raise ValueError(f"scores: expected shape (n,) with n >= 1, found shape {s.shape}")
+        raise ValueError(f"scores: expected shape (n,) or (n, 1) with n >= 1, found shape {s.shape}")
     if s.dtype.kind not in "fiub":
         raise ValueError(f"scores: expected numbers, found dtype {s.dtype}")
     s = s.astype(np.float64)
