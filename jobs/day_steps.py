@@ -241,7 +241,7 @@ _SCORED = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_above_r
 """Counts of a scored log's manifest that the record repeats."""
 
 
-class Fitted:
+class DayFit:
     """Result of a fit for the days that it was due for.
 
     Attributes
@@ -259,7 +259,7 @@ class Fitted:
         self.culprit = culprit
 
 
-def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) -> Fitted:
+def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) -> DayFit:
     """Fit a new version to the window that ends with day `last`. due : days that no fit has used.
 
     Raises
@@ -273,14 +273,14 @@ def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) 
     end = ((live.manifest.get("window") or {}) if live is not None else {}).get("last", "")
     if live is not None and end > day_of(last).isoformat() and not survey.config.store.force:
         message = f"the live version {live.name} has days up to {end}: a fit to earlier days would replace newer data"
-        return Fitted([_fit_record(entry, outcome=NOTHING, message=message) for entry in due], message)
+        return DayFit([_fit_record(entry, outcome=NOTHING, message=message) for entry in due], message)
     choice, run_id = survey.choice(last), None
     try:
         prepared = job.prepare(job_config(survey.config, FitConfig, last), choice)
         run_id = str(prepared.plan.facts.get("run_id"))
         failed = [_failed_before(entry, FIT, run_id) for entry in due]
         if due and all(failed):
-            return Fitted([], str(failed[0].message if failed[0] else ""))
+            return DayFit([], str(failed[0].message if failed[0] else ""))
         outcome = prepared.execute(executor)
         version = survey.store.version(str(outcome.summary["version"]))
         message = f"published version {version.name}"
@@ -288,15 +288,15 @@ def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) 
         error.tidy()
         version, message = survey.store.version(), str(error)
     except CheckFailedError as error:
-        return Fitted([_fit_record(entry, error, error.version) for entry in due], str(error))
+        return DayFit([_fit_record(entry, error, error.version) for entry in due], str(error))
     except LabelsWaitingError as error:
-        return Fitted([], str(error))
+        return DayFit([], str(error))
     except (InputRejectedError, ConfigError) as error:
         culprit = culprit_of(survey, error)
         if culprit is not None:
-            return Fitted([], str(error), culprit)
-        return Fitted([_fit_record(entry, error, run_id=run_id) for entry in due], str(error))
-    return Fitted(_fit_records(survey, version), message)
+            return DayFit([], str(error), culprit)
+        return DayFit([_fit_record(entry, error, run_id=run_id) for entry in due], str(error))
+    return DayFit(_fit_records(survey, version), message)
 
 
 def culprit_of(survey: Survey, error: Exception) -> tuple[int, str] | None:

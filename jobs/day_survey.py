@@ -9,7 +9,7 @@ from functools import cached_property
 
 from jobs.config.jobs import DaysConfig
 from jobs.config.sections import WEEKDAYS, parse_duration, whole_days
-from jobs.rows import Choice, calendar_of, columns_of
+from jobs.rows import ChosenRows, calendar_of, columns_of
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.days.files import LogDays, Schemas, list_days
 from pipeline.days.records import CHECK, DONE, FAILED, FIT, MONITOR, STEPS, DayRecords, Steps
@@ -69,7 +69,7 @@ class Survey:
             return False
         return self.rules.complete(files, self.now) and self.rules.labels_complete(files, self.now)
 
-    def choice(self, last: int | None = None) -> Choice:
+    def choice(self, last: int | None = None) -> ChosenRows:
         """Return the files and days that a step leaves out.
 
         last : last day of a fit, which leaves out days whose labels are not complete, too; None: another step
@@ -85,9 +85,9 @@ class Survey:
         names = self.log.names({entry.day for entry in closed} | waiting)
         names |= {*self.log.unplaced, *self.log.excluded}
         whole = [e for e in closed if all(f.relative in names for f in self.log.of(e.day).files)]
-        return Choice(names, self.states.newest, tuple(whole))
+        return ChosenRows(names, self.states.newest, tuple(whole))
 
-    def scoring_choice(self, day: int) -> Choice:
+    def scoring_choice(self, day: int) -> ChosenRows:
         """Return the files that the scoring of a day leaves out: those that are scored with another day."""
         skipped = {
             e.day for e in self.states.days if e.state in (BEFORE, EXCLUDED) or e.files.fault is not None

@@ -15,7 +15,7 @@ from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
     ANY,
     JOB,
-    Choice,
+    ChosenRows,
     Sorting,
     columns_of,
     dated_path,
@@ -48,7 +48,7 @@ from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.table.published import Version, run_id, segments_of, with_segments_of
 
 
-def prepare(config: EvaluateConfig, choice: Choice = ANY) -> Prepared:
+def prepare(config: EvaluateConfig, choice: ChosenRows = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store, version, lookup, segmented = limits.load_measured_table(config)
     columns = () if segmented is None else segments_of(version)
@@ -99,7 +99,7 @@ def prepare(config: EvaluateConfig, choice: Choice = ANY) -> Prepared:
 
 
 def _open(
-    config: EvaluateConfig, columns: tuple[str, ...], other_columns: tuple[str, ...], choice: Choice
+    config: EvaluateConfig, columns: tuple[str, ...], other_columns: tuple[str, ...], choice: ChosenRows
 ) -> tuple[Log, Window | None]:
     """Open the files of the days to measure; check that they have the columns that a comparison needs.
 

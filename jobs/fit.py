@@ -20,7 +20,7 @@ from jobs.outcome import Outcome, Plan, Startable
 from jobs.resume import Finishing, older_data, prune, refuse, unfinished_version
 from jobs.rows import (
     ANY,
-    Choice,
+    ChosenRows,
     Sorting,
     check_possible_days,
     columns_of,
@@ -61,7 +61,7 @@ from pipeline.table.store import TableStore
 _logger = logging.getLogger("logcal")
 
 
-def prepare(config: FitConfig, choice: Choice = ANY) -> Prepared | Finishing:
+def prepare(config: FitConfig, choice: ChosenRows = ANY) -> Prepared | Finishing:
     """Check everything that can be checked before the first task; reads footers only."""
     fitting = open_fitting(config, choice)
     log, window = fitting.source.log, fitting.source.window
@@ -101,7 +101,7 @@ def prepare(config: FitConfig, choice: Choice = ANY) -> Prepared | Finishing:
     return Prepared(config, fitting, sorting, store, gate, None if current is None else current.name, choice)
 
 
-def open_fitting(config: FitConfig, choice: Choice = ANY) -> Fitting:
+def open_fitting(config: FitConfig, choice: ChosenRows = ANY) -> Fitting:
     """Check a configuration and return its fit, without day tables and scratch space.
 
     Raises
@@ -249,7 +249,7 @@ class Prepared(Startable):
     store: TableStore
     gate: GateConfig
     live_at_start: str | None = None
-    choice: Choice = ANY
+    choice: ChosenRows = ANY
 
     @property
     def plan(self) -> Plan:

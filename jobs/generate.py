@@ -12,14 +12,21 @@ from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import label_lines, outcomes_of, settings_of
 from logcal.errors import InputRejectedError, counted
-from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
+from pipeline.classifier.estimators import EstimatorRecipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
 from pipeline.classifier.shipped_classifier import FOLDER, FORMAT, METADATA, MODEL, TRAINING_SCORES
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.generate.feature_facts import DataFacts, fact_tasks, gather_facts
 from pipeline.generate.folds import Folds
-from pipeline.generate.generated_log import GeneratedLog, Task, generate, log_schema, part_path, plan_repeats
+from pipeline.generate.generated_log import (
+    GeneratedLog,
+    TaskSettings,
+    generate,
+    log_schema,
+    part_path,
+    plan_repeats,
+)
 from pipeline.generate.training import Training, memory_needed
 from pipeline.table.published import run_id, software
 
@@ -29,7 +36,7 @@ log = logging.getLogger("logcal")
 def prepare(config: GenerateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     chosen = config.estimator.model_dump()
-    recipe = Recipe(chosen.pop("class"), **chosen)
+    recipe = EstimatorRecipe(chosen.pop("class"), **chosen)
     check_recipe(recipe, config.generate.training)
     labels = outcomes_of(config.data, "data")
     roles = Roles(**config.data.model_dump(exclude={"path": True, "key": True, "labels": True}))
@@ -123,7 +130,7 @@ class Prepared(Startable):
         names = [part_path(repeat) for repeat in range(2 * len(planned))]
         names += [f"{FOLDER}/{name}" for name in (MODEL, METADATA, TRAINING_SCORES)]
         with self.output.writing(self.identity, names) as staging:
-            task = Task(self.training, staging.filesystem, staging.root, section.on_failure == "skip")
+            task = TaskSettings(self.training, staging.filesystem, staging.root, section.on_failure == "skip")
             target = None if section.repeats is not None else section.target_rows
             generated = generate(task, folds, planned, facts, executor, staging, target_rows=target)
             for failure in generated.failures:

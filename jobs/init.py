@@ -18,7 +18,7 @@ from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, counted, listing
 from pipeline.files.folders import check_writable, write_whole
 from pipeline.log.calendars import UTC
-from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
+from pipeline.log.column_facts import ColumnFacts, LikelyRoles, LogFacts, find_roles, log_facts
 
 SERVED = ("compare", "fit", "evaluate", "monitor", "score", "days")
 """Jobs that share the configuration; each ignores the keys of the others."""
@@ -123,7 +123,9 @@ def _check_keys(overrides: dict[str, Any]) -> None:
         raise ConfigError(f"--set {unknown[0]}: unknown key; `logcal config fit` shows all keys")
 
 
-def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, Any], *, daily: bool) -> None:
+def _check_roles(
+    log: str, facts: LogFacts, roles: LikelyRoles, overrides: dict[str, Any], *, daily: bool
+) -> None:
     expected = {"log.score": (roles.score, "a column of floats")}
     if _OUTCOMES not in overrides:
         kind = "a column of booleans, or of numbers from 0 to 1 (or log.key and log.labels.path)"
@@ -145,7 +147,7 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, overrides: dict[str, A
         )
 
 
-def _infer(log: str, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
+def _infer(log: str, facts: LogFacts, roles: LikelyRoles) -> tuple[dict[str, Any], dict[str, str]]:
     """Return values of keys by the log's columns, and notes that explain them."""
     values: dict[str, Any] = {"log.path": log, "store.path": "tables", "store.table": _table_name(log)}
     notes: dict[str, str] = {}
@@ -231,7 +233,7 @@ def _note(columns: tuple[ColumnFacts, ...]) -> str:
     return columns[0].described() + (f"; could be too: {others}" if others else "")
 
 
-def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, roles: Roles) -> str:
+def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, roles: LikelyRoles) -> str:
     """Format the configuration as YAML, one line per section, with notes as comments."""
     sections = Values()
     for key, value in values.items():
@@ -257,7 +259,7 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
     return "\n".join(lines) + "\n"
 
 
-def _segments(roles: Roles, values: dict[str, Any]) -> list[str]:
+def _segments(roles: LikelyRoles, values: dict[str, Any]) -> list[str]:
     """Return columns that could define segments, if none are given."""
     return [] if "log.segment" in values else [column.name for column in roles.segment]
 

@@ -17,7 +17,7 @@ from jobs.gate.limits import load_measured_table
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
     ANY,
-    Choice,
+    ChosenRows,
     check_scratch,
     columns_of,
     exclusive_page_folder,
@@ -46,7 +46,7 @@ _YOUNG = 0.5
 """Largest share of a day's rows that may wait for their labels because of their age; the other rows are tested."""
 
 
-def prepare(config: MonitorConfig, choice: Choice = ANY) -> Prepared:
+def prepare(config: MonitorConfig, choice: ChosenRows = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store, version, lookup, _ = load_measured_table(config)
     transform = lookup.facts.score_transform

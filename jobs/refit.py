@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
 from jobs.config.sections import parse_duration, whole_days
-from jobs.rows import Choice, latest_labelled
+from jobs.rows import ChosenRows, latest_labelled
 from logcal.errors import (
     CheckFailedError,
     FileBeingWrittenError,
@@ -120,7 +120,7 @@ class Refits:
 
         config = self._job_config(MonitorConfig, report={})  # no page: the stream has its own
         try:
-            self._run_job(lambda files: monitor.prepare(config, Choice(files)).execute(executor))
+            self._run_job(lambda files: monitor.prepare(config, ChosenRows(files)).execute(executor))
         except CheckFailedError as error:
             self.alarmed = True
             log.warning("alarm: %s", error)
@@ -205,7 +205,7 @@ class Refits:
         }
         try:
             outcome = self._run_job(
-                lambda files: fit.prepare(self._fit_config(), Choice(files)).execute(executor)
+                lambda files: fit.prepare(self._fit_config(), ChosenRows(files)).execute(executor)
             )
             kind, version = PUBLISHED, outcome.summary["version"]
             facts["label_coverage"] = _coverage(outcome.summary)

@@ -235,7 +235,7 @@ def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, An
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenRows:
     """Choice of a log's files and days that another job has made for this one.
 
     Attributes
@@ -250,7 +250,7 @@ class Choice:
     closed: tuple[ClosedDay, ...] | None = None
 
 
-ANY = Choice()
+ANY = ChosenRows()
 """No choice: all files of the log."""
 
 
@@ -258,7 +258,7 @@ def open_log_and_window(
     config: WindowConfig,
     paths: Sequence[str],
     columns: Columns,
-    choice: Choice,
+    choice: ChosenRows,
     store: StoreConfig | PublishedConfig,
     days: int | None = None,
 ) -> tuple[Log, Window | None]:

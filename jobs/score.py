@@ -21,7 +21,7 @@ from jobs.gate.shift import shift_rule
 from jobs.outcome import Outcome, Plan
 from jobs.rows import (
     ANY,
-    Choice,
+    ChosenRows,
     above_days,
     dated_path,
     facts_of,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from jobs.config.jobs import FollowConfig
 
 
-def prepare(config: ScoreConfig, choice: Choice = ANY) -> Prepared:
+def prepare(config: ScoreConfig, choice: ChosenRows = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)

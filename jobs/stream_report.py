@@ -19,8 +19,8 @@ from jobs.rows import page_folder
 from logcal.errors import LogcalError, counted, examples
 from pipeline.files.storage import without_secrets
 from pipeline.follow.batch import Places, compare, list_sources
-from pipeline.follow.follower import Counts, Report
-from pipeline.follow.ledger import Ledger, Source
+from pipeline.follow.follower import FollowCounts, Report
+from pipeline.follow.ledger import Ledger, SourceFile
 from pipeline.table.published import strange_days
 from pipeline.table.store import TableStore
 
@@ -36,7 +36,7 @@ ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_abov
 
 
 @dataclass
-class Stream(Counts):
+class Stream(FollowCounts):
     """Stream that is followed: totals of a run's batches, metrics and a page.
 
     Metrics and the page are rewritten regularly; a file that cannot be written gives one warning.
@@ -69,7 +69,7 @@ class Stream(Counts):
     def __post_init__(self) -> None:
         self.refits = Refits(self.config, self.ledger)
 
-    def backlog(self) -> Sequence[Source]:
+    def backlog(self) -> Sequence[SourceFile]:
         """Return the files that are still to be scored."""
         if self.ledger.stream() is not None:
             self.ledger.load()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from logcal.comparison import MethodComparison, compare
     from logcal.displays import HistogramDisplay, MapDisplay, ReliabilityDisplay
-    from logcal.runs import Outcome, graph, run
+    from logcal.runs import RunOutcome, graph, run
     from logcal.table import Table, Threshold, load
 
 __all__ = [
@@ -64,10 +64,10 @@ __all__ = [
     "MapDisplay",
     "MethodComparison",
     "NearIsotonic",
-    "Outcome",
     "Platt",
     "Points",
     "ReliabilityDisplay",
+    "RunOutcome",
     "Smooth",
     "Table",
     "Threshold",
@@ -86,7 +86,7 @@ _MODULES = {
     **dict.fromkeys(("Table", "Threshold", "load"), "logcal.table"),
     **dict.fromkeys(("HistogramDisplay", "MapDisplay", "ReliabilityDisplay"), "logcal.displays"),
     **dict.fromkeys(("MethodComparison", "compare"), "logcal.comparison"),
-    **dict.fromkeys(("Outcome", "graph", "run"), "logcal.runs"),
+    **dict.fromkeys(("RunOutcome", "graph", "run"), "logcal.runs"),
 }
 
 

@@ -27,7 +27,7 @@ _RESULT_KEYS = ("path", "report", "lookup_path", "history", "log")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """Outcome of a job.
 
     Parameters
@@ -44,7 +44,7 @@ class Outcome:
     facts: dict[str, Any] = field(repr=False)
 
 
-def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> Outcome:
+def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> RunOutcome:
     """Run a job, as the command `logcal` does.
 
     Parameters
@@ -58,7 +58,7 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
 
     Returns
     -------
-    Outcome
+    RunOutcome
 
     Raises
     ------
@@ -124,12 +124,12 @@ def _foreign_package() -> str | None:
     return next((f"{name} at {path}" for name, path in found if path is not None), None)
 
 
-def _outcome(job: str, facts: dict[str, Any]) -> Outcome:
+def _outcome(job: str, facts: dict[str, Any]) -> RunOutcome:
     path = next((facts[key] for key in _RESULT_KEYS if facts.get(key)), None)
-    return Outcome(job, path, facts.get("version"), facts)
+    return RunOutcome(job, path, facts.get("version"), facts)
 
 
-def _run_in_process(job: str, config: Mapping[str, Any] | str | Path, client: Client | None) -> Outcome:
+def _run_in_process(job: str, config: Mapping[str, Any] | str | Path, client: Client | None) -> RunOutcome:
     """Run a job in a separate process."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         if not isinstance(config, (str, Path)):

@@ -38,7 +38,7 @@ from pipeline.follow import follower as following
 from pipeline.follow import ledger as ledgers
 from pipeline.follow.batch import Limits, Places, cut, list_sources
 from pipeline.follow.follower import Follower, Rules, rebuilt
-from pipeline.follow.ledger import Known, LeaseOwner, Ledger, Source
+from pipeline.follow.ledger import Known, LeaseOwner, Ledger, SourceFile
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor import History, WatchedDay, watched_days
@@ -603,7 +603,7 @@ def test_states_hold_what_is_known(world, monkeypatch):
 
 
 def test_a_batch_has_one_file_at_least_and_keeps_to_its_limits():
-    files = [Source(str(i), 10, "0") for i in range(5)]
+    files = [SourceFile(str(i), 10, "0") for i in range(5)]
     limits = [Limits(9, 1), Limits(9, 25), Limits(3, 99), Limits(9, 99)]
     assert [len(cut(files, own)) for own in limits] == [1, 2, 3, 5]
     assert cut([], Limits()) == ()

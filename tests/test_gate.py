@@ -18,7 +18,7 @@ from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor
 from pipeline.fit import pooled_segments
-from pipeline.fit.holdout import HeldOut, Rows
+from pipeline.fit.holdout import HeldOut, RowWeights
 from pipeline.table.map_change import one_level, ranking
 from pipeline.table.published import Version
 
@@ -351,7 +351,7 @@ def test_days_that_vary_refuse_no_table():
         places = np.arange(x.size, dtype=float)
         by_place = [lambda s, p=p: p[s.astype(int)] for p in (live, new)]
         found = run_in_memory(comparison_passes(*by_place), collapse(places, label))
-        rows = Rows(float(x.size), float(label.sum()))
+        rows = RowWeights(float(x.size), float(label.sum()))
         held = HeldOut(rows, expected=float(label.sum()), against=found, fresh=rows, current=True)
         for spread in refused:
             refused[spread] += bool(judge_held_out(GateConfig(), held, 1e5, spread).refusals)

@@ -16,7 +16,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
 from calibrators.core.passes import Points, collapse
-from pipeline.fit.holdout import PlainRows, Rows, measure_held_out
+from pipeline.fit.holdout import PlainRows, RowWeights, measure_held_out
 from pipeline.sort import division
 from pipeline.sort.division import _salt, divide_points
 from pipeline.table.lookup_table import Predictor
@@ -40,7 +40,7 @@ class Split:
 
 
 def rows_of(points):
-    return PlainRows(over(points), Rows(points.weight.sum(), points.positives.sum()))
+    return PlainRows(over(points), RowWeights(points.weight.sum(), points.positives.sum()))
 
 
 # The draw

@@ -69,6 +69,17 @@ def test_only_the_command_imports_what_is_above_it():
     assert upward == {("logcal.command", "jobs.cli"), ("logcal.runs", "jobs.interface")}
 
 
+def test_no_two_classes_share_a_name():
+    """But what each verb prepares. Names of one module alone count, too."""
+    places = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1 and name != "Prepared"} == {}
+
+
 def loaded(code, *arguments):
     """The modules that a process has imported when it has run some code."""
     return set(python(f"import sys\n{code}\nprint(*sys.modules)", *arguments).stdout.splitlines()[-1].split())

@@ -17,7 +17,7 @@ from sklearn.isotonic import IsotonicRegression, isotonic_regression
 import logcal
 from calibrators.auto.calibrator import Auto
 from calibrators.segments import adjusting
-from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, Cells, adjust
+from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, BlockCells, adjust
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
 from calibrators.segments.kernels import adjusting as kernel
@@ -604,7 +604,7 @@ def cells_of(rng, groups=30, shift=0.5, block_range=0.3, rows=200):
         k = rng.binomial(n.astype(int), expit(curve.logit[blocks] + a + d * x)).astype(float)
         parts.append((curve.logit[blocks], n, k))
     starts = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])])
-    return Cells(
+    return BlockCells(
         starts,
         np.full(groups, curve.centre),
         *(np.concatenate(column) for column in zip(*parts, strict=True)),
@@ -690,7 +690,7 @@ def test_the_mean_over_the_typical_segments_is_the_parents_curve(variances):
     """Of thin segments, which have no say themselves, by quadrature; to 4 % where shifts have a deviation of 2."""
     at = np.linspace(-5, -1, 9)
     x = at - at.mean()
-    cells = Cells(np.array([0, 9]), np.array([at.mean()]), at, np.full(9, 1e-9), 1e-9 * expit(at))
+    cells = BlockCells(np.array([0, 9]), np.array([at.mean()]), at, np.full(9, 1e-9), 1e-9 * expit(at))
     search = adjusting._Search(cells)
     typical = search._typical_curves(np.array([variances]), 0.0)[0]
     a, d = np.meshgrid(np.sqrt(variances[0]) * NODES, np.sqrt(variances[1]) * NODES, indexing="ij")
@@ -714,7 +714,7 @@ def test_thin_segments_expect_as_many_positives_as_they_have(centre, mixed):
     k = rng.binomial(n.astype(int), expit(at + shift[:, None])).astype(float)
     curve = curve_of(np.sort(k.sum(axis=0) / n.sum(axis=0)), n.sum(axis=0))
     starts, logits = np.arange(0, groups * blocks + 1, blocks), np.tile(curve.logit, groups)
-    found = adjust(Cells(starts, np.full(groups, curve.centre), logits, n.ravel(), k.ravel()))
+    found = adjust(BlockCells(starts, np.full(groups, curve.centre), logits, n.ravel(), k.ravel()))
     p = expit(found.shift[:, None] + found.slope[:, None] * curve.logit)
     assert (n * p).sum() == pytest.approx(k.sum(), rel=0.002)
     assert not found.outlying.any()
@@ -768,7 +768,7 @@ def test_one_odd_segment_leaves_the_others_alone(kind, groups):
         filled = w.ravel() > 0
         starts = np.append(0, np.cumsum((w > 0).sum(axis=1)))
         found = adjust(
-            Cells(
+            BlockCells(
                 starts,
                 np.full(w.shape[0], curve.centre),
                 np.tile(curve.logit, w.shape[0])[filled],
@@ -795,7 +795,7 @@ def test_large_segments_keep_their_totals_where_the_others_do_not_differ():
     n = np.full((groups, 9), 640.0)
     k = rng.binomial(640, expit(at), (groups, 9)).astype(float)
     curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
-    cells = Cells(
+    cells = BlockCells(
         np.arange(0, 9 * groups + 1, 9),
         np.full(groups, curve.centre),
         np.tile(curve.logit, groups),
@@ -821,7 +821,7 @@ def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
         k = rng.binomial(n.astype(int), np.linspace(0.05, 0.6, 12)).astype(float)
         curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
         logits = np.tile(curve.logit, 300)
-        cells = Cells(np.arange(0, 3601, 12), np.full(300, curve.centre), logits, n.ravel(), k.ravel())
+        cells = BlockCells(np.arange(0, 3601, 12), np.full(300, curve.centre), logits, n.ravel(), k.ravel())
         adjusted = adjust(cells)
         assert max(adjusted.variances) <= 2.0**-9
         if adjusted.variances == (0.0, 0.0):
@@ -879,7 +879,7 @@ def test_many_segments_are_adjusted_by_a_samples_variances():
     k = rng.binomial(5, expit(at + rng.normal(0, 0.7, groups)[:, None])).astype(float)
     curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
     starts, logits = np.arange(0, groups * blocks + 1, blocks), np.tile(curve.logit, groups)
-    found = adjust(Cells(starts, np.full(groups, curve.centre), logits, n.ravel(), k.ravel()))
+    found = adjust(BlockCells(starts, np.full(groups, curve.centre), logits, n.ravel(), k.ravel()))
     p = expit(found.shift[:, None] + found.slope[:, None] * curve.logit)
     assert (n * p).sum() == pytest.approx(k.sum(), rel=0.002)
     assert 0.25 <= found.variances[0] <= 1.0

@@ -25,7 +25,7 @@ from pipeline.days.records import digest_of
 from pipeline.execution import InlineExecutor
 from pipeline.files.requests import SmallFiles
 from pipeline.follow.batch import SCORED, Places, score_arrivals
-from pipeline.follow.ledger import Source
+from pipeline.follow.ledger import SourceFile
 from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
@@ -472,7 +472,7 @@ def test_a_small_file_of_a_store_is_one_request(tmp_path, scoring, monkeypatch):
     for name in names:
         memory.pipe_file(f"/once/{name}", (tmp_path / "log" / name).read_bytes())
     log = replace(open_log("memory:///once", Columns("score")), filesystem=Counting())
-    stamps = [Source(file.relative, file.size, file.stamp) for file in log.files]
+    stamps = [SourceFile(file.relative, file.size, file.stamp) for file in log.files]
     assert run(log, scoring, tmp_path / "scored").counts.rows == 390
     # At first, what the footers were read from is still there.
     assert log.filesystem.asked == {"HEAD": 1, "LIST": 1}

@@ -23,7 +23,7 @@ from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import collapse
 from calibrators.isotonic.calibrator import Isotonic
 from logcal.errors import ConfigError, InputRejectedError
-from pipeline.classifier.estimators import Recipe, make_model
+from pipeline.classifier.estimators import EstimatorRecipe, make_model
 from pipeline.classifier.features import Feature, Roles, as_frame, open_features
 from pipeline.classifier.shipped_classifier import (
     METADATA,
@@ -63,7 +63,7 @@ def ship(folder, model=None, features=FEATURES):
     folder.mkdir()
     rows = table()
     if model is None:
-        recipe = Recipe("sklearn.linear_model.LogisticRegression", scaling="standard")
+        recipe = EstimatorRecipe("sklearn.linear_model.LogisticRegression", scaling="standard")
         model = make_model(recipe, features, 0).fit(as_frame(rows, features), rows["label"].to_numpy())
     content = dump_model(model, ("sklearn",))
     (folder / MODEL).write_bytes(content)

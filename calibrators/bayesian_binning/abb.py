@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrators.bayesian_binning import kernels as kernel
-from calibrators.bayesian_binning.binnings import BayesianBinning, Groups, Scores
+from calibrators.bayesian_binning.binnings import BayesianBinning, PointGroups, Scores
 from calibrators.core.map import CalibrationMap, midpoints
 
 
@@ -52,7 +52,7 @@ class ABB(BayesianBinning):
 
     expected_bins_: float
 
-    def _map(self, groups: Groups, scores: Scores) -> CalibrationMap:
+    def _map(self, groups: PointGroups, scores: Scores) -> CalibrationMap:
         level, self.expected_bins_ = kernel.average_levels(*scores, kernel.log_sums_below(*scores))
         edges = midpoints(groups.last[:-1], groups.first[1:])
         return CalibrationMap.from_bins(edges, level, groups.weight, groups.positives)

@@ -24,7 +24,7 @@ from calibrators.core.passes import Passes, check_choice, check_number
 _MAX_TABLE = 1 << 24
 
 
-class Groups(NamedTuple):
+class PointGroups(NamedTuple):
     """Neighbouring points between which no boundary is allowed; float64 arrays, shape (groups,)."""
 
     first: Array
@@ -67,13 +67,13 @@ class BayesianBinning(Calibrator):
         self.exact_ = layout.n_points <= self.max_cuts
         if self.exact_:
             points = yield gather_pass()
-            groups = Groups(points.score, points.score, points.weight, points.positives)
+            groups = PointGroups(points.score, points.score, points.weight, points.positives)
         else:
             bins = int(self.max_cuts) + 1
             balanced = self.cuts == "rarer"
             targets = equal_frequency_targets(1.0 if balanced else layout.weight, bins)
             cuts = yield cuts_pass(layout, targets, balanced=balanced)
-            groups = Groups(
+            groups = PointGroups(
                 np.append(layout.first[0], cuts.above),
                 np.append(cuts.below, layout.last),
                 *bin_counts(layout, cuts.counts),
@@ -81,7 +81,7 @@ class BayesianBinning(Calibrator):
         return self._map(groups, Scores.of(groups, float(self.expected_cuts)))
 
     @abstractmethod
-    def _map(self, groups: Groups, scores: Scores) -> CalibrationMap:
+    def _map(self, groups: PointGroups, scores: Scores) -> CalibrationMap:
         """Compute the map from the groups and the scores of their bins."""
 
 
@@ -99,7 +99,7 @@ class Scores(NamedTuple):
     table: Array
 
     @classmethod
-    def of(cls, groups: Groups, expected_cuts: float) -> Scores:
+    def of(cls, groups: PointGroups, expected_cuts: float) -> Scores:
         """Prepare the scores. expected_cuts : the paper's lambda, as in `SBB`."""
         # A power of two with which ranges do not overflow and gaps of the smallest doubles do not vanish.
         largest = float(max(-groups.first[0], groups.last[-1], groups.first[0], -groups.last[-1]))

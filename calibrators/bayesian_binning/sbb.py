@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrators.bayesian_binning import kernels as kernel
-from calibrators.bayesian_binning.binnings import BayesianBinning, Groups, Scores
+from calibrators.bayesian_binning.binnings import BayesianBinning, PointGroups, Scores
 from calibrators.core.map import CalibrationMap, midpoints
 
 
@@ -64,7 +64,7 @@ class SBB(BayesianBinning):
 
     log_score_: float
 
-    def _map(self, groups: Groups, scores: Scores) -> CalibrationMap:
+    def _map(self, groups: PointGroups, scores: Scores) -> CalibrationMap:
         start, self.log_score_ = kernel.best_binning(*scores)
         weight = np.add.reduceat(groups.weight, start)
         positives = np.minimum(np.add.reduceat(groups.positives, start), weight)

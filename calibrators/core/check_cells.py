@@ -30,7 +30,7 @@ SHARES = 2048
 _STRIDE = 64
 
 
-class _Part(NamedTuple):
+class _CheckPart(NamedTuple):
     """Cells of a part.
 
     first, last : first and last score of each cell
@@ -51,7 +51,7 @@ def check_cells_pass(layout: Layout) -> Pass:
     return Pass(chunk=partial(_cells_of_part, layout), combine=partial(_join, layout))
 
 
-def _cells_of_part(layout: Layout, points: Points) -> _Part:
+def _cells_of_part(layout: Layout, points: Points) -> _CheckPart:
     marked, size = _marked(layout, points), points.score.size
     starts = np.unique(np.concatenate([[0], marked, marked + 1]))
     starts = starts[starts < size]
@@ -60,7 +60,7 @@ def _cells_of_part(layout: Layout, points: Points) -> _Part:
     is_start[0] = layout.part_of(points) == 0 or bool(marked.size and marked[0] == 0)
     counts = counts_at(layout, layout.part_of(points), points, starts)
     ends = bool(marked.size and marked[-1] == size - 1)
-    return _Part(points.score[starts], points.score[stops - 1], is_start, ends, counts)
+    return _CheckPart(points.score[starts], points.score[stops - 1], is_start, ends, counts)
 
 
 def _marked(layout: Layout, points: Points) -> Integers:
@@ -92,7 +92,7 @@ def _marked(layout: Layout, points: Points) -> Integers:
     return np.unique(stops[block] + below.sum(axis=1))
 
 
-def _join(layout: Layout, parts: list[_Part]) -> FineCells:
+def _join(layout: Layout, parts: list[_CheckPart]) -> FineCells:
     first, last = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "last"))
     is_start = np.concatenate([part.starts for part in parts])
     sizes = [part.first.size for part in parts]

@@ -41,7 +41,7 @@ def divided(interval: Interval, rate: float) -> Interval:
 # The band
 
 
-class Cells(NamedTuple):
+class BandCells(NamedTuple):
     """Consecutive cells of observations.
 
     last : float64 array, shape (cells,): last score of each cell
@@ -61,14 +61,14 @@ def ranks(rows: float) -> Array:
     return np.unique(np.concatenate([powers, inner, rows - powers]))
 
 
-def cell_passes() -> Generator[Pass, Any, Cells]:
+def cell_passes() -> Generator[Pass, Any, BandCells]:
     """Yield the two passes that cells need, receive their results, return the cells."""
     layout = yield layout_pass()
     cuts = yield cuts_pass(layout, ranks(layout.weight))
-    return Cells(np.append(cuts.below, layout.last), *bin_counts(layout, cuts.counts))
+    return BandCells(np.append(cuts.below, layout.last), *bin_counts(layout, cuts.counts))
 
 
-def band(fitted: CalibrationMap, cells: Cells, alpha: float = ALPHA) -> Interval | None:
+def band(fitted: CalibrationMap, cells: BandCells, alpha: float = ALPHA) -> Interval | None:
     """Compute the simultaneous band for probabilities that never decrease with the score (Dimitriadis et al. 2023).
 
     Parameters
@@ -98,7 +98,7 @@ def band(fitted: CalibrationMap, cells: Cells, alpha: float = ALPHA) -> Interval
     return Interval(lower[first], upper[last + 1])
 
 
-def lightened(cells: Cells, heaviest: float) -> Cells:
+def lightened(cells: BandCells, heaviest: float) -> BandCells:
     """Scale sampling weights so that the largest counts as one row, for a conservative band.
 
     Kish's effective size has the right variance, but not the tail of few heavy rows: with log-normal weights, sigma = 1
@@ -108,10 +108,10 @@ def lightened(cells: Cells, heaviest: float) -> Cells:
     """
     if heaviest <= 1.0:
         return cells
-    return Cells(cells.last, cells.rows / heaviest, cells.positives / heaviest)
+    return BandCells(cells.last, cells.rows / heaviest, cells.positives / heaviest)
 
 
-def cell_bounds(cells: Cells, alpha: float = ALPHA) -> tuple[Array, Array]:
+def cell_bounds(cells: BandCells, alpha: float = ALPHA) -> tuple[Array, Array]:
     """Compute the band's bounds for scores in each cell, and outside the cells.
 
     Returns

@@ -113,7 +113,7 @@ class Isotonic(Calibrator):
 # Centred isotonic regression.
 
 
-class _State(NamedTuple):
+class _PartState(NamedTuple):
     """Isotonic blocks of a part, the exact sums of weight times score in each, and the part's totals."""
 
     blocks: Blocks
@@ -201,15 +201,15 @@ def _join_spread(size: int, parts: list[tuple[npt.NDArray[np.int64], Array, npt.
     return np.asarray(kernel.sums_between(np.concatenate([part[1] for part in parts]), starts))
 
 
-def _pool_part(points: Points) -> _State:
+def _pool_part(points: Points) -> _PartState:
     blocks = pool_points(points)
     components, lengths = kernel.expansions_between(
         point_moments(points), np.searchsorted(points.score, blocks.first)
     )
-    return _State(blocks, components, lengths, part_totals(points))
+    return _PartState(blocks, components, lengths, part_totals(points))
 
 
-def _join_parts(ends: float, parts: list[_State]) -> tuple[Layout, Blocks, Array, Array]:
+def _join_parts(ends: float, parts: list[_PartState]) -> tuple[Layout, Blocks, Array, Array]:
     """Compute the layout, and each block, its level and its centre."""
     blocks, level = pool_ends(pool_blocks([part.blocks for part in parts]), ends)
     firsts = np.concatenate([part.blocks.first for part in parts])

@@ -183,7 +183,7 @@ def wilson_intervals(frequency: Array, size: Array) -> tuple[Array, Array]:
     return low, high
 
 
-class Threshold(NamedTuple):
+class DecisionThreshold(NamedTuple):
     """A decision threshold.
 
     Attributes
@@ -198,7 +198,7 @@ class Threshold(NamedTuple):
 
 def best_threshold(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
-) -> Threshold:
+) -> DecisionThreshold:
     """Choose the threshold that maximises the classification rate.
 
     Parameters
@@ -243,4 +243,4 @@ def best_threshold(
     values = np.where((values <= lower) & (best > 0), upper, values)
     value = float(values[np.argmin(np.abs(values - 0.5))])
     correct = positives.sum() + gains.max()
-    return Threshold(value, float(min(correct / weight.sum(), 1.0)))
+    return DecisionThreshold(value, float(min(correct / weight.sum(), 1.0)))

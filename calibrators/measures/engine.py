@@ -71,7 +71,7 @@ class MeasureOptions:
     cells: bool = False
 
 
-class Cells(NamedTuple):
+class PredictionCells(NamedTuple):
     """Cells of predictions: distinct ones; in columns of more than 20,000, intervals of log odds of width 1 / 512.
 
     Predictions of 0 and of 1 always have their own cells.
@@ -352,7 +352,7 @@ class PartState(NamedTuple):
     ends: list[EndPoint]
     between: Sums | None
     blocks: Blocks | None
-    cells: Cells | None
+    cells: PredictionCells | None
 
     @property
     def weight(self) -> float:
@@ -362,7 +362,7 @@ class PartState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Limits:
+class GroupLimits:
     """Cumulative weights at which groups end, and the weight before each part, by the part's first score."""
 
     targets: tuple[float, ...]
@@ -385,7 +385,7 @@ def predictions_of(predict: Predict | None, score: Array) -> Array:
     return p
 
 
-def part_state(options: MeasureOptions, limits: Limits | None, points: Points) -> PartState:
+def part_state(options: MeasureOptions, limits: GroupLimits | None, points: Points) -> PartState:
     """Compute the state of a part. points : ascending, may be tied."""
     p = predictions_of(options.predict, points.score)
     joined = _join_ties(_reweighted(options, Points(p, *points[1:])), np.array([0, p.size]))
@@ -405,12 +405,12 @@ def part_state(options: MeasureOptions, limits: Limits | None, points: Points) -
     return PartState(float(points.score[0]), ends, between, blocks, cells)
 
 
-def cells_of_columns(points: Points, starts: Integers) -> Cells:
+def cells_of_columns(points: Points, starts: Integers) -> PredictionCells:
     """Compute the cells of columns of probabilities; see `accumulate_columns`."""
     return _cells(_join_ties(points, starts))
 
 
-def _cells(joined: _Joined) -> Cells:
+def _cells(joined: _Joined) -> PredictionCells:
     p, low = joined.p, () if joined.low is None else joined.low
     key = np.empty(p.size)
     for i in range(0, p.size, _BLOCK):
@@ -421,10 +421,10 @@ def _cells(joined: _Joined) -> Cells:
     member = np.where(np.repeat(sizes <= MOST_DISTINCT, sizes), p, key)
     first, sums, starts = _add_up_ties(member, ((joined.w, *low[:1]), (joined.k, *low[1:2])), joined.starts)
     last = np.append(first[1:], p.size) - 1
-    return Cells(key[first], p[first], p[last], sums, starts)
+    return PredictionCells(key[first], p[first], p[last], sums, starts)
 
 
-def _join_cells(parts: list[Cells]) -> Cells:
+def _join_cells(parts: list[PredictionCells]) -> PredictionCells:
     if len(parts) == 1:
         return parts[0]
     key, low, high = (np.concatenate([part[i] for part in parts]) for i in range(3))
@@ -436,7 +436,7 @@ def _join_cells(parts: list[Cells]) -> Cells:
     w, k = (sum_parts[:, order] for sum_parts in sums)
     first, joined, starts = _add_up_ties(member[order], (w, k), np.array([0, key.size]))
     low, high = np.minimum.reduceat(low[order], first), np.maximum.reduceat(high[order], first)
-    return Cells(key[order][first], low, high, joined, starts)
+    return PredictionCells(key[order][first], low, high, joined, starts)
 
 
 # Merging.
@@ -447,7 +447,7 @@ class Merged(NamedTuple):
 
     sums: Sums
     blocks: Blocks | None
-    cells: Cells | None
+    cells: PredictionCells | None
 
 
 def merge(options: MeasureOptions, groups: int, states: Sequence[PartState]) -> Merged:
@@ -604,7 +604,7 @@ def column_passes(
         return column
     if expected is None or expected.targets != targets:
         weights = [(state.score, state.weight) for state in states]
-        limits = Limits(targets, _weights_before(weights))
+        limits = GroupLimits(targets, _weights_before(weights))
         through = np.cumsum([weight for _, weight in weights])
         ends = np.searchsorted(through, np.array(targets) * (1 - 2 * _SLACK)).clip(max=len(states) - 1)
         second_states = yield Pass(
@@ -618,12 +618,12 @@ def column_passes(
     return column
 
 
-def _expected_limits(parts: Sequence[tuple[float, Array]], groups: int) -> Limits:
+def _expected_limits(parts: Sequence[tuple[float, Array]], groups: int) -> GroupLimits:
     """Expected limits of groups, on the assumption that weights with a whole sum are whole."""
     weights = [(first, math.fsum(addends.tolist())) for first, addends in parts]
     total = math.fsum(value for _, addends in parts for value in addends.tolist())
     targets = group_targets(np.array([total]), np.array([total == math.floor(total)]), groups)
-    return Limits(tuple(targets[0].tolist()), _weights_before(weights))
+    return GroupLimits(tuple(targets[0].tolist()), _weights_before(weights))
 
 
 def _weights_before(weights: Sequence[tuple[float, float]]) -> dict[float, float]:

@@ -18,7 +18,7 @@ from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair, sums_of_runs, twelve, twelve_digits
 from calibrators.core.passes import Points
 from calibrators.measures.assessment import Z_95
-from calibrators.measures.engine import Cells, pooled_columns
+from calibrators.measures.engine import PredictionCells, pooled_columns
 
 _SMOOTH_CELLS = 2000
 _MOST_ROUNDS = 100
@@ -39,7 +39,7 @@ class Spread(NamedTuple):
     starts: Integers | None = None
 
     @classmethod
-    def of(cls, cells: Cells) -> Spread:
+    def of(cls, cells: PredictionCells) -> Spread:
         """Convert the engine's cells."""
         weight, positives = cells.sums[:, 0]
         return cls(

@@ -34,7 +34,7 @@ _FINER = 16  # factor of the number of blocks per part if the path began too lat
 log = logging.getLogger("logcal")
 
 
-class Scored(NamedTuple):
+class ScoredModels(NamedTuple):
     """Models of a path that have been scored; see `Models`."""
 
     lam: Array
@@ -42,9 +42,9 @@ class Scored(NamedTuple):
     log_likelihood: Array
     criterion: Array
 
-    def part(self, models: npt.NDArray[Any]) -> Scored:
+    def part(self, models: npt.NDArray[Any]) -> ScoredModels:
         """Return some of the models. models : indices, or a mask."""
-        return Scored(*(column[models] for column in self))
+        return ScoredModels(*(column[models] for column in self))
 
 
 class Models(NamedTuple):
@@ -228,18 +228,18 @@ def score(path: NearIsotonicPath, penalty: Penalty) -> Models:
     search = ModelSearch(path, penalty)
     search.run()
     i = np.flatnonzero(~np.isnan(search.log_likelihood))
-    scored = Scored(path.breakpoints, path.degrees_of_freedom, search.log_likelihood, search.criterion)
+    scored = ScoredModels(path.breakpoints, path.degrees_of_freedom, search.log_likelihood, search.criterion)
     return weighted(scored.part(i), DROP)
 
 
-def score_each(models: Iterable[tuple[float, Solution]], penalty: Penalty) -> Scored:
+def score_each(models: Iterable[tuple[float, Solution]], penalty: Penalty) -> ScoredModels:
     """Compute -2 L + penalty of each model, by ascending lambda."""
     rows = [(lam, x.level.size, tree.log_likelihood(x.level, x.weight, x.positives)) for lam, x in models]
     lam, df, likelihood = (np.array(column) for column in zip(*rows, strict=True))
-    return Scored(lam, df, likelihood, penalty(df) - 2.0 * likelihood)
+    return ScoredModels(lam, df, likelihood, penalty(df) - 2.0 * likelihood)
 
 
-def weighted(scored: Scored, drop: float = 0.0) -> Models:
+def weighted(scored: ScoredModels, drop: float = 0.0) -> Models:
     """Weight models by Score(M) = exp(-criterion / 2), the share of section III's average that is M's.
 
     drop : models with less than this share of the best one's weight are dropped, and those without any weight

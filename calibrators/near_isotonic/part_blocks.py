@@ -69,7 +69,7 @@ class PartBlocks(NamedTuple):
     bounds: list[Bound]
 
 
-class Blocks(NamedTuple):
+class JoinedBlocks(NamedTuple):
     """Joined blocks of all parts; see `PartBlocks`. bounds : `saturated` and `bounds` of each part."""
 
     runs: Runs
@@ -80,7 +80,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_pass(limit: float = np.inf, keep: int | None = None) -> Pass:
-    """Make the pass that gathers `Blocks`: 49 bytes each.
+    """Make the pass that gathers `JoinedBlocks`: 49 bytes each.
 
     limit : lambda up to which blocks are merged
     keep : number of blocks per part at which merging stops; then bounds of the solutions below are computed
@@ -88,7 +88,7 @@ def blocks_pass(limit: float = np.inf, keep: int | None = None) -> Pass:
     return Pass(chunk=partial(part_blocks, limit=limit, keep=keep), combine=join_blocks)
 
 
-def path_from(blocks: Blocks, limit: float = np.inf) -> NearIsotonicPath:
+def path_from(blocks: JoinedBlocks, limit: float = np.inf) -> NearIsotonicPath:
     """Compute the path from the lambda of the blocks on."""
     return NearIsotonicPath.of_blocks(blocks.runs, blocks.low, blocks.falls, blocks.start, limit)
 
@@ -153,7 +153,7 @@ def _likelihood(columns: Array, falls: npt.NDArray[np.bool_], lam: float, final:
     return float(tree.log_likelihood(np.clip(level / weight, 0.0, 1.0), weight, positives))
 
 
-def join_blocks(parts: list[PartBlocks]) -> Blocks:
+def join_blocks(parts: list[PartBlocks]) -> JoinedBlocks:
     """Join the blocks of all parts, in score order; runs that continue from part to part are joined."""
     runs = join_runs([PartRuns(part.blocks, part.head, part.tail) for part in parts])
     size = runs.weight.size
@@ -174,12 +174,12 @@ def join_blocks(parts: list[PartBlocks]) -> Blocks:
                 np.array([a.weight, b.weight]), np.array([a.positives, b.positives])
             )[0]
             start = end
-    return Blocks(
+    return JoinedBlocks(
         runs, low, falls, max(part.start for part in parts), [(part.saturated, part.bounds) for part in parts]
     )
 
 
-def least_criterion(blocks: Blocks, penalty: Callable[[npt.NDArray[np.int64]], Array]) -> float:
+def least_criterion(blocks: JoinedBlocks, penalty: Callable[[npt.NDArray[np.int64]], Array]) -> float:
     """Bound the criterion of the models below the start of the path from below.
 
     penalty : penalty added to -2 log likelihood, a non-decreasing function of the degrees of freedom

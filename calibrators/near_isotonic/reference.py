@@ -18,7 +18,7 @@ import numpy.typing as npt
 from calibrators.core.arrays import Array
 
 
-class BinningModel(NamedTuple):
+class PathModel(NamedTuple):
     """Solution of equation 3 at a breakpoint; one entry per bin.
 
     lam : the breakpoint
@@ -35,7 +35,7 @@ class BinningModel(NamedTuple):
     size: list[Fraction]
 
 
-def modified_pava(weight: npt.ArrayLike, positives: npt.ArrayLike) -> list[BinningModel]:
+def modified_pava(weight: npt.ArrayLike, positives: npt.ArrayLike) -> list[PathModel]:
     """Find the path of near-isotonic solutions: Algorithm 1 (mPAVA), in rational arithmetic.
 
     Parameters
@@ -52,7 +52,7 @@ def modified_pava(weight: npt.ArrayLike, positives: npt.ArrayLike) -> list[Binni
     O(m**2) operations with fractions.
     """
     size, z = ([Fraction(float(x)) for x in np.asarray(column)] for column in (weight, positives))
-    last, lam, models = list(range(len(size))), Fraction(0), list[BinningModel]()
+    last, lam, models = list(range(len(size))), Fraction(0), list[PathModel]()
     p = [k / w for k, w in zip(z, size, strict=True)]  # the saturated fit
     while True:
         for i in reversed(range(len(p) - 1)):  # the pairs of equation 9's set I* have met
@@ -61,7 +61,7 @@ def modified_pava(weight: npt.ArrayLike, positives: npt.ArrayLike) -> list[Binni
                 del last[i], p[i]
         nu = [0, *(int(left > right) for left, right in pairwise(p)), 0]
         a = [Fraction(nu[i] - nu[i + 1]) / size[i] for i in range(len(p))]  # equation 7
-        models.append(BinningModel(lam, last.copy(), p, a, z.copy(), size.copy()))
+        models.append(PathModel(lam, last.copy(), p, a, z.copy(), size.copy()))
         meetings = [  # equation 8; bins of equal slope never meet, nor do those that met before
             (p[i] - p[i + 1]) / (a[i + 1] - a[i]) + lam for i in range(len(p) - 1) if a[i] != a[i + 1]
         ]
@@ -73,7 +73,7 @@ def modified_pava(weight: npt.ArrayLike, positives: npt.ArrayLike) -> list[Binni
         lam = following
 
 
-def levels(model: BinningModel) -> Array:
+def levels(model: PathModel) -> Array:
     """Expand a model to the level of every point."""
     return np.repeat([float(level) for level in model.p], np.diff([-1, *model.last]))
 

@@ -51,7 +51,7 @@ _MOST_THREADS = 8
 _FLAT = 1e-12
 
 
-class Cells(NamedTuple):
+class BlockCells(NamedTuple):
     """Counts of segments in their parents' blocks, segment after segment, ascending in each.
 
     Attributes
@@ -73,18 +73,18 @@ class Cells(NamedTuple):
         """Number of segments."""
         return self.starts.size - 1
 
-    def part(self, start: int, stop: int) -> Cells:
+    def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1]
         columns = (column[starts[0] : starts[-1]] for column in self[2:])
-        return Cells(starts - starts[0], self.centre[start:stop], *columns)
+        return BlockCells(starts - starts[0], self.centre[start:stop], *columns)
 
-    def selected(self, segments: Integers) -> Cells:
+    def selected(self, segments: Integers) -> BlockCells:
         """Select segments. segments : their indices."""
         sizes = np.diff(self.starts)[segments]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         rows = np.arange(starts[-1]) + np.repeat(self.starts[segments] - starts[:-1], sizes)
-        return Cells(starts, self.centre[segments], *(column[rows] for column in self[2:]))
+        return BlockCells(starts, self.centre[segments], *(column[rows] for column in self[2:]))
 
     def sums(self, column: Array) -> Array:
         """Add up a column by segment."""
@@ -94,13 +94,13 @@ class Cells(NamedTuple):
 
 
 class CellParts(Protocol):
-    """Cells that are not all in memory at the same time; see `Cells`."""
+    """Cells that are not all in memory at the same time; see `BlockCells`."""
 
     @property
     def groups(self) -> int:
         """Number of segments."""
 
-    def part(self, start: int, stop: int) -> Cells:
+    def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
 
 
@@ -333,7 +333,7 @@ class _Search:
         curves[piece.start + chosen] = own
 
 
-def _derived(cells: Cells, pivot: float, curves: Array) -> Array:
+def _derived(cells: BlockCells, pivot: float, curves: Array) -> Array:
     """Compute the derivatives of segments' log likelihoods: see the kernel's `derive`."""
     derivatives = np.empty((curves.shape[0], 5))
     data = (cells.logit, cells.weight, cells.positives, cells.starts, cells.centre + pivot)
@@ -345,7 +345,7 @@ def _slices(groups: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, groups)) for start in range(0, groups, size)]
 
 
-def _every_nth(cells: CellParts, every: int) -> Cells:
+def _every_nth(cells: CellParts, every: int) -> BlockCells:
     """Select every n-th segment. every : n."""
     selected = []
     for start in range(0, cells.groups, _SHARE):
@@ -353,4 +353,4 @@ def _every_nth(cells: CellParts, every: int) -> Cells:
         selected.append(part.selected(np.arange(-start % every, part.groups, every)))
     sizes = np.concatenate([np.diff(part.starts) for part in selected])
     columns = (np.concatenate(column) for column in list(zip(*selected, strict=True))[1:])
-    return Cells(np.concatenate([[0], np.cumsum(sizes)]), *columns)
+    return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), *columns)

@@ -8,10 +8,10 @@ import numpy as np
 
 from calibrators.core.arrays import Integers
 from calibrators.core.kernels.log_odds import logistic
-from calibrators.segments.adjusting import Adjusted, Cells, adjust
+from calibrators.segments.adjusting import Adjusted, BlockCells, adjust
 
 
-def cross(cells: Cells, value: Integers, parent: Integers, processors: int = 1) -> Adjusted:
+def cross(cells: BlockCells, value: Integers, parent: Integers, processors: int = 1) -> Adjusted:
     """Estimate the main effect of the last column: one adjustment per value, common to all parents.
 
     Without it, the effect of a value would be estimated separately for each parent. Values that occur under one parent
@@ -46,7 +46,7 @@ def cross(cells: Cells, value: Integers, parent: Integers, processors: int = 1) 
     information = weight * p * (1.0 - p)
     centre = float((information * logit).sum() / information.sum())
     starts = np.searchsorted(cell_group[order], np.arange(shared.size + 1))
-    adjusted = adjust(Cells(starts, np.full(shared.size, centre), logit, weight, positives), processors)
+    adjusted = adjust(BlockCells(starts, np.full(shared.size, centre), logit, weight, positives), processors)
     result.shift[in_several], result.slope[in_several] = adjusted.shift[group], adjusted.slope[group]
     result.outlying[in_several] = adjusted.outlying[group]
     return replace(result, variances=adjusted.variances, pivot=adjusted.pivot, typical=adjusted.typical)

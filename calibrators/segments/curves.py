@@ -21,7 +21,7 @@ EXTREME = 27.6
 _FLAT = 1e-12
 
 
-class Curve(NamedTuple):
+class ParentCurve(NamedTuple):
     """Levels of a parent's map, which segments adjust.
 
     Attributes
@@ -44,7 +44,7 @@ def logit_of(p: Array, q: Array) -> Array:
     return out
 
 
-def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
+def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> ParentCurve:
     """Compute the curve of a map, which segments adjust.
 
     Parameters
@@ -71,7 +71,9 @@ def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
     p, q = np.clip(p, LEAST, MOST), np.maximum(q, 1.0 - MOST)
     logit = logit_of(p, q)
     information = w * p * q
-    return Curve(logit, float((information * logit).sum() / information.sum()), float(p[0]), float(p[-1]))
+    return ParentCurve(
+        logit, float((information * logit).sum() / information.sum()), float(p[0]), float(p[-1])
+    )
 
 
 def asymmetry(logit: Array) -> Array:

@@ -131,7 +131,7 @@ def expit(z: Array) -> Array:
     return np.where(z >= 0, 1.0, e) / (1.0 + e)
 
 
-class Evaluation(NamedTuple):
+class LossEvaluation(NamedTuple):
     """Log loss of a sigmoid, summed over the weights, its gradient and its Hessian."""
 
     loss: float
@@ -150,7 +150,7 @@ def _sums_in_part(
     points: Points,
 ) -> npt.NDArray[np.int64]:
     """Sum the loss and its derivatives over a part. t1, t0 : Platt's targets of labels 1 and 0, and 1 minus these."""
-    theta, sums = np.array([sigmoid.a, sigmoid.b]), np.zeros((len(Evaluation._fields), 2), np.int64)
+    theta, sums = np.array([sigmoid.a, sigmoid.b]), np.zeros((len(LossEvaluation._fields), 2), np.int64)
     for score, weight, k in blocks_of(points):
         x = sigmoid.scale.x(score) - sigmoid.shift
         hit, miss = (k * a + (weight - k) * b for a, b in zip(t1, t0, strict=True))
@@ -158,9 +158,9 @@ def _sums_in_part(
     return sums
 
 
-def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> Evaluation:
+def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> LossEvaluation:
     loss, derivatives = (whole_totals(unit, parts) for unit in units)
-    return Evaluation(loss[0], *derivatives[1:])
+    return LossEvaluation(loss[0], *derivatives[1:])
 
 
 def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
@@ -173,7 +173,7 @@ def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]
 
 
 def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:
-    """Make the pass that yields the `Evaluation` of a sigmoid against Platt's targets."""
+    """Make the pass that yields the `LossEvaluation` of a sigmoid against Platt's targets."""
     n1, n0 = layout.positives, max(layout.weight - layout.positives, 0.0)
     t1 = ((n1 + 1.0) / (n1 + 2.0), 1.0 / (n1 + 2.0))
     t0 = (1.0 / (n0 + 2.0), (n0 + 1.0) / (n0 + 2.0))

@@ -18,7 +18,7 @@ from calibrators.core.passes import Pass, Passes, check_choice
 from calibrators.core.tabulate import check_max_error, most_knots, tabulate
 from calibrators.sigmoid.loss import (
     FEWEST_POINTS,
-    Evaluation,
+    LossEvaluation,
     Scale,
     Sigmoid,
     binned_pass,
@@ -186,7 +186,7 @@ def _from_constant(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted
 
 
 def _descend(
-    layout: Layout, sigmoid: Sigmoid, current: Evaluation, evaluations: int, flat: bool = False
+    layout: Layout, sigmoid: Sigmoid, current: LossEvaluation, evaluations: int, flat: bool = False
 ) -> Generator[Pass, Any, _Fitted]:
     last = False
     while evaluations < _MAX_EVALUATIONS:
@@ -229,7 +229,7 @@ def _change(sigmoid: Sigmoid, da: float, db: float) -> float:
     return 2 * abs(da) / max(1.0, abs(sigmoid.a) / _STEEP) + abs(db)
 
 
-def _step(evaluation: Evaluation) -> tuple[float, float]:
+def _step(evaluation: LossEvaluation) -> tuple[float, float]:
     """Compute the Newton step for a diagonal Hessian."""
     da = -evaluation.by_a / evaluation.by_aa if evaluation.by_aa > 0.0 else 0.0
     db = -evaluation.by_b / evaluation.by_bb if evaluation.by_bb > 0.0 else 0.0
@@ -240,7 +240,7 @@ def _moved(sigmoid: Sigmoid, da: float, db: float, step: float) -> Sigmoid:
     return Sigmoid(sigmoid.scale, sigmoid.a + step * da, sigmoid.b + step * db, sigmoid.shift)
 
 
-def _recentred(sigmoid: Sigmoid, evaluation: Evaluation) -> tuple[Sigmoid, Evaluation]:
+def _recentred(sigmoid: Sigmoid, evaluation: LossEvaluation) -> tuple[Sigmoid, LossEvaluation]:
     """Shift the coordinates of a sigmoid and its derivatives to the mean of x under the Hessian's weights."""
     if not evaluation.by_bb > 0.0:
         return sigmoid, evaluation

@@ -12,7 +12,7 @@ from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig, whole_days
 from jobs.gate.agreement import REMEDY, disagreement, fallback_text
-from jobs.rows import Choice, open_log_and_window
+from jobs.rows import ChosenRows, open_log_and_window
 from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
@@ -48,7 +48,7 @@ def check_holdout(config: FitConfig) -> None:
         )
 
 
-def can_compare(config: FitConfig, current: Version | None, choice: Choice) -> bool:
+def can_compare(config: FitConfig, current: Version | None, choice: ChosenRows) -> bool:
     """True if held-out rows can be compared with the live version; warn if not."""
     live_columns = () if current is None else segments_of(current)
     extra = tuple(name for name in live_columns if name not in config.log.segment)

@@ -31,7 +31,7 @@ _SCORES = ("predict_proba", "decision_function")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EstimatorRecipe:
     """Instructions for making a classifier.
 
     Parameters
@@ -92,7 +92,7 @@ def _is_classifier_class(cls: Any, packages: Sequence[str]) -> bool:
     return issubclass(cls, (BaseEstimator, ClassifierMixin)) or hasattr(cls, "get_params")
 
 
-def make_classifier(recipe: Recipe, random_state: int) -> Any:
+def make_classifier(recipe: EstimatorRecipe, random_state: int) -> Any:
     """Make the classifier of a recipe, without its preprocessing; it runs on one thread.
 
     It gets `random_state` unless the recipe's parameters contain one.
@@ -134,7 +134,7 @@ def make_classifier(recipe: Recipe, random_state: int) -> Any:
     return classifier
 
 
-def check_recipe(recipe: Recipe, training: str) -> None:
+def check_recipe(recipe: EstimatorRecipe, training: str) -> None:
     """Check a recipe before any data is read.
 
     Raises
@@ -160,7 +160,7 @@ def check_recipe(recipe: Recipe, training: str) -> None:
         )
 
 
-def check_columns(recipe: Recipe, features: Sequence[Feature], with_nulls: Sequence[str]) -> None:
+def check_columns(recipe: EstimatorRecipe, features: Sequence[Feature], with_nulls: Sequence[str]) -> None:
     """Check that the classifier supports the preprocessed features.
 
     Parameters
@@ -194,7 +194,7 @@ def _allows_nan(classifier: Any) -> bool:
         return True
 
 
-def make_preprocessing(recipe: Recipe, features: Sequence[Feature]) -> Any:
+def make_preprocessing(recipe: EstimatorRecipe, features: Sequence[Feature]) -> Any:
     """Make the preprocessing of a recipe: a `sklearn.compose.ColumnTransformer`, or None if there are no steps.
 
     Numbers: `SimpleImputer`, then a scaler. Categories: `OneHotEncoder`; a null is a category of its own, and a
@@ -222,7 +222,7 @@ def make_preprocessing(recipe: Recipe, features: Sequence[Feature]) -> Any:
     return ColumnTransformer(blocks)
 
 
-def make_model(recipe: Recipe, features: Sequence[Feature], random_state: int) -> Any:
+def make_model(recipe: EstimatorRecipe, features: Sequence[Feature], random_state: int) -> Any:
     """Make an unfitted `sklearn.pipeline.Pipeline` of a recipe's preprocessing and classifier."""
     return assemble(make_preprocessing(recipe, features), make_classifier(recipe, random_state))
 

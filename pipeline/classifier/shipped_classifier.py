@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Points
-from calibrators.measures.assessment import Threshold, best_threshold
+from calibrators.measures.assessment import DecisionThreshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.schema import apply_transform
 from logcal.storage import open_filesystem, parse_json
@@ -211,7 +211,7 @@ class ShippedClassifier:
                 ) from error
         return out
 
-    def threshold(self, calibration_map: CalibrationMap, transform: str = "none") -> Threshold:
+    def threshold(self, calibration_map: CalibrationMap, transform: str = "none") -> DecisionThreshold:
         """Compute the threshold on a map's probabilities that maximises the classification rate on training rows.
 
         Parameters
@@ -226,7 +226,9 @@ class ShippedClassifier:
         return threshold_of(points, calibration_map, transform)
 
 
-def threshold_of(points: Points, calibration_map: CalibrationMap, transform: str = "none") -> Threshold:
+def threshold_of(
+    points: Points, calibration_map: CalibrationMap, transform: str = "none"
+) -> DecisionThreshold:
     """Compute the decision threshold for labelled scores."""
     p = calibration_map.predict(apply_transform(points.score, transform))
     cases = np.concatenate([p, p])

@@ -16,8 +16,8 @@ from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import error_bars_of_columns
 from calibrators.measures.decomposition import chances_of_columns, mean_losses
 from calibrators.measures.engine import (
-    Cells,
     MeasureOptions,
+    PredictionCells,
     Sums,
     accumulate_columns,
     cells_of_columns,
@@ -85,7 +85,9 @@ def _measure_small(options: list[MeasureOptions], bins: int, finish: Finish, seg
     return np.concatenate(out)
 
 
-def _blocks_and_cells(points: Points, starts: Integers, mask: Any) -> tuple[Blocks, Integers, Cells]:
+def _blocks_and_cells(
+    points: Points, starts: Integers, mask: Any
+) -> tuple[Blocks, Integers, PredictionCells]:
     """Compute the isotonic blocks and the cells of the segments of a mask."""
     sizes = np.diff(starts)
     inside = np.repeat(mask, sizes)

@@ -28,7 +28,7 @@ FURTHER_LIMITS = ("calibration_in_the_large", "log_ratio", "ratio_z", "spiegelha
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Conclusion:
     """Conclusion about a table.
 
     Attributes
@@ -50,21 +50,21 @@ class Verdict:
         return f"{self.headline} {self.detail}".strip()
 
 
-def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
+def judge(after: Assessment, bars: ErrorBars | None) -> Conclusion:
     """Judge calibrated predictions: direction and size of the error of all rows together, then in groups."""
     if bars is None or bars.expected is None or not after.probabilities or not after.weight:
-        return Verdict("The predictions are not probabilities.", "", "unknown", False)
+        return Conclusion("The predictions are not probabilities.", "", "unknown", False)
     predicted, observed = bars.expected / after.weight, bars.observed / after.weight
     z = bars.ratio_z
     in_groups, beyond = _in_groups(after)
     if z is None:
         differs = not math.isclose(predicted, observed, rel_tol=1e-12)
         headline = f"The table predicts {_percent(predicted)}; {_percent(observed)} were observed."
-        return Verdict(headline, "", "off" if differs else "right", differs)
+        return Conclusion(headline, "", "off" if differs else "right", differs)
     if abs(z) < UNSURE:
         share = f"{_percent(predicted)} predicted, {_percent(observed)} observed"
         headline = f"The table is right on average: {share} (within chance, {_z(z)})."
-        return Verdict(headline, in_groups, "off" if beyond else "right", beyond)
+        return Conclusion(headline, in_groups, "off" if beyond else "right", beyond)
     direction = "low" if z > 0 else "high"
     size = (
         f"The table predicts {percentage_points(abs(observed - predicted))} points too {direction}: "
@@ -72,8 +72,8 @@ def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
     )
     if abs(z) < SURE:
         headline = f"{size} (chance rarely explains this, {_z(z)})."
-        return Verdict(headline, in_groups, "off" if beyond else "right", beyond)
-    return Verdict(f"{size} (beyond chance, {_z(z)}).", in_groups, direction, True)
+        return Conclusion(headline, in_groups, "off" if beyond else "right", beyond)
+    return Conclusion(f"{size} (beyond chance, {_z(z)}).", in_groups, direction, True)
 
 
 def _in_groups(after: Assessment) -> tuple[str, bool]:

@@ -47,7 +47,7 @@ class Task:
         self,
         function: Callable[..., Any],
         arguments: Sequence[Any],
-        receipt: tuple[running.Receipts, str] | None = None,
+        receipt: tuple[running.ReceiptFolder, str] | None = None,
     ) -> None:
         self.function = function
         self.receipt = receipt
@@ -136,7 +136,7 @@ class Graph:
         tasks: Sequence[tuple[Any, ...]],
         *,
         shown: bool = True,
-        receipts: running.Receipts | None = None,
+        receipts: running.ReceiptFolder | None = None,
     ) -> list[Any]:
         """Add a stage of one task for each tuple of arguments; return references to their results, in order.
 

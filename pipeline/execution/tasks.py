@@ -49,7 +49,7 @@ class Failure:
         self.error = error
 
 
-class Receipts(Protocol):
+class ReceiptFolder(Protocol):
     """Folder of the tasks' results."""
 
     def read(self, name: str) -> bytes | None:
@@ -59,7 +59,7 @@ class Receipts(Protocol):
         """Write a result under a name, atomically."""
 
 
-def attempt(function: Callable[..., Any], receipt: tuple[Receipts, str] | None, *arguments: Any) -> Any:
+def attempt(function: Callable[..., Any], receipt: tuple[ReceiptFolder, str] | None, *arguments: Any) -> Any:
     """Call a task's function; retry it after storage errors that may be temporary.
 
     receipt : receipts and the result's name there. The result is written, or read if the same call has written it.

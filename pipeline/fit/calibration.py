@@ -18,7 +18,7 @@ from calibrators.core.intervals import (
     NONE,
     POSTERIOR,
     VENN_ABERS,
-    Cells,
+    BandCells,
     band,
     cell_passes,
     divided,
@@ -181,7 +181,7 @@ class Fit:
 
     calibrator: Calibrator
     table: ScoreTable
-    cells: Cells | None = None
+    cells: BandCells | None = None
     venn_abers: Interval | None = None
     posterior: bool = False
     checked: FineCells | None = None

@@ -41,7 +41,7 @@ Predict = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowWeights:
     """Total weight of rows, and weight of the rows with label 1."""
 
     weight: float
@@ -63,7 +63,7 @@ class PlainRows:
     """
 
     run: Run
-    size: Rows
+    size: RowWeights
     monotone: bool = True
 
     def bars(self, new: Predict) -> ErrorBars | None:
@@ -84,9 +84,9 @@ class SegmentedRows:
     executor: Executor
 
     @property
-    def size(self) -> Rows:
+    def size(self) -> RowWeights:
         """Number of rows."""
-        return Rows(self.rows.table.weight, self.rows.table.positives)
+        return RowWeights(self.rows.table.weight, self.rows.table.positives)
 
     def bars(self, new: Predictor) -> ErrorBars:
         """Compute error bars of probabilities."""
@@ -121,12 +121,12 @@ class HeldOut:
     worse : segments in which the candidate is worse than the current table beyond chance
     """
 
-    rows: Rows
+    rows: RowWeights
     bars: ErrorBars | None = None
     loss: float | None = None
     expected: float | None = None
     against: Comparison | None = None
-    fresh: Rows = Rows(0.0, 0.0)
+    fresh: RowWeights = RowWeights(0.0, 0.0)
     raw: Comparison | None = None
     current: bool = False
     worse: list[dict[str, Any]] = field(default_factory=list)
@@ -230,7 +230,7 @@ class Trials:
         """
         training, held_out = self._divide_by_day() if self.last else self._divide(total, "divided")
         if not training.used and self.refit:
-            return Trial(None, HeldOut(Rows(0.0, 0.0)), 0)
+            return Trial(None, HeldOut(RowWeights(0.0, 0.0)), 0)
         if not training.used:
             raise InputRejectedError(
                 "gate.holdout: expected rows that are not held out, found none: hold out less, or set gate.refit"
@@ -243,7 +243,7 @@ class Trials:
             raise InputRejectedError(f"gate.holdout: of the rows that are not held out: {error}") from None
         recipe, positives = self.fitting.recipe, content.table.positives
         if not held_out.used:
-            return Trial(content, HeldOut(Rows(0.0, 0.0)), positives)
+            return Trial(content, HeldOut(RowWeights(0.0, 0.0)), positives)
         path = content.write(self._plan("candidate").scratch)
         rows = self._rows("held", held_out, content, recipe.columns)
         current = self._predictor()
@@ -308,7 +308,9 @@ class Trials:
             return SegmentedRows(segments, f"{rows.plan.scratch}/in-order", self.executor)
         table, _ = merge_rows(rows, self.executor)
         run = partial(table.run, executor=self.executor, stage="holdout")
-        return PlainRows(run, Rows(table.weight, table.positives), monotone=bool(content.facts["monotone"]))
+        return PlainRows(
+            run, RowWeights(table.weight, table.positives), monotone=bool(content.facts["monotone"])
+        )
 
     def _fresh(self, held_out: RunReceipt, content: Content, current: tuple[str, ...]) -> HeldOutRows | None:
         """Return the held-out rows that the current version was not fitted to; None if there are none.

@@ -66,7 +66,7 @@ def _codes(numbered: Numbered, levels: Sequence[LevelFit]) -> npt.NDArray[np.boo
 
 
 def _many(numbered: Numbered, before: npt.NDArray[np.bool_], found: npt.NDArray[np.bool_]) -> bool:
-    """Whether newly found segments have a notable share of the rows, and the others have enough."""
+    """Tell whether newly found segments have a notable share of the rows, and the others have enough."""
     level = numbered.segments.levels[-1]
     first = np.unique(level.of, return_index=True)[1]
     labels = np.stack([level.positives, level.rows - level.positives])

@@ -18,7 +18,7 @@ from calibrators.core.kernels.log_odds import logistic
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
-from calibrators.segments.adjusting import Adjusted, CellParts, Cells
+from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
 from calibrators.segments.bends import Bends, bent
 from calibrators.segments.curves import LEAST, MOST, logit_of
 from calibrators.segments.own import Chosen, choose_maps
@@ -172,7 +172,7 @@ class LevelCells:
         """Number of segments."""
         return self.starts.size - 1
 
-    def part(self, start: int, stop: int) -> Cells:
+    def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1] - self.starts[start]
         columns = np.empty((3, int(starts[-1])))
@@ -188,7 +188,7 @@ class LevelCells:
             columns[2, span] = part.numbers(3, begin, end)
             at = span.stop
         columns[1:] /= self._dispersion
-        return Cells(starts, self._centre[start:stop], *columns)
+        return BlockCells(starts, self._centre[start:stop], *columns)
 
 
 def cells_of(gathered: Sequence[GatheredCells], logit: Array, centre: Array, dispersion: float) -> CellParts:

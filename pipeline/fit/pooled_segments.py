@@ -52,7 +52,7 @@ from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, limit_batches, most_batches, pack
 from pipeline.sort.segments import Level, Segments, item_counts, write_codes
-from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, Adjustments, LevelFit, Maps
+from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, LevelFit, MapAdjustments, Maps
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Curves:
     block_ranges: BlockRanges
     logit: Array
     centre: Array
-    adjustments: Adjustments
+    adjustments: MapAdjustments
     dispersion: float = 1.0
 
 
@@ -190,7 +190,7 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
         ends = np.array([curve.low, curve.high])
         ends = np.asarray(odds_divided(ends, rate)) if rate != 1.0 else ends
     low, high = ends.reshape(2, 1)
-    adjustments = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
+    adjustments = MapAdjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
     block_ranges = BlockRanges(blocks.edges, np.array([0, blocks.edges.size]))
     dispersion = all_rows.checked.check.over_dispersion
     return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments, dispersion)
@@ -235,7 +235,7 @@ def _pack_level(
     return limit_batches(count, plan.bucket_bytes, MOST_POOLED, tasks)
 
 
-class _Level(NamedTuple):
+class _AdjustedLevel(NamedTuple):
     """Adjustments of a level's segments.
 
     variances_across, bend_facts : see `LevelFit`
@@ -248,7 +248,9 @@ class _Level(NamedTuple):
     inputs: list[MapInput | None]
 
 
-def _adjust(numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int) -> _Level:
+def _adjust(
+    numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int
+) -> _AdjustedLevel:
     parent, pooled = _parents(numbered, index), numbered.wanted[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
@@ -259,7 +261,9 @@ def _adjust(numbered: Numbered, gathered: list[GatheredCells | None], above: _Cu
     if main is not None:
         facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
-    return _Level(adjusted, across, facts, map_inputs(gathered, adjusted, pooled, bends, above.dispersion))
+    return _AdjustedLevel(
+        adjusted, across, facts, map_inputs(gathered, adjusted, pooled, bends, above.dispersion)
+    )
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
@@ -287,7 +291,12 @@ def _adjusted(
 
 
 def _fit_level(
-    numbered: Numbered, level: _Level, maps: list[TaskMaps | None], above: _Curves, depth: int, rate: float
+    numbered: Numbered,
+    level: _AdjustedLevel,
+    maps: list[TaskMaps | None],
+    above: _Curves,
+    depth: int,
+    rate: float,
 ) -> tuple[LevelFit, _Curves | None, tuple[float, float]]:
     """Collect the fit of a level, its curves for the level below, and the variances of its shifts and slopes."""
     segments, parts = numbered.segments.levels[depth], [part for part in maps if part is not None]
@@ -334,11 +343,11 @@ def _joined(parts: list[TaskMaps]) -> SegmentSums:
 def _adjustments(
     level: int,
     adjusted: Adjusted,
-    above: Adjustments,
+    above: MapAdjustments,
     parent: Codes,
     parts: list[TaskMaps],
     rate: float,
-) -> Adjustments:
+) -> MapAdjustments:
     """Compose each segment's adjustment with that of its parent, unless the parent has its own map."""
     # Sampling multiplies odds by the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
@@ -353,7 +362,7 @@ def _adjustments(
     shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])
     slope = np.where(fitted, 1.0, slope * above.slope[parent])
     low, high = np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST)
-    return Adjustments(fitted_level, *bounded(shift, slope, low, high))
+    return MapAdjustments(fitted_level, *bounded(shift, slope, low, high))
 
 
 def _ends(maps: TaskMaps) -> tuple[Array, Array]:

@@ -67,15 +67,15 @@ from pipeline.sort.segments import Level, Slices, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,
-    Adjustments,
     Fitted,
     LevelFit,
+    MapAdjustments,
     Maps,
     SegmentedFit,
 )
 
 
-class Merged(NamedTuple):
+class MergedFit(NamedTuple):
     """Result of the graph of a fit to segments.
 
     first : the score table of all rows, and the result of the first pass
@@ -92,7 +92,7 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
 
     rows : their plan's `write` is the path of the segments' score table, if it is kept
 
-    Returns a reference to a `Merged`.
+    Returns a reference to a `MergedFit`.
     """
     calibrator = recipe.calibrator()
     table_path, rows = rows.plan.write, _with_table_path(rows, recipe)
@@ -107,7 +107,7 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
         segment_task = _segment_task(recipe, calibrator.for_segments())
         joined = _add_segment_tasks(graph, segment_task, first, wanted, rows, recipe)
-    return graph.task("fitted", Merged, first, numbered, joined)
+    return graph.task("fitted", MergedFit, first, numbered, joined)
 
 
 def _with_table_path(rows: SortedRows, recipe: Recipe) -> SortedRows:
@@ -157,7 +157,7 @@ def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, pat
 
 
 def finish_segments(
-    recipe: Recipe, rows: SortedRows, executor: Executor, merged: Merged
+    recipe: Recipe, rows: SortedRows, executor: Executor, merged: MergedFit
 ) -> tuple[SegmentedFit, Fit]:
     """Run the passes after the first, of all rows and of large segments, whose number depends on the rows.
 
@@ -305,7 +305,7 @@ def _adjust_by_lines(levels: list[LevelFit], lines: list[list[Line | None]], ind
 
     indices : for each level the index of each segment of the last level
     """
-    above = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_CLIPPING, np.zeros(1, np.int8))
+    above = MapAdjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_CLIPPING, np.zeros(1, np.int8))
     above_indices = np.zeros_like(indices[0])
     for level, level_lines, level_indices in zip(levels[1:], lines, indices, strict=True):
         parent = np.zeros(len(level_lines), np.int64)
@@ -318,7 +318,7 @@ def _adjust_by_lines(levels: list[LevelFit], lines: list[list[Line | None]], ind
                 kind[i], shift[i], slope[i] = line or (0, 0.0, 1.0)
                 fitted[i] = level.level
         low, high = (np.full(len(level_lines), bound[0]) for bound in _CLIPPING)
-        level.adjustments = above = Adjustments(fitted, shift, slope, low, high, kind)
+        level.adjustments = above = MapAdjustments(fitted, shift, slope, low, high, kind)
         above_indices = level_indices
 
 

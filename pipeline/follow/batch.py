@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.files.requests import together
-from pipeline.follow.ledger import Known, Source, partition_of
+from pipeline.follow.ledger import Known, SourceFile, partition_of
 from pipeline.log.folder_tree import all_visible, local_tree
 from pipeline.log.log_files import SUFFIXES, FileState, LogFile, WrongFooterError, open_parquet, stamp_of
 from pipeline.log.logs import batched_by_size
@@ -30,7 +30,7 @@ class Limits:
     bytes: int = 4 << 30
 
 
-class Change(NamedTuple):
+class ListingChange(NamedTuple):
     """Differences between a listing and the known files.
 
     new : files to score, sorted by stamp and name
@@ -38,14 +38,14 @@ class Change(NamedTuple):
     gone : names of known files that a complete listing does not contain
     """
 
-    new: tuple[Source, ...]
+    new: tuple[SourceFile, ...]
     changed: tuple[str, ...]
     gone: tuple[str, ...]
 
 
 def list_sources(
     filesystem: Any, root: str, *, since: dt.date | None = None, key: str = "date"
-) -> list[Source]:
+) -> list[SourceFile]:
     """List the Parquet files below a folder.
 
     Names that begin with "_" or ".", or end as names of temporary files do, are skipped; on a mounted file system the
@@ -71,16 +71,16 @@ def list_sources(
             continue
         if since is not None and any(is_before(part, key, since) for part in parts[:-1]):
             continue
-        sources.append(Source(name, int(info["size"] or 0), stamp_of(info)))
+        sources.append(SourceFile(name, int(info["size"] or 0), stamp_of(info)))
     return sources
 
 
-def _local_sources(root: str, since: dt.date | None, key: str) -> list[Source]:
+def _local_sources(root: str, since: dt.date | None, key: str) -> list[SourceFile]:
     entries = local_tree(root, None if since is None else lambda name: is_before(name, key, since))
     if entries.problems:
         raise InputRejectedError(f"{root} cannot be followed.\n{listing(entries.problems)}")
     return [
-        Source(name, info["size"], str(info["mtime"]))
+        SourceFile(name, info["size"], str(info["mtime"]))
         for name, info in entries.files.values()
         if name.lower().endswith(SUFFIXES)
     ]
@@ -104,8 +104,12 @@ def day_of(part: str, key: str) -> dt.date | None:
 
 
 def compare(
-    listed: Collection[Source], known: Mapping[str, Known], *, complete: bool, ignore_changed: bool = False
-) -> Change:
+    listed: Collection[SourceFile],
+    known: Mapping[str, Known],
+    *,
+    complete: bool,
+    ignore_changed: bool = False,
+) -> ListingChange:
     """Compare a listing with the known files. Stamps only order the new files: an old stamp excludes none.
 
     complete : whether the listing covers all days, so that files missing from it are gone
@@ -127,7 +131,7 @@ def compare(
     if complete and count < len(known):
         gone = known.keys() - {source.name for source in listed}
     new.sort(key=lambda source: (_order(source.stamp), source.name))
-    return Change(tuple(new), tuple(changed), tuple(sorted(gone)))
+    return ListingChange(tuple(new), tuple(changed), tuple(sorted(gone)))
 
 
 def _order(stamp: str) -> tuple[float, str]:
@@ -137,7 +141,7 @@ def _order(stamp: str) -> tuple[float, str]:
         return 0.0, stamp
 
 
-def cut(new: Iterable[Source], limits: Limits) -> tuple[Source, ...]:
+def cut(new: Iterable[SourceFile], limits: Limits) -> tuple[SourceFile, ...]:
     """Return the first files, up to a batch's limits; one at least."""
     return next(batched_by_size(new, lambda file: file.size, limits.bytes, limits.files), ())
 
@@ -174,22 +178,22 @@ class Places:
         return f"{self.target_root.rstrip('/')}/{name}"
 
 
-class Outcome(NamedTuple):
+class FileOutcome(NamedTuple):
     """Outcome of a file. known : its ledger entry if it was scored or refused. bins : see `pipeline.score.shift`."""
 
-    source: Source
+    source: SourceFile
     kind: str
     known: Known | None = None
     reason: str = ""
     bins: Counts = ()
 
 
-def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
+def tasks_of(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ...]]:
     """Divide files into tasks, in order."""
     return list(batched_by_size(files, lambda file: file.size, TASK_BYTES, TASK_FILES))
 
 
-def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:
+def score_arrivals(files: tuple[SourceFile, ...], places: Places, scoring: Scoring) -> list[FileOutcome]:
     """Score files; each target appears atomically. Repeating it is harmless.
 
     An error of one file becomes its outcome and does not stop the others; an error of a file system, of the table or of
@@ -207,12 +211,12 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
     return outcomes
 
 
-def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
+def _score(file: SourceFile, places: Places, scoring: Scoring) -> FileOutcome:
     path = places.source(file.name)
     local = isinstance(places.filesystem, LocalFileSystem)
     # A replaced file of a store is listed again with a new stamp. A local one is detected here.
     if local and (change := _change(places, file)):
-        return Outcome(file, change)
+        return FileOutcome(file, change)
     target = places.target(file.name)
     # The target appears only when it is complete, so that no partial result of a changing file is visible.
     try:
@@ -221,34 +225,34 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, FileState(file.size, file.stamp))
         if change := _change(places, file):
-            return Outcome(file, change)
+            return FileOutcome(file, change)
         if unreadable is not None:
-            return Outcome(file, UNREADABLE, reason=unreadable)
-        return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
+            return FileOutcome(file, UNREADABLE, reason=unreadable)
+        return FileOutcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
     if local and _change(places, file):
         # The next listing finds it again, and its target is then replaced.
-        return Outcome(file, CHANGED)
-    return Outcome(file, SCORED, Known(file.size, file.stamp, **counts.rows._asdict()), bins=counts.bins)
+        return FileOutcome(file, CHANGED)
+    return FileOutcome(file, SCORED, Known(file.size, file.stamp, **counts.rows._asdict()), bins=counts.bins)
 
 
-def _change(places: Places, file: Source) -> str:
+def _change(places: Places, file: SourceFile) -> str:
     """Return GONE or CHANGED if a file was removed or changed since the listing, else ''."""
     current = _current(places, places.source(file.name))
     return GONE if current is None else CHANGED if current != file else ""
 
 
-def _current(places: Places, path: str) -> Source | None:
+def _current(places: Places, path: str) -> SourceFile | None:
     """Return a file's current size and stamp; None if it is gone."""
     name = path[len(places.root.rstrip("/")) + 1 :]
     try:
         if isinstance(places.filesystem, LocalFileSystem):
             status = os.stat(path)  # noqa: PTH116 - files are many
-            return Source(name, status.st_size, str(status.st_mtime))
+            return SourceFile(name, status.st_size, str(status.st_mtime))
         places.filesystem.invalidate_cache(path.rpartition("/")[0])
         info = places.filesystem.info(path)
     except FileNotFoundError:
         return None
-    return Source(name, int(info["size"] or 0), stamp_of(info))
+    return SourceFile(name, int(info["size"] or 0), stamp_of(info))
 
 
 def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
@@ -264,14 +268,14 @@ def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
         return str(error)
 
 
-def make_folders(places: Places, files: Iterable[Source]) -> None:
+def make_folders(places: Places, files: Iterable[SourceFile]) -> None:
     """Make the folders of the files that will be scored."""
     if isinstance(places.target_filesystem, LocalFileSystem):
         for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def unseen(places: Places, outcomes: Iterable[Outcome]) -> str:
+def unseen(places: Places, outcomes: Iterable[FileOutcome]) -> str:
     """Return the path of a file that a task called gone and this process sees; '' if there is none."""
     gone = (outcome.source for outcome in outcomes if outcome.kind == GONE)
     return next((places.source(file.name) for file in gone if _change(places, file) != GONE), "")
@@ -312,7 +316,7 @@ def rows_of(filesystem: Any, path: str) -> int | None:
         return None
 
 
-def sweep(places: Places, files: Sequence[Source]) -> None:
+def sweep(places: Places, files: Sequence[SourceFile]) -> None:
     """Remove the temporary files that killed tasks left in the target folders of a batch."""
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return

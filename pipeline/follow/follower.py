@@ -23,16 +23,16 @@ from pipeline.follow.batch import (
     REFUSED,
     SCORED,
     UNREADABLE,
-    Change,
+    FileOutcome,
     Limits,
-    Outcome,
+    ListingChange,
     Places,
     compare,
     cut,
     list_sources,
     old_partitions,
 )
-from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, Source
+from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, SourceFile
 from pipeline.score.ranges import RowCounts
 from pipeline.score.scored_file import Scoring
 from pipeline.score.shift import bins_of, map_of_all_rows, total_counts
@@ -72,7 +72,7 @@ class Rules:
 
 
 @dataclass(kw_only=True)
-class Counts:
+class FollowCounts:
     """Counts of files and rows by outcome."""
 
     files: int = 0
@@ -85,15 +85,15 @@ class Counts:
     removed: int = 0
     refused: dict[str, str] = field(default_factory=dict)
 
-    def count(self, other: Counts) -> None:
+    def count(self, other: FollowCounts) -> None:
         """Add other counts."""
-        for name in (counted.name for counted in fields(Counts)):
+        for name in (counted.name for counted in fields(FollowCounts)):
             a, b = getattr(self, name), getattr(other, name)
             setattr(self, name, a | b if name == "refused" else a + b)
 
 
 @dataclass
-class Report(Counts):
+class Report(FollowCounts):
     """Report on a batch, for people and metrics.
 
     refused : reasons by name of the refused file
@@ -137,7 +137,7 @@ class Follower:
     lease_owner: LeaseOwner
     pending: int = 0
     _last_complete: float | None = None
-    _retry: dict[str, tuple[Source, float, float]] = field(default_factory=dict)
+    _retry: dict[str, tuple[SourceFile, float, float]] = field(default_factory=dict)
 
     def start(self) -> Report | None:
         """Read the ledger; finish a batch that an earlier follower planned; forget files whose scored file is lost."""
@@ -170,7 +170,7 @@ class Follower:
         for name in lost:
             del self.ledger.files[name]
 
-    def listing(self, *, complete: bool | None = None) -> Change:
+    def listing(self, *, complete: bool | None = None) -> ListingChange:
         """List new files. complete : whether all days are listed; None: if `Rules.relist` seconds have passed."""
         now = time.monotonic()
         if complete is None:
@@ -200,12 +200,12 @@ class Follower:
         old = old_partitions(names, self.rules.partition, since)
         return [name for name in names if not any(name.startswith(f"{p}/") or f"/{p}/" in name for p in old)]
 
-    def _is_due(self, source: Source, now: float) -> bool:
+    def _is_due(self, source: SourceFile, now: float) -> bool:
         """Tell whether an unreadable file should be tried again: at once if it has changed since."""
         before = self._retry.get(source.name)
         return before is None or before[0] != source or now >= before[1]
 
-    def run(self, change: Change) -> Report | None:
+    def run(self, change: ListingChange) -> Report | None:
         """Score a batch of the arrived files; return None if there is nothing to do, or no table yet."""
         gone = change.gone if self.rules.deleted == REMOVE else ()
         if not change.new and not gone:
@@ -226,7 +226,7 @@ class Follower:
     def _carry_out(self, batch: Batch, started: float, left: int) -> Report:
         self.pending = len(batch.files) + left
         scoring = self.scoring(batch.version)
-        outcomes: list[Outcome] = []
+        outcomes: list[FileOutcome] = []
         if batch.files:
             tasks.make_folders(self.places, batch.files)
             arguments = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
@@ -264,7 +264,7 @@ class Follower:
             self._forget_old()
         return report
 
-    def _judged(self, outcomes: list[Outcome], scoring: Scoring) -> tuple[list[Outcome], str]:
+    def _judged(self, outcomes: list[FileOutcome], scoring: Scoring) -> tuple[list[FileOutcome], str]:
         """Judge the scores of a batch's files together; files that are refused lose their scored files.
 
         Large files were judged by their tasks. Returns the outcomes, and `Report.shift`.
@@ -285,11 +285,11 @@ class Follower:
             source = outcome.source
             if outcome.kind == SCORED:
                 self._remove(source.name)
-                outcome = Outcome(source, REFUSED, Known(source.size, source.stamp, reason=reason))
+                outcome = FileOutcome(source, REFUSED, Known(source.size, source.stamp, reason=reason))
             judged.append(outcome)
         return judged, ""
 
-    def _done_of(self, batch: Batch, outcomes: Sequence[Outcome]) -> Done:
+    def _done_of(self, batch: Batch, outcomes: Sequence[FileOutcome]) -> Done:
         now, clock = time.time(), time.monotonic()
         known: dict[str, Known] = {}
         waiting = dict(self.ledger.waiting)

@@ -51,7 +51,7 @@ _ALWAYS = 6
 """Number of fields of `Known` that are always written."""
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """File of the log: its path below the log's root, size in bytes, and stamp, which changes with its content."""
 
     name: str
@@ -98,7 +98,7 @@ class Batch:
 
     number: int
     version: str
-    files: tuple[Source, ...] = ()
+    files: tuple[SourceFile, ...] = ()
     removed: tuple[str, ...] = ()
 
 
@@ -243,7 +243,7 @@ class Ledger:
         for number in plans:
             content = self._read(self._path("plan", number)) if number > last else None
             if content is not None:
-                files = tuple(Source(*file) for file in content["files"])
+                files = tuple(SourceFile(*file) for file in content["files"])
                 return Batch(number, content["version"], files, tuple(content["removed"]))
         return None
 
@@ -262,7 +262,9 @@ class Ledger:
 
     # Writing
 
-    def plan(self, version: str, files: Iterable[Source] = (), removed: Iterable[str] = ()) -> Batch | None:
+    def plan(
+        self, version: str, files: Iterable[SourceFile] = (), removed: Iterable[str] = ()
+    ) -> Batch | None:
         """Begin a batch; return None if another follower began one of the same number."""
         batch = Batch(self.last + 1, version, tuple(files), tuple(removed))
         content = {"version": version, "files": batch.files, "removed": batch.removed}

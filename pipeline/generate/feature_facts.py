@@ -31,16 +31,16 @@ _TASK_ROWS = 1 << 20
 _MOST_EXAMPLES = 5
 
 
-class ColumnFacts(NamedTuple):
+class FeatureFacts(NamedTuple):
     """Facts about a feature: counts of nulls (with NaN) and infinities; at most `MOST_CATEGORIES` + 1 categories."""
 
     nulls: int
     infinite: int
     categories: frozenset[str]
 
-    def plus(self, other: ColumnFacts) -> ColumnFacts:
+    def plus(self, other: FeatureFacts) -> FeatureFacts:
         """Combine the facts of two sets of rows."""
-        return ColumnFacts(
+        return FeatureFacts(
             self.nulls + other.nulls, self.infinite + other.infinite, self.categories | other.categories
         )
 
@@ -65,7 +65,7 @@ class PieceFacts(NamedTuple):
     time: npt.NDArray[Any] | None
     others: tuple[str, ...]
     nulls: dict[str, int]
-    columns: dict[str, ColumnFacts]
+    columns: dict[str, FeatureFacts]
     labels: LabelCounts | None = None
 
     @classmethod
@@ -80,7 +80,7 @@ class PieceFacts(NamedTuple):
             tuple(others)[:_MOST_EXAMPLES],
             {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
             {
-                name: reduce(ColumnFacts.plus, (part.columns[name] for part in parts))
+                name: reduce(FeatureFacts.plus, (part.columns[name] for part in parts))
                 for name in parts[0].columns
             },
             labels,
@@ -100,7 +100,7 @@ class DataFacts:
     """
 
     keys: RowKeys
-    columns: dict[str, ColumnFacts]
+    columns: dict[str, FeatureFacts]
     waiting: int = 0
     labels: LabelCounts | None = None
 
@@ -186,7 +186,7 @@ def _label_problems(
     return problems
 
 
-def _feature_problems(features: Sequence[Feature], columns: dict[str, ColumnFacts], rows: int) -> list[str]:
+def _feature_problems(features: Sequence[Feature], columns: dict[str, FeatureFacts], rows: int) -> list[str]:
     problems = []
     for name, kind in features:
         facts = columns[name]
@@ -254,12 +254,12 @@ def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:
     )
 
 
-def _column_facts(column: pa.Array, kind: str) -> ColumnFacts:
+def _column_facts(column: pa.Array, kind: str) -> FeatureFacts:
     if kind == CATEGORY:
         distinct = as_text(column).unique().drop_null().to_pylist()
-        return ColumnFacts(column.null_count, 0, frozenset(distinct[: MOST_CATEGORIES + 1]))
+        return FeatureFacts(column.null_count, 0, frozenset(distinct[: MOST_CATEGORIES + 1]))
     values = numbers(column)
-    return ColumnFacts(
+    return FeatureFacts(
         int(np.count_nonzero(np.isnan(values))), int(np.count_nonzero(np.isinf(values))), frozenset()
     )
 

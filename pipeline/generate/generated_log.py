@@ -104,7 +104,7 @@ class ShippedReceipt:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskSettings:
     """Settings shared by all tasks."""
 
     training: Training
@@ -211,7 +211,7 @@ def _plan(fold: Fold, facts: DataFacts) -> RepeatPlan:
 
 
 def generate(
-    task: Task,
+    task: TaskSettings,
     folds: Folds,
     plans: list[RepeatPlan],
     facts: DataFacts,
@@ -262,7 +262,7 @@ def generate(
     return generated
 
 
-def _check_usable(generated: GeneratedLog, task: Task) -> None:
+def _check_usable(generated: GeneratedLog, task: TaskSettings) -> None:
     """Check that a calibrator can be fitted to the log."""
     if not generated.repeats:
         raise _rejection(generated.failures)
@@ -288,7 +288,7 @@ def _rejection(failures: list[RepeatFailure]) -> InputRejectedError:
     )
 
 
-def run_task(task: Task, plan: RepeatPlan | int) -> RepeatReceipt | RepeatFailure | ShippedReceipt:
+def run_task(task: TaskSettings, plan: RepeatPlan | int) -> RepeatReceipt | RepeatFailure | ShippedReceipt:
     """Run one repeat; or, if `plan` is the number of all rows, train the shipped classifier on them.
 
     Raises
@@ -312,7 +312,7 @@ def part_path(repeat: int) -> str:
     return f"log/part-{repeat:05d}.parquet"
 
 
-def _run_repeat(task: Task, plan: RepeatPlan) -> RepeatReceipt:
+def _run_repeat(task: TaskSettings, plan: RepeatPlan) -> RepeatReceipt:
     started = time.perf_counter()
     counts: dict[str, int] = {}
     repeat, trained = plan.fold.repeat, sum(plan.trained)
@@ -344,7 +344,7 @@ def _as_log(piece: Scored, repeat: int, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([*columns, *piece.rows.table.columns], schema=schema)
 
 
-def _ship(task: Task, rows: int) -> ShippedReceipt:
+def _ship(task: TaskSettings, rows: int) -> ShippedReceipt:
     started = time.perf_counter()
     counts: dict[str, int] = {}
     training = task.training

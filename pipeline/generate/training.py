@@ -17,7 +17,7 @@ from pyarrow import compute
 
 from calibrators.core.arrays import Array
 from pipeline.classifier.estimators import (
-    Recipe,
+    EstimatorRecipe,
     assemble,
     make_classifier,
     make_model,
@@ -53,7 +53,7 @@ class Training:
     """
 
     table: FeatureTable
-    recipe: Recipe
+    recipe: EstimatorRecipe
     training: str = "in_memory"
     batch_rows: int = 10_000
     seed: int = 0
@@ -63,28 +63,28 @@ class TrainingFailedError(Exception):
     """A classifier could not be trained, or gave NaN or infinite scores."""
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
     """Rows of the data with their labels and ids."""
 
     table: pa.Table
     label: npt.NDArray[np.uint8]
     row_id: pa.Array
 
-    def filter(self, chosen: npt.NDArray[np.bool_]) -> Rows:
+    def filter(self, chosen: npt.NDArray[np.bool_]) -> TrainingRows:
         """Return the rows where the mask is true."""
         mask = pa.array(chosen)
-        return Rows(self.table.filter(mask), self.label[chosen], self.row_id.filter(mask))
+        return TrainingRows(self.table.filter(mask), self.label[chosen], self.row_id.filter(mask))
 
-    def slice(self, start: int, count: int) -> Rows:
+    def slice(self, start: int, count: int) -> TrainingRows:
         """Return `count` rows from position `start`."""
         label = self.label[start : start + count]
-        return Rows(self.table.slice(start, count), label, self.row_id.slice(start, count))
+        return TrainingRows(self.table.slice(start, count), label, self.row_id.slice(start, count))
 
 
 class Scored(NamedTuple):
     """Scored rows, with the columns that the log keeps."""
 
-    rows: Rows
+    rows: TrainingRows
     score: Array
 
 
@@ -125,11 +125,11 @@ def train_and_score(
     return model, iter([_scored(rows.filter(chosen), score, training.table)])
 
 
-def _score(model: Any, rows: Rows, table: FeatureTable, counts: dict[str, int]) -> Scored:
+def _score(model: Any, rows: TrainingRows, table: FeatureTable, counts: dict[str, int]) -> Scored:
     return _scored(rows, _checked_scores(model, as_frame(rows.table, table.features), counts), table)
 
 
-def _scored(rows: Rows, score: Array, table: FeatureTable) -> Scored:
+def _scored(rows: TrainingRows, score: Array, table: FeatureTable) -> Scored:
     return Scored(rows._replace(table=rows.table.select(list(table.roles.keep))), score)
 
 
@@ -157,7 +157,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _read_all(table: FeatureTable, fold: Fold | None) -> tuple[Rows, Parts]:
+def _read_all(table: FeatureTable, fold: Fold | None) -> tuple[TrainingRows, Parts]:
     """Read all rows that a fold uses; return them with their parts, in the order of their ids."""
     batches, all_parts, ids = [], [], []
     for batch, parts, row_id in _read_parts(table, fold):
@@ -173,7 +173,7 @@ def _read_all(table: FeatureTable, fold: Fold | None) -> tuple[Rows, Parts]:
         order = compute.sort_indices(row_id)
         data, row_id, parts = data.take(order), row_id.take(order), parts[order.to_numpy()]
     label = label_codes(data.column(table.roles.label).combine_chunks())
-    return Rows(data, label, row_id), parts
+    return TrainingRows(data, label, row_id), parts
 
 
 def _read_parts(table: FeatureTable, fold: Fold | None) -> Iterator[tuple[pa.RecordBatch, Parts, pa.Array]]:
@@ -218,7 +218,7 @@ def _train_in_pieces(
     return assemble(preprocessing, classifier)
 
 
-def _sample(training: Training, fold: Fold | None, trained_rows: int) -> Rows:
+def _sample(training: Training, fold: Fold | None, trained_rows: int) -> TrainingRows:
     """Sample about `PREPARATION_ROWS` of the rows trained on (all if there are fewer) by their random numbers."""
     bound = min(PREPARATION_ROWS * (1 << 64) // max(trained_rows, 1), (1 << 64) - 1)
     samples = []
@@ -228,9 +228,9 @@ def _sample(training: Training, fold: Fold | None, trained_rows: int) -> Rows:
     return _concatenated(samples)
 
 
-def _read_pieces(training: Training, fold: Fold | None, part: int) -> Iterator[Rows]:
+def _read_pieces(training: Training, fold: Fold | None, part: int) -> Iterator[TrainingRows]:
     """Yield a part's rows in pieces of `batch_rows`, whatever the files and batches; the last may be smaller."""
-    pending: list[Rows] = []
+    pending: list[TrainingRows] = []
     count = 0
     size = training.batch_rows
     for rows, _ in _read(training.table, fold, part):
@@ -246,17 +246,21 @@ def _read_pieces(training: Training, fold: Fold | None, part: int) -> Iterator[R
         yield _concatenated(pending)
 
 
-def _read(table: FeatureTable, fold: Fold | None, part: int) -> Iterator[tuple[Rows, npt.NDArray[np.uint64]]]:
+def _read(
+    table: FeatureTable, fold: Fold | None, part: int
+) -> Iterator[tuple[TrainingRows, npt.NDArray[np.uint64]]]:
     for batch, parts, row_id in _read_parts(table, fold):
-        rows = Rows(pa.Table.from_batches([batch]), label_codes(batch.column(table.roles.label)), row_id)
+        rows = TrainingRows(
+            pa.Table.from_batches([batch]), label_codes(batch.column(table.roles.label)), row_id
+        )
         chosen = rows.filter(parts == part)
         keys = keys_of(chosen.table, table.roles.row_id)
         yield chosen, chosen.row_id.to_numpy().view(np.uint64) if keys is None else keys
 
 
-def _concatenated(parts: list[Rows]) -> Rows:
+def _concatenated(parts: list[TrainingRows]) -> TrainingRows:
     ids = [part.row_id for part in parts]
-    return Rows(
+    return TrainingRows(
         pa.concat_tables([part.table for part in parts]),
         np.concatenate([part.label for part in parts]),
         ids[0] if len(ids) == 1 else pa.concat_arrays(ids),

@@ -122,7 +122,7 @@ class LogFacts:
 
 
 @dataclass(frozen=True)
-class Roles:
+class LikelyRoles:
     """Likely columns of each role, likeliest first."""
 
     score: tuple[ColumnFacts, ...] = ()
@@ -221,7 +221,7 @@ _ROLES = {
 }
 
 
-def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
+def find_roles(columns: Sequence[ColumnFacts]) -> LikelyRoles:
     """Guess the roles of columns from names, types and ranges; a column is the first choice for at most one role.
 
     The columns of a role are ranked by their names; ties keep the order of the columns.
@@ -231,7 +231,7 @@ def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
     for role, qualifies in _ROLES.items():
         roles[role] = tuple(sorted(filter(qualifies, remaining), key=partial(_rank, role=role)))
         remaining = [column for column in remaining if column not in roles[role][:1]]
-    return Roles(**roles)
+    return LikelyRoles(**roles)
 
 
 # Footers.

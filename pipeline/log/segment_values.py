@@ -18,7 +18,7 @@ from logcal.lookup_table import Key, keys_of
 from logcal.segment_types import mixed_signs, segment_column, segment_type, unified
 
 
-class Keys(Sequence[Key]):
+class KeyColumns(Sequence[Key]):
     """Sequence of keys stored as columns, since a million tuples take a second and 100 MB to make.
 
     Attributes
@@ -282,7 +282,7 @@ def unified_values(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
     return [list(part) for part in zip(*columns, strict=True)]
 
 
-class Numbered(NamedTuple):
+class NumberedKeys(NamedTuple):
     """Distinct keys of Arrow columns by level: keys of the first column, of the first two columns, ...
 
     Attributes
@@ -294,12 +294,12 @@ class Numbered(NamedTuple):
     """
 
     types: tuple[pa.DataType, ...]
-    keys: list[Keys]
+    keys: list[KeyColumns]
     of: list[npt.NDArray[np.int32]]
     codes: npt.NDArray[np.int32]
 
 
-def number(columns: Sequence[pa.Array]) -> Numbered:
+def number(columns: Sequence[pa.Array]) -> NumberedKeys:
     """Find the distinct keys of Arrow columns, and number the rows by key.
 
     Raises
@@ -321,10 +321,10 @@ def number(columns: Sequence[pa.Array]) -> Numbered:
         changes = changes | (np.diff(ranks[level - 1], prepend=-1) != 0)
         first = np.flatnonzero(changes)
         pairs = zip(values[:level], ranks[:level], strict=True)
-        keys.append(Keys([_take(column, rank[first]) for column, rank in pairs]))
+        keys.append(KeyColumns([_take(column, rank[first]) for column, rank in pairs]))
         ancestors.append((np.cumsum(changes) - 1).astype(np.int32))
     types = tuple(pa.string() if pa.types.is_null(kind) else kind for kind in encoder.types)
-    return Numbered(types, keys, ancestors, positions[codes])
+    return NumberedKeys(types, keys, ancestors, positions[codes])
 
 
 def _take(column: pa.Array, positions: Integers) -> pa.Array:
@@ -336,6 +336,6 @@ def _take(column: pa.Array, positions: Integers) -> pa.Array:
 
 def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:
     """Convert keys to Arrow columns."""
-    if isinstance(keys, Keys) and [column.type for column in keys.columns] == list(types):
+    if isinstance(keys, KeyColumns) and [column.type for column in keys.columns] == list(types):
         return keys.columns
     return [column_of([key[i] for key in keys], arrow_type) for i, arrow_type in enumerate(types)]

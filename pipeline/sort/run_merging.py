@@ -52,7 +52,7 @@ def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
         runs = merged
 
 
-class Piece(NamedTuple):
+class RunPiece(NamedTuple):
     """Rows of a group of runs within a range of scores, low <= score < high, to be merged into one run.
 
     Attributes
@@ -69,18 +69,18 @@ class Piece(NamedTuple):
     counts: bool = True
 
 
-def pieces_of(runs: Sequence[Run], edges: npt.NDArray[np.float64]) -> list[Piece]:
+def pieces_of(runs: Sequence[Run], edges: npt.NDArray[np.float64]) -> list[RunPiece]:
     """Cut a group of runs into pieces that fit into memory. edges : float64 array, ascending."""
     pieces = []
     for i, spans in enumerate(buckets.bucket_spans(list(runs), edges, sum(run.bytes for run in runs))):
         read = [runs[r].segments for r in spans.runs]
         others = [run.segments for r, run in enumerate(runs) if i == 0 and r not in set(spans.runs)]
         segments = tuple(part for part in (*read, *others) if part is not None)
-        pieces.append(Piece(spans, float(edges[i]), float(edges[i + 1]), segments, i == 0))
+        pieces.append(RunPiece(spans, float(edges[i]), float(edges[i + 1]), segments, i == 0))
     return pieces
 
 
-def merge_piece(piece: Piece, path: str) -> Run | None:
+def merge_piece(piece: RunPiece, path: str) -> Run | None:
     """Merge the rows of a piece into one run; return None if the run would be empty."""
     if not piece.segments:
         sections = buckets.read_bucket(piece.spans, piece.low, piece.high).sorted()
@@ -146,18 +146,18 @@ def add_regrouping(graph: Graph, total: Any, runs: int, buckets: int, scratch: s
     return graph.task("regrouped", _with_runs, total, merged)
 
 
-def _pieces(total: RunReceipt, shape: Regrouping) -> list[Piece | None]:
+def _pieces(total: RunReceipt, shape: Regrouping) -> list[RunPiece | None]:
     size = -(-sum(run.bytes for run in total.runs) // shape.ranges)
     edges = np.concatenate([[-np.inf], buckets.splitters(total.runs, max(1, size)), [np.inf]])
     ends = np.linspace(0, len(total.runs), shape.groups + 1).astype(int).tolist()
-    pieces: list[Piece | None] = []
+    pieces: list[RunPiece | None] = []
     for start, stop in itertools.pairwise(ends):
         if start < stop:
             pieces += pieces_of(total.runs[start:stop], edges)
     return [*pieces, *([None] * (shape.groups * shape.ranges - len(pieces)))]
 
 
-def _merge(piece: Piece | None, path: str) -> Run | None:
+def _merge(piece: RunPiece | None, path: str) -> Run | None:
     return None if piece is None else merge_piece(piece, path)
 
 

@@ -99,7 +99,7 @@ class SegmentBatch(NamedTuple):
     level: int
     codes: Integers
     files: tuple[ShuffleFile, ...]
-    part: _Part | None
+    part: _SegmentPart | None
     heaviest: float = 1.0
 
     def items(self) -> Slices:
@@ -115,7 +115,7 @@ class TaskResults(NamedTuple):
 
     level: int
     codes: Integers
-    part: _Part | None
+    part: _SegmentPart | None
     result: Any
 
 
@@ -222,7 +222,7 @@ def finish_segment_tasks(
 ) -> list[list[tuple[Integers, R]]]:
     """Compute the results of divided segments in passes over their parts; return codes and results by level."""
     by_level: list[list[tuple[Integers, R]]] = [[] for _ in range(levels)]
-    divided: dict[tuple[int, int], list[tuple[_Part, float, int, Any]]] = {}
+    divided: dict[tuple[int, int], list[tuple[_SegmentPart, float, int, Any]]] = {}
     for level, codes, part, result in results:
         if part is None:
             by_level[level].append((codes, result))
@@ -258,7 +258,7 @@ def _gather_items(files: tuple[ShuffleFile, ...], codes: Integers) -> Slices:
     return Slices(columns, np.append(starts[codes - codes[0]], starts[-1]))
 
 
-class _Part(NamedTuple):
+class _SegmentPart(NamedTuple):
     """Items of one segment in some neighbouring ranges. spans : start and end of the items in each file."""
 
     files: tuple[ShuffleFile, ...]
@@ -269,7 +269,7 @@ class _Part(NamedTuple):
         return Points(*(np.concatenate(column) for column in zip(*slices, strict=True)))
 
 
-def _parts_of_segment(files: Sequence[ShuffleFile], code: int, task_bytes: int) -> list[_Part]:
+def _parts_of_segment(files: Sequence[ShuffleFile], code: int, task_bytes: int) -> list[_SegmentPart]:
     parts: list[list[tuple[ShuffleFile, tuple[int, int]]]] = []
     part_bytes = 0
     for file in files:
@@ -282,11 +282,11 @@ def _parts_of_segment(files: Sequence[ShuffleFile], code: int, task_bytes: int) 
             part_bytes = 0
         parts[-1].append((file, (start, stop)))
         part_bytes += size
-    return [_Part(*map(tuple, zip(*part, strict=True))) for part in parts]
+    return [_SegmentPart(*map(tuple, zip(*part, strict=True))) for part in parts]
 
 
 def _fit_large(
-    parts: list[tuple[_Part, float, int, Any]], executor: Executor, segment_task: SegmentTask[R]
+    parts: list[tuple[_SegmentPart, float, int, Any]], executor: Executor, segment_task: SegmentTask[R]
 ) -> R:
     """Compute the result of a large segment from its parts, each with its state of the first pass."""
     states: list[Any] | None = [state for *_, state in parts]

@@ -64,7 +64,7 @@ class SegmentRules:
         return reasons.tolist()
 
 
-class Adjustments(NamedTuple):
+class MapAdjustments(NamedTuple):
     """Adjustments of the segments' maps: logit p = shift + slope * logit of the map's p.
 
     Attributes
@@ -172,7 +172,7 @@ class LevelFit:
     positives: npt.NDArray[np.int64]
     reasons: list[str | None]
     maps: Maps
-    adjustments: Adjustments | None = None
+    adjustments: MapAdjustments | None = None
     variances_across: tuple[float, float] = (0.0, 0.0)
     bend_facts: dict[str, float] = field(default_factory=dict)
     outlying: Sequence[int] = ()
