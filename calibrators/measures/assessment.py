@@ -228,7 +228,7 @@ def best_threshold(
     --------
     >>> from calibrators.measures.assessment import best_threshold
     >>> best_threshold([0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
-    Threshold(value=0.25, rate=1.0)
+    DecisionThreshold(value=0.25, rate=1.0)
     """
     p, weight, positives = collapse(probabilities, labels, sample_weight)
     if p[0] < 0 or p[-1] > 1:
