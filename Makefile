@@ -92,6 +92,7 @@ docs: $(VENV)/.docs
 
 figures: $(VENV)/.docs
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/rooms.py
 
 # The newest versions that pyproject.toml allows, in an environment of their own, and the tests on them.
 latest:

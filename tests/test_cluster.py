@@ -271,6 +271,18 @@ def test_local_workers_have_the_memory_that_is_set_and_no_more():
     assert threading.active_count() < before
 
 
+def test_local_workers_without_certificates_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    started = []
+    monkeypatch.setattr("distributed.LocalCluster", started.append)
+    with (
+        starting_executor(ClusterConfig(workers=1)) as starting,
+        pytest.raises(ConfigError, match="expected the package cryptography"),
+    ):
+        starting()
+    assert not started
+
+
 def test_a_temporary_folder_with_a_name_too_long_for_sockets(fitted, place):
     folder = place.root / ("long" * 30)
     folder.mkdir()

@@ -1,5 +1,6 @@
 """The repository around the code: one version, the lock, and workflows that call make."""
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -72,6 +73,32 @@ def test_lock_has_what_the_project_requires(name, extras):
     assert "://" not in text
     packages = [block for block in text.split("\n") if re.match(r"[\w.-]+(\[[\w,]+\])?==", block)]
     assert all(block.endswith("\\") for block in packages), "expected a hash for each package"
+
+
+def test_each_dependency_has_a_line_of_its_cost():
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    section = text.split("## What dependencies cost")[1].split("\n## ")[0]
+    named = " ".join(re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE))
+    for requirement in requirements(()):
+        assert re.search(rf"\b{requirement.name}\b", named), requirement
+
+
+def test_the_picture_of_rooms_is_that_of_the_contracts():
+    spec = importlib.util.spec_from_file_location("rooms", ROOT / "docs" / "rooms.py")
+    rooms = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rooms)
+    packages, of_container = rooms.contracts()
+    assert packages == ["jobs", "pipeline", "logcal", "calibrators"]
+    assert len(of_container) >= 3
+    for palette in rooms.PALETTES:
+        picture = rooms.draw(palette)
+        for contract in of_container.values():
+            for room in re.findall(r"\w+", " ".join(contract["layers"])):
+                assert f">{room}</text>" in picture
+        drawn = (ROOT / "docs" / "figures" / f"rooms-{palette}.svg").read_text("utf-8")
+        assert drawn == picture, (
+            "expected the picture of pyproject.toml's contracts: run python docs/rooms.py"
+        )
 
 
 def test_release_says_what_is_missing():

@@ -178,15 +178,23 @@ def local_cluster(config: ClusterConfig, method: str) -> Any:
 
 def _start_cluster(config: ClusterConfig, workers: int) -> Any:
     from distributed import LocalCluster
+    from distributed.security import Security
 
+    try:
+        # Without TLS, other users of this machine could run code as this user; Dask does not support Unix sockets.
+        security = Security.temporary()
+    except ImportError:
+        raise ConfigError(
+            "cluster.kind=local: expected the package cryptography, which makes the certificates of worker processes, "
+            "found none: install it, or set cluster.kind=threads"
+        ) from None
     cluster = LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
         memory_limit=config.memory_bytes,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
-        # Without TLS, other users of this machine could run code as this user; Dask does not support Unix sockets.
-        security=True,
+        security=security,
         # An error of a task is raised here once; Dask would log it at every attempt.
         silence_logs=logging.CRITICAL,
     )
