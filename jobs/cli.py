@@ -199,7 +199,7 @@ def _help(job: Job) -> str:
     return "\n".join(lines)
 
 
-_days = click.Group("days", help="Do the daily job; list, exclude and include the days of a table's log.")
+_days = click.Group("days", help="Do the daily job; list, exclude and include days.")
 
 for _job in JOBS.values():
     _add_job(_job)
@@ -344,7 +344,7 @@ def history() -> None:
 
 @_on_table(*_OF_TABLE, _VERSION, changes=True)
 def rollback() -> None:
-    """Make VERSION live again; without it, the version that was live before."""
+    """Make VERSION, or the version before, live again."""
 
 
 @_on_table(*_OF_TABLE, click.argument("name", metavar="VERSION"), changes=True)

@@ -202,7 +202,7 @@ class Prepared(Startable):
             evaluation,
             lookup.map,
             facts,
-            title=f"Calibration of {self.config.store.table}",
+            title=f"Evaluation of table {self.config.store.table}",
             segments=None if segments is None else segments.facts,
             segment_maps=self._segment_maps(measured),
             interval=None if interval is None else (str(lookup.facts.interval), interval),

@@ -228,16 +228,16 @@ def _is_near(method: MethodResult) -> bool:
 
 
 def comparison_lines(result: CrossValidation) -> list[str]:
-    """Format a table with a row per method, with standard errors; a star marks the best value of each measure."""
+    """Format a table with a row per method, with standard errors; a star marks the best values of each measure."""
     width = max(len(label_of(method.name)) for method in result.methods)
-    best = {measure: result.best(measure) for measure in SHOWN}
+    best = {measure: result.all_best(measure) for measure in SHOWN}
     heads = [*SHOWN.values(), "Log loss above best"]
     lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in heads)]
     for method in result.methods:
         cells = []
         for measure in SHOWN:
             estimate = method.estimates[measure]
-            star = "*" if best[measure] == method.name else ""
+            star = "*" if method.name in best[measure] else ""
             if estimate.mean is None:
                 cells.append("–")
             elif math.isinf(estimate.mean):

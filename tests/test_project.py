@@ -114,3 +114,24 @@ def test_everything_runs_every_target_that_checks():
         "coverage", "clean",
     }  # fmt: skip
     assert set(CHECKS) == TARGETS - others
+
+
+def _luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backgrounds"), [("default", ("ffffff", "f5f5f5")), ("slate", ("1e2129", "272a35"))]
+)
+def test_links_of_the_site_can_be_read(scheme, backgrounds):
+    """WCAG 2.2 asks for a contrast of 4.5; the backgrounds are the theme's, of text and of code."""
+    css = (ROOT / "docs" / "assets" / "site.css").read_text()
+    [own] = re.findall(rf"\[data-md-color-scheme={scheme}\]\[[^]]*\] \{{([^}}]*)\}}", css)
+    colours = re.findall(r"(?:a-color|accent-fg-color): #([0-9a-f]{6})", own)
+    assert len(colours) == (1 if scheme == "default" else 2)
+    for colour in colours:
+        for background in backgrounds:
+            bright, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
+            assert (bright + 0.05) / (dark + 0.05) >= 4.5, (colour, background)

@@ -86,14 +86,18 @@ class CrossValidation:
     methods: tuple[MethodResult, ...]
 
     def best(self, measure: str) -> str | None:
-        """Return the name of the method with the best mean of a measure; None if no method has a value."""
+        """Return the name of the first method with the best mean of a measure; None if no method has a value."""
+        return next(iter(self.all_best(measure)), None)
+
+    def all_best(self, measure: str) -> list[str]:
+        """Return the names of the methods with the best mean of a measure, to the 12 digits that are written."""
         sign = -1.0 if measure == "auc" else 1.0
-        ranking = [
-            (sign * mean, i)
-            for i, method in enumerate(self.methods)
+        means = {
+            method.name: float(f"{sign * mean:.12g}")
+            for method in self.methods
             if (mean := method.estimates[measure].mean) is not None and math.isfinite(mean)
-        ]
-        return self.methods[min(ranking)[1]].name if ranking else None
+        }
+        return [name for name, mean in means.items() if mean == min(means.values())]
 
 
 def cross_validation_passes(

@@ -103,7 +103,8 @@ def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
     merged = Values()
     problems = []
     for file in files:
-        file_values, file_problems = _read_file(str(file))
+        # A shell expands ~ neither in quotes nor after `--config=`.
+        file_values, file_problems = _read_file(os.path.expanduser(file))
         merged.overlay(file_values)
         problems += file_problems
     for setting in settings:

@@ -324,7 +324,7 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
     log_last, latest = _newest(files), log.columns.calendar.latest
     last = log_last if until is None else day_number(until)
     last = last if latest is None else min(last, latest)
-    first = last - length + 1
+    first = max(last - length + 1, min(log_first, last))  # days before the log's first are not missing
     inside = []
     for file in files:
         groups = tuple(group for group in file.groups if group.last >= first and group.first <= last)

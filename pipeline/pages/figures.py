@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 MISSING = "–"
+_CODE = re.compile(r"`([^`<>]+)`")
 _UNBROKEN = re.compile(r"\d{4}-\d\d-\d\d|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
 """Dates, versions, percentages and e-values, which are not broken across lines."""
 
@@ -56,10 +57,11 @@ def render_page(
 
 
 def _unbroken(text: str) -> Markup:
-    """Escape a text and keep its dates, versions, percentages and e-values on one line."""
+    """Escape a text, keep its dates, versions, percentages and e-values on one line, and set commands as code."""
     from markupsafe import Markup, escape
 
-    return Markup(_UNBROKEN.sub(r'<span class="whole">\g<0></span>', str(escape(text))))  # noqa: S704 - it is escaped
+    escaped = _CODE.sub(r"<code>\1</code>", str(escape(text)))
+    return Markup(_UNBROKEN.sub(r'<span class="whole">\g<0></span>', escaped))  # noqa: S704 - it is escaped
 
 
 def fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
