@@ -17,7 +17,7 @@ from logcal.errors import ConfigError
 
 log = logging.getLogger("logcal")
 
-_CALLED = "logcal.runs"
+_CALLED = ["logcal", "runs"]
 """Module whose functions programs call."""
 
 PRELOADED = ["logcal.preload", "jobs.cluster.worker_preload"]
@@ -37,8 +37,8 @@ def _check_main(frame: FrameType | None) -> None:
     """Raise ConfigError if a program's main module calls outside any `if`: new processes run that module again."""
     called = False
     while frame is not None:
-        name = frame.f_globals.get("__name__")
-        called = called or name == _CALLED
+        name = str(frame.f_globals.get("__name__"))
+        called = called or name.split(".") == _CALLED
         if called and name == "__main__" and frame.f_code.co_name == "<module>":
             break
         frame = frame.f_back

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,8 +104,8 @@ def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
     merged = Values()
     problems = []
     for file in files:
-        # A shell expands ~ neither in quotes nor after `--config=`.
-        file_values, file_problems = _read_file(os.path.expanduser(file))
+        # A shell expands ~ neither in quotes nor after `--config=`; Path would change URLs.
+        file_values, file_problems = _read_file(os.path.expanduser(file))  # noqa: PTH111
         merged.overlay(file_values)
         problems += file_problems
     for setting in settings:
