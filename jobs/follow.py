@@ -128,12 +128,7 @@ class Prepared:
         if config.follow.rebuild and self.ledger.stream() is None:
             count = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{count:,}")
-        former = {
-            "log": self.places.root,
-            "store": config.store.path.rstrip("/"),
-            "classifier": config.classifier.path,
-        }
-        self.ledger.begin(_identity(config), former)
+        self.ledger.begin(_identity(config))
         self._register()
         follower = Follower(
             self.places, self.ledger, _rules(config), self._scoring, self._current, executor, lease_owner

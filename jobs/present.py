@@ -29,10 +29,9 @@ FITTED = (
     "largest_monotone_repair",
     "chosen",
     "isotonic_share",
-    "leaning",
     "cross_validated_log_loss",
 )
-"""Optional facts of the fit that the report shows; `leaning` is the former name of `isotonic_share`."""
+"""Optional facts of the fit that the report shows."""
 
 
 def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, Any]:

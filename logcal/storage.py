@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,30 @@ from typing import Any
 
 from logcal.errors import ConfigError
 from logcal.slim import needed
+
+MOST_LETTERS = 200
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_LETTERS - 1}}}")
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a text can be the name of a table or a version."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(name: str) -> None:
+    """Check the name of a table or a version.
+
+    Raises
+    ------
+    ValueError
+        It is longer than `MOST_LETTERS`, or has others than letters, digits, '.', '_' and '-'.
+    """
+    if not is_name(name):
+        found = repr(name) if len(name) <= MOST_LETTERS else f"{len(name):,} characters"
+        raise ValueError(
+            f"expected at most {MOST_LETTERS} letters, digits, '.', '_' and '-', the first a letter or digit, found "
+            f"{found}: choose a plain name"
+        )
 
 
 def is_url(path: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import re
 import struct
 import warnings
 from bisect import bisect_right
@@ -29,7 +28,6 @@ from logcal.schema import apply_transform
 from logcal.segment_types import kind_of, segment_column, segment_problems
 from logcal.units import are_probabilities, plausible, unit_question
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INT64_MAX = 2**63 - 1
 _PYTHON_TYPES: dict[str, type] = {
     "text": str,
@@ -65,10 +63,11 @@ def load(store: str, table: str, version: str | None = None) -> Table:
         The storage is unavailable.
     """
     for key, name in (("table", table), ("version", version)):
-        if name is not None and not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"{key}: expected letters, digits, '.', '_' and '-', found {name!r}: choose a plain name"
-            )
+        try:
+            if name is not None:
+                storage.check_name(name)
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from None
     root = f"{str(store).rstrip('/')}/{table}"
     prefix = version or _live_version(root)
     folder = f"{root}/versions/{prefix}"

@@ -133,7 +133,7 @@ def test_types_do_not_matter_to_a_job_that_uses_a_table(fitted, job):
         log, output = place.root / f"{name}-{job}", place.root / f"{name}-{job}-out"
         write(log, files)
         where = {"log__path": log, "output__path": output, "store__table": "one"}
-        settings = {"follow": ["--once", "follow.give_up=0s"], "evaluate": ["--json", SEGMENTS]}
+        settings = {"follow": ["--once", "log.give_up=0s"], "evaluate": ["--json", SEGMENTS]}
         result = place.job(job, *settings.get(job, ()), **where).expect(0)
         if job == "evaluate":
             own = ("report", "run", "run_id", "seconds")
@@ -175,7 +175,7 @@ def test_what_is_refused_is_refused_in_every_job(place, kind):
     phrases = [phrase for phrase in phrases if "one kind" not in phrase and "1 file" not in phrase]
     place.job("score").expect(3, *phrases)
     place.job("evaluate", segment, "evaluate.allow_in_sample=true").expect(3, *phrases)
-    place.job("follow", "--once", "follow.give_up=0s", output__path=place.root / "stream").expect(3, *phrases)
+    place.job("follow", "--once", "log.give_up=0s", output__path=place.root / "stream").expect(3, *phrases)
 
 
 # Values

@@ -10,7 +10,7 @@ import yaml
 
 from calibrators import METHODS
 from jobs.config.cluster import ClusterConfig, parse_bytes
-from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, MonitorConfig, ScoreConfig
+from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, ScoreConfig
 from jobs.config.loading import Values, known_keys, load, resolve_paths
 from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
@@ -127,27 +127,14 @@ def test_what_no_job_knows_is_an_error_wherever_it_stands(write, model):
     assert "qqqq (day.yaml, line 12): unknown key" in str(caught.value)
 
 
-def test_the_reports_folder_may_still_be_called_output_path(write):
-    assert load(EvaluateConfig, [], SCORE).report.path == "scored"
-    assert load(EvaluateConfig, [], [*SCORE, "report.path=here"]).report.path == "here"
-    with pytest.raises(ConfigError, match=r"report\.path: REQUIRED"):
-        load(EvaluateConfig, [], FIT)
-
-
-def test_earlier_names_of_keys_are_taken_with_a_note(write, caplog):
+def test_keys_that_are_options_are_taken_with_a_note(write, caplog):
     caplog.set_level("INFO", "logcal")
-    old = write("page: {path: drift}\nreport: {path: reports}\nfollow: {once: true}\n", "old.yaml")
-    dated = [*FIT, "window.column=date"]
-    assert load(MonitorConfig, [old], dated).report.path == "drift"
-    assert "page.path (old.yaml, line 1): this key is called report.path now" in caplog.text
-    assert load(EvaluateConfig, [old], FIT).report.path == "reports"
-    assert load(FitConfig, [old], FIT).store.table
-    followed = load(FollowConfig, [old], SCORE)
-    assert (followed.report.path, followed.follow.once) == ("drift", True)
-    assert "follow.once (old.yaml, line 3): this is the option --once now" in caplog.text
-    assert not any(key in known_keys(FollowConfig) for key in ("follow.once", "follow.retry", "page.path"))
-    with pytest.raises(ConfigError, match=r"page \(old.yaml, line 1\): unknown key"):
-        load(FitConfig, [write("page: {paths: drift}\n", "old.yaml")], FIT)
+    old = write("follow: {once: true}\n", "old.yaml")
+    assert load(FollowConfig, [old], SCORE).follow.once
+    assert "follow.once (old.yaml, line 1): this is the option --once now" in caplog.text
+    assert not any(key in known_keys(FollowConfig) for key in ("follow.once", "follow.retry"))
+    with pytest.raises(ConfigError, match=r"report\.path: REQUIRED"):
+        load(EvaluateConfig, [], SCORE)
 
 
 def test_a_configuration_cannot_be_changed_and_is_json():
@@ -217,8 +204,8 @@ def test_the_hint_for_a_setting_is_quoted_for_the_shell():
         ("log.path=[]", "expected at least one, found an empty list"),
         ("log.path=[a, 1]", "expected text, found the number 1"),
         ("log.path=''", "expected text that is not empty, found the text ''"),
-        ("store.table=a/b", "expected a plain name"),
-        ("store.table=..", "expected a plain name"),
+        ("store.table=a/b", "choose a plain name"),
+        ("store.table=..", "choose a plain name"),
         # Unknown keys
         ("log.scoer=x", "unknown key; did you mean log.score?"),
         ("log.lable=x", "unknown key; did you mean log.label?"),

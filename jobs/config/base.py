@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
+
+from logcal.storage import check_name
 
 
 class Section(BaseModel):
@@ -74,14 +75,6 @@ def accepted_by(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(accept)
 
 
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(
-            f"expected a plain name of letters, digits, '-', '_' and '.' that begins with a letter or digit, "
-            f"found {name!r}"
-        )
-
-
 def as_tuple(value: Any) -> Any:
     """Convert a text or a list to a tuple."""
     if isinstance(value, list):
@@ -98,7 +91,7 @@ _PATH = _IsPath()
 Text = Annotated[str, Field(min_length=1)]
 PathText = Annotated[Text, _PATH]
 """A path or URL. A relative path is relative to the folder of the file that sets it; see `jobs.config.paths`."""
-Name = Annotated[str, accepted_by(_check_name)]
+Name = Annotated[str, accepted_by(check_name)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 Packages = Annotated[
     tuple[Literal["sklearn", "xgboost", "lightgbm", "catboost"], ...], BeforeValidator(as_tuple)

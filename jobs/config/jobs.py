@@ -46,9 +46,6 @@ class RecordConfig(Section):
 class JobConfig(Section):
     """Shared part of every job's configuration: these keys are shown last."""
 
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
-    """Former names of keys, by key."""
-
     record: RecordConfig
     storage: StorageConfig = Field(exclude=True)
     scratch: PathText | None = None
@@ -61,14 +58,6 @@ class JobConfig(Section):
 def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
     """Return a section's keys in display order: keys that all jobs share come last."""
     return sorted(model.model_fields.items(), key=lambda item: item[0] in JobConfig.model_fields)
-
-
-_PAGE = ("report", "path")
-_GIVE_UP = ("follow", "give_up")
-RETIRED_KEYS = (_GIVE_UP,)
-"""Former keys of sections that are still there; jobs without an alias for them ignore them."""
-RETIRED = {"page": {"path"}}
-"""Former sections and their keys; jobs without an alias for them ignore them."""
 
 
 class TableConfig(JobConfig):
@@ -115,8 +104,6 @@ class ScoreConfig(JobConfig):
 class EvaluateConfig(JobConfig):
     """Configuration of evaluate."""
 
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
-
     log: sections.MeasuredLogConfig
     """The prediction log to read. log.path may also be the folder score_table of a version (fit with
     score_table.keep=true): the log that it was fitted to, already sorted. The other keys are then ignored.
@@ -160,8 +147,6 @@ class MonitorSection(Section):
 
 class MonitorConfig(JobConfig):
     """Configuration of monitor."""
-
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: sections.MeasuredLogConfig
     """The log with the days that have arrived, their labels complete. It must have no weights (log.weight)."""
@@ -212,8 +197,6 @@ class CompareSection(Section):
 
 class CompareConfig(JobConfig):
     """Configuration of compare."""
-
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: sections.LogConfig
     """The prediction log to read. log.segment is ignored: all rows are compared together."""
@@ -304,11 +287,6 @@ class RetentionSection(sections.RetentionConfig):
 
 class FollowConfig(JobConfig):
     """Configuration of follow."""
-
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {
-        _PAGE: ("page", "path"),
-        ("log", "give_up"): _GIVE_UP,
-    }
 
     log: sections.LogConfig
     """The prediction log to follow: one folder that files arrive in."""

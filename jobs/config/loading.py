@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from yaml.constructor import ConstructorError
 
 from jobs.config.base import Section, holds_paths, section_of
-from jobs.config.jobs import JOB_CONFIGS, RETIRED, RETIRED_KEYS, fields_of
+from jobs.config.jobs import JOB_CONFIGS, fields_of
 from jobs.config.paths import folder_of, resolve
 from jobs.config.sections import CalibratorConfig
 from logcal import storage
@@ -143,10 +143,8 @@ def resolve_paths(values: Values) -> None:
 
 @cache
 def _paths_of_all_jobs() -> tuple[KeyPath, ...]:
-    """Return all keys of all jobs that hold paths, and their former names."""
-    former = [(old, new) for model in JOB_CONFIGS.values() for new, old in model.aliases.items()]
-    keys = {path for path, key in _keys_of_all_jobs().items() if holds_paths(key.info)}
-    return (*sorted(keys), *(old for old, new in former if new in keys and old not in keys))
+    """Return all keys of all jobs that hold paths."""
+    return tuple(sorted(path for path, key in _keys_of_all_jobs().items() if holds_paths(key.info)))
 
 
 def raise_all(problems: Sequence[str]) -> None:
@@ -314,7 +312,6 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
 def load_values(model: type[C], values: Values) -> C:
     """Validate values that have been read. Raises ConfigError as `load` does."""
     raise_all(list(_text_problems(values, values.values, ())))
-    _take_aliases(model, values)
     _note_options(model, values)
     ignored, problems = remove_foreign_keys(model, values)
     _warn_of_ignored(values, ignored)
@@ -356,22 +353,6 @@ def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
 
 def _cannot_be_stored(text: str) -> bool:
     return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _take_aliases(model: type[Section], values: Values) -> None:
-    """Move values from keys' former names to their present names, with a log line."""
-    for path, former in getattr(model, "aliases", {}).items():
-        # A section that other jobs still have may be meant for them.
-        if values.get(former) is not None and (former[0] in RETIRED or values.get(path) is None):
-            values.put(path, values.get(former), {path: values.provenances[former]})
-            log.info("%s", _at(former, values, f"this key is called {_dotted(path)} now"))
-    for former in RETIRED_KEYS:
-        if isinstance(inner := values.get(former[:-1]), dict):
-            inner.pop(former[-1], None)
-    for section, keys in RETIRED.items():
-        section_values = values.values.get(section)
-        if section_values is None or (isinstance(section_values, dict) and section_values.keys() <= keys):
-            values.values.pop(section, None)
 
 
 def _note_options(model: type[Section], values: Values) -> None:

@@ -147,10 +147,8 @@ class Ledger:
         """Read the identity of the stream that the ledger was begun for; None if there is no ledger."""
         return self._read(_STREAM)
 
-    def begin(self, stream: Mapping[str, Any], former: Mapping[str, Any] | None = None) -> None:
+    def begin(self, stream: Mapping[str, Any]) -> None:
         """Begin a ledger, or check that the existing one belongs to the same stream.
-
-        former : values that earlier versions of the program wrote for the same stream
 
         Raises
         ------
@@ -170,8 +168,7 @@ class Ledger:
                 f"{self.root}: expected a ledger of format {FORMAT} or older, found {written['format']}: "
                 "use a newer logcal"
             )
-        same = {key: (value, (former or {}).get(key, value)) for key, value in content.items()}
-        different = [key for key in content if written.get(key) not in same[key] and key != "format"]
+        different = [key for key, value in content.items() if written.get(key) != value and key != "format"]
         if different:
             listed = "; ".join(f"{k}: {written.get(k)!r}, now {content[k]!r}" for k in sorted(different))
             raise ConfigError(

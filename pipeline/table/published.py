@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import platform
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,7 +20,7 @@ from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, exa
 from logcal.manifest import full_name, read_manifest
 from logcal.reading import storage_error
 from logcal.segment_types import DATES, kind_of, segment_problems
-from logcal.storage import open_filesystem
+from logcal.storage import check_name, is_name, open_filesystem
 from logcal.version import __version__
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
@@ -34,9 +33,6 @@ CURRENT = "CURRENT"
 
 StoreState = tuple[Sequence[str], Sequence[Entry]]
 """Names of a table's versions, oldest first, and the entries of its journal."""
-
-_MOST_LETTERS = 200
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_LETTERS - 1}}}")
 
 
 class PublishedTable:
@@ -55,12 +51,10 @@ class PublishedTable:
     """
 
     def __init__(self, path: str, table: str) -> None:
-        if not _NAME.fullmatch(table):
-            found = repr(table) if len(table) <= _MOST_LETTERS else f"{len(table):,} characters"
-            raise ConfigError(
-                f"store.table: expected at most {_MOST_LETTERS} letters, digits, '.', '_' and '-', found {found}: "
-                "choose a plain name"
-            )
+        try:
+            check_name(table)
+        except ValueError as error:
+            raise ConfigError(f"store.table: {error}") from None
         self.filesystem, root = open_filesystem(path, "store.path")
         self.table = table
         self.folder = Folder(self.filesystem, f"{root.rstrip('/')}/{table}")
@@ -83,7 +77,7 @@ class PublishedTable:
         if data is None:
             return None
         name = data.decode("utf-8", "replace").strip()
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             content = f"{data[:40]!r}" if data.strip() else "nothing"
             raise InputRejectedError(
                 f"{self.root}/{CURRENT}: expected the name of a version, found {content}: "
@@ -145,7 +139,7 @@ class PublishedTable:
             # One listing instead of one request per version.
             paths = [path.partition("/") for path in self._versions.files_below()]
             names = [name for name, _, file in paths if file == MANIFEST]
-        return [name for name in names if _NAME.fullmatch(name)]
+        return [name for name in names if is_name(name)]
 
     def version(self, name: str | None = None) -> Version:
         """Return a version. name : its name or a unique prefix of it; None: the current version.
@@ -233,7 +227,7 @@ class PublishedTable:
         return contents
 
     def _manifest(self, name: str) -> bytes | None:
-        return _read(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
+        return _read(self._versions / name, MANIFEST) if is_name(name) else None
 
     def predecessor(self, entries: list[Entry], current: str | None) -> str | None:
         """Return the version that a rollback would go back to, or None."""
