@@ -503,6 +503,38 @@ def test_residuals_of_segments_stand_in_a_table(place, call):
         assert f"{i + 1} {name} 2,000 {row['positives']:,.0f} " in words(rows)
 
 
+@pytest.mark.parametrize(
+    ("named", "count", "root", "sentence"),
+    [
+        ([], 0, 1.0, "The check found no misfit."),
+        # The manifest names five at most: of 40 the segment that is drawn may be one.
+        ([], 40, 1.0, "The check found misfits in 40 segments, not marked here."),
+        (
+            [["a"]],
+            41,
+            9.0,
+            (
+                "Red: the check found a misfit there, perhaps of a wider range. The check found misfits in 40 more segments, "
+                "not marked here. It found a misfit in all segments together, too."
+            ),
+        ),
+    ],
+)
+def test_misfits_that_are_only_counted_are_said(named, count, root, sentence):
+    row = {"segment": ["a"], "weight": 100.0, "positives": 10.0, "expected": 12.0}
+    level = {
+        "most_informative": [row],
+        "misfits": [{"segment": name} for name in named],
+        "segments_with_misfits": count,
+        "all_by_score": {"root": root, "limit": 4.0},
+        "all_by_size": None,
+        "largest": None,
+        "tests": 9,
+    }
+    found = residual_figures({"ranges": None, "levels": [level]})
+    assert found["sentence"] == sentence
+
+
 def test_ranges_without_ends_and_sums_are_drawn_as_far_as_they_can_be():
     profile = {
         "first_score": [None, 0.5, 0.75],
@@ -514,7 +546,8 @@ def test_ranges_without_ends_and_sums_are_drawn_as_far_as_they_can_be():
     misfit = {"first_score": 0.5, "last_score": 0.7}
     ranges = {"profile": profile, "misfits": [misfit], "dispersion": 4.0, "largest": None, "tests": 9}
     found = residual_figures({"ranges": ranges, "fallback": None, "replaced": None})
-    assert (found["ranges"], found["segments"], found["found"]) == (2, [], True)
+    assert (found["ranges"], found["segments"]) == (2, [])
+    assert found["sentence"] == "Red: the check found a misfit there, perhaps of a wider range."
     assert "nan" not in found["svgs"][0]
     assert f"{deviance_root(100, 60, 30) / 2:+.1f} standard errors" in found["svgs"][0]
     assert "Scores up to 0.4: 10 positives of 100, expected 12 (" in found["svgs"][0]

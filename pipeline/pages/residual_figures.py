@@ -11,6 +11,7 @@ import numpy as np
 
 from calibrators.measures.fit_check import normal_limit, roots
 from logcal.displays.view import MUTED
+from logcal.errors import counted
 from pipeline.pages.figures import AFTER, ALERT, Tip, grid, number_text, render
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def residual_figures(agreement: Mapping[str, Any] | None) -> dict[str, Any] | No
     -------
     `svgs`: SVG elements, of ranges of scores, of segments, or of both
     `ranges`: number of ranges that are drawn; `segments`: residuals of the segments, in the order of the figure
-    `found`: whether the check found any misfit in what is drawn
+    `sentence`: what is red, and what the check found besides
     """
     ranges = (agreement or {}).get("ranges")
     levels = [level for level in (agreement or {}).get("levels", ()) if level["most_informative"]]
@@ -69,8 +70,30 @@ def residual_figures(agreement: Mapping[str, Any] | None) -> dict[str, Any] | No
         svgs.append(render(draw, _SIZE, "residuals-segments", alt))
     if not svgs:
         return None
-    found = any(residual.found for residual in of_ranges + of_segments)
-    return {"svgs": svgs, "ranges": len(of_ranges), "segments": of_segments, "found": found}
+    sentence = _sentence(of_ranges, of_segments, (agreement or {}).get("levels", ()))
+    return {"svgs": svgs, "ranges": len(of_ranges), "segments": of_segments, "sentence": sentence}
+
+
+def _sentence(
+    of_ranges: Sequence[Residual], of_segments: Sequence[Residual], levels: Sequence[Mapping[str, Any]]
+) -> str:
+    """Say what the check found: misfits that are drawn in red, and those of segments that the manifest only counts."""
+    red = sum(residual.found for residual in of_segments)
+    others = sum(level["segments_with_misfits"] for level in levels) - red
+    together = any(
+        (largest := level[key]) is not None and abs(largest["root"]) > largest["limit"]
+        for level in levels
+        for key in ("all_by_score", "all_by_size")
+    )
+    parts = []
+    if red or any(residual.found for residual in of_ranges):
+        parts.append("Red: the check found a misfit there, perhaps of a wider range.")
+    if others:
+        more = "more " if red else ""
+        parts.append(f"The check found misfits in {counted(others, f'{more}segment')}, not marked here.")
+    if together:
+        parts.append("It found a misfit in all segments together, too.")
+    return " ".join(parts) or "The check found no misfit."
 
 
 _SIZE = (4.6, 3.2)
