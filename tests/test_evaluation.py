@@ -514,8 +514,8 @@ def test_residuals_of_segments_stand_in_a_table(place, call):
             41,
             9.0,
             (
-                "Red: the check found a misfit there, perhaps of a wider range. The check found misfits in 40 more segments, "
-                "not marked here. It found a misfit in all segments together, too."
+                "Red: the check found a misfit there, perhaps of a wider range. The check found misfits in 40 more "
+                "segments, not marked here. It found a misfit in all segments together, too."
             ),
         ),
     ],
