@@ -376,6 +376,8 @@ class Curve:
         So the expected number of positives of each pooled range does not change. Knots beyond the cells have no
         observations and a weight near 0.
         """
+        if np.all(odds[1:] >= odds[:-1]):
+            return odds
         inner = self._knots[3]
         weight, p = np.full(odds.size, _TAIL_WEIGHT), expit(odds)
         weight[inner] += self.cells.weight
