@@ -393,3 +393,14 @@ def test_no_fall_is_proven_by_honest_rows(seed):
     score = np.round(expit(z), 2) if seed % 2 else expit(z)
     truth = [expit(z), np.full(rows, 0.3), np.full(rows, 0.003), expit(1.2 * np.floor(0.8 * z))][seed % 4]
     assert proven_fall(cells(drawn(truth, score, seed))) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_fall_is_proven_by_rare_rows_of_random_weight(seed):
+    """A positive row that counts five times is not five positives at one score."""
+    rng = np.random.default_rng([6, seed])
+    rows = int(10 ** rng.uniform(2.5, 3.7))
+    z = rng.normal(-5, 1.3, rows)
+    label, weight = rng.random(rows) < expit(z), rng.choice([1.0, 2.0, 5.0], rows)
+    label[:2] = True, False
+    assert proven_fall(cells(collapse(expit(z), label, weight))) is None

@@ -10,6 +10,7 @@ import numpy as np
 from calibrators.core.arrays import Array
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.kernels.likelihood import isotonic_fit
+from calibrators.measures.dispersion import MOST
 from calibrators.measures.fit_check import normal_limit, roots
 
 ERROR_RATE = 1e-3
@@ -53,7 +54,7 @@ def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0
     cells : cells of the observations
     dispersion, heaviest : see `FitCheck` and `calibrators.base.Sampling`: both reduce what counts as an observation
     """
-    scale = dispersion * max(1.0, heaviest)
+    scale = max(dispersion, _of_rows(cells)) * max(1.0, heaviest)
     weight, positives = cells.weight / scale, cells.positives / scale
     level = np.asarray(isotonic_fit(positives / weight, weight))
     starts = np.flatnonzero(np.diff(level, prepend=-1.0))
@@ -86,6 +87,24 @@ def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0
         weight=w_right * scale,
         root=float(root[at]),
     )
+
+
+def _of_rows(cells: FineCells) -> float:
+    """Estimate the over-dispersion from cells in which little of either label is expected.
+
+    One rare positive row of large weight must not be taken for many rows: with weights w independent of the label the
+    sum of k (k - e) over that of k (1 - p) is that of w**2 over that of w. k : positives, e = w p : expected ones. In
+    larger cells a fall looks alike. Returns a number from 1 to 10; for rows of weight 1 and different scores 1.
+    """
+    level = np.asarray(isotonic_fit(cells.positives / cells.weight, cells.weight))
+    small = cells.weight * level * (1 - level) < 1.0
+    found = 1.0
+    for of_label, p in ((cells.positives, level), (cells.weight - cells.positives, 1 - level)):
+        k, p, w = of_label[small], p[small], cells.weight[small]
+        expected = float((k * (1 - p)).sum())
+        if expected > 0:
+            found = max(found, float((k * (k - w * p)).sum()) / expected)
+    return min(found, MOST)
 
 
 def _sums_in_blocks(column: Array, starts: Any, block: Any) -> Array:

@@ -175,9 +175,11 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     columns = (weight, cells.positives, cells.expected, weight * level)
     sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
     by_groups, proven = _dispersion(cells, sums, information)
+    # Few groups do not show random weights, but Pearson's statistic does.
+    dispersion = max(by_groups, proven)
     families = [_unions(information), _narrow(information)]
     total = np.append(0.0, np.cumsum(information))
-    found = [_compare(sums, *family, by_groups, total, heaviest) for family in families if family[0].size]
+    found = [_compare(sums, *family, dispersion, total, heaviest) for family in families if family[0].size]
     start, stop, difference, root, limit = (np.concatenate(x) for x in zip(*found, strict=True))
     excess = np.where(np.abs(difference) > LEAST_DIFFERENCE, np.abs(root) / limit, 0.0)
 
@@ -190,7 +192,7 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     misfits = tuple(misfit(i) for i in _disjoint(start, stop, excess))
     return FitCheck(
         start.size,
-        by_groups,
+        dispersion,
         misfit(largest) if excess[largest] > 0 else None,
         misfits,
         _profile(cells, sums, information),
