@@ -178,6 +178,17 @@ LOGS = {
 }
 
 
+def test_a_young_file_of_another_format_is_not_being_written(place):
+    path = place.root / "rows.csv"
+    path.write_text("score,label\n0.5,1\n")
+    said = (
+        place.job("fit", "log.give_up=5m", log__path=path)
+        .expect(3, "found CSV: convert it: duckdb -c")
+        .stderr
+    )
+    assert "being written" not in said
+
+
 @pytest.mark.parametrize("kind", LOGS)
 def test_a_log_that_cannot_be_used(place, kind):
     write, phrases = LOGS[kind]

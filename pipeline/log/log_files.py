@@ -30,6 +30,7 @@ from logcal.errors import (
     FileRejectedError,
     InputRejectedError,
     LogcalError,
+    counted,
     examples,
     listing,
 )
@@ -348,7 +349,7 @@ def _folder(filesystem: Any, path: str) -> Entries:
             "that matches the files to read"
         )
     elif not entries.files and not entries.problems:
-        content = f"{len(names)} other files ({examples(names, 3)})" if names else "nothing"
+        content = f"{counted(len(names), 'other file')} ({examples(names, 3)})" if names else "nothing"
         entries.problems.append(
             f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {content}"
             f"{folder_advice(path, names)}"

@@ -34,6 +34,7 @@ from pipeline.log.log_files import (
     FileListing,
     LogFile,
     Piece,
+    WrongFooterError,
     find_files,
     folders_of,
     open_parquet,
@@ -338,7 +339,7 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
         return (
             error
             if other is None
-            else FileRejectedError(f"{file.path}: expected a Parquet file, found {other}")
+            else WrongFooterError(f"{file.path}: expected a Parquet file, found {other}")
         )
     except InputRejectedError as error:
         return error
