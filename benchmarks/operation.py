@@ -5,12 +5,16 @@
     python benchmarks/operation.py people --rows 20000         # three bad days, a bad first day, an approved new model
     python benchmarks/operation.py ordinary --days 500 --sd 0.1    # refused fits, and days wrongly set aside
     python benchmarks/operation.py arriving --days 60 --rows 1000  # the daily job on files that arrive at random hours
+    python benchmarks/operation.py versions --days 365    # the test for drift, with a new version each day
 
 The days are those of tests/simulated_days.py: about 11 % positives, scores that are not probabilities, numbers of rows
 that vary by 5 %. Every fit is the job `fit` with a window of 7 days and otherwise default settings, on hive folders;
 the counts are read from the published manifests. `arriving` runs `logcal days run` each morning, with three missed
 mornings, five runs that are killed within a write, late and rewritten files, and five bad days; it compares the scored
 rows and their versions with an oracle written in pandas (tests/arriving_oracle.py), and fails if one differs.
+`versions` simulates the test for drift alone (tests/simulated_versions.py): 800 logs of 100,000 rows a day, whose table
+is fitted to the 28 days before, each day; false alarms without drift, and days until a drift is found, against a table
+that stays.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _measure import print_machine
+from scipy.stats import beta
 
 import logcal
 from jobs import tables
@@ -39,6 +44,7 @@ from logcal.errors import LogcalError
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from arriving_days import Arriving
 from simulated_days import KINDS, simulated_day
+from simulated_versions import alarms_without_drift, days_until_alarm
 
 WINDOW, BAD, DRIFT, WEEK_SD = 7, 9, 0.7, 0.2
 FIRST = dt.date(2026, 3, 2)
@@ -238,12 +244,47 @@ def arriving(rows: int, seed: int, count: int) -> None:
     )
 
 
+EDGE = 0.0487
+"""Change of the log odds just within the tolerance of monitor."""
+
+
+def versions(seed: int, days: int, logs: int = 800) -> None:
+    """Simulate the test for drift over versions: false alarms, then days until a drift is found."""
+    for name, off in (
+        ("true odds stay", [np.nan]),
+        ("true odds are each day's version's", [0.0]),
+        ("... off by nearly the tolerance, up and down", [EDGE, -EDGE]),
+    ):
+        for rate in (0.01, 0.001):
+            count = alarms_without_drift(seed, logs, days, np.resize(off, logs), rate)
+            limit = beta.ppf(0.95, (count > 0).sum() + 1, logs - (count > 0).sum())
+            alarmed = (
+                f"{(count > 0).sum()} of {logs} with an alarm in {days} days (at most {limit:.4f}, 95 %)"
+            )
+            print(f"{name}, positives {rate:.1%}: {alarmed}, {count.sum()} alarms")
+    for rate in (0.01, 0.001):
+        for name, change, slope in (
+            ("odds x 1.22", 0.2, 0),
+            ("odds x 1.49", 0.4, 0),
+            ("odds x 1.02 a day", 0, 0.02),
+        ):
+            for daily in (False, True):
+                found = days_until_alarm(seed, logs // 4, change, daily=daily, slope=slope, rate=rate)
+                found = found[~np.isnan(found)]
+                quantiles = np.quantile(found, [0.5, 0.9], method="higher")
+                print(
+                    f"{name}, positives {rate:.1%}, {'a version a day' if daily else 'one version'}: found in "
+                    f"{quantiles[0]:.0f} days (median), {quantiles[1]:.0f} (nine in ten); never within 120 days "
+                    f"{np.isinf(found).mean():.1%}"
+                )
+
+
 def main() -> None:
     """Run a simulation."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["bad", "drift", "people", "ordinary", "arriving"])
+    parser.add_argument("what", choices=["bad", "drift", "people", "ordinary", "arriving", "versions"])
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--days", type=int, default=100)
@@ -253,6 +294,8 @@ def main() -> None:
     print_machine()
     if options.what == "arriving":
         arriving(options.rows, options.seed, options.days)
+    elif options.what == "versions":
+        versions(options.seed, options.days)
     elif options.what == "ordinary":
         ordinary(options.rows, options.seed, options.days, options.sd)
     else:

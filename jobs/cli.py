@@ -385,6 +385,11 @@ def include() -> None:
     """Let DAY into fits, however strange it looks. This holds until the files of DAY, such as 2026-01-31, change."""
 
 
+@_command(_days, "jobs.alarms", *_DAY, _REASON, changes=True)
+def acknowledge() -> None:
+    """Close the alarm of drift that DAY, such as 2026-01-31, raised. The test of the table begins anew."""
+
+
 @_on_days(*_DAY_OR_FILE, changes=True, configured=True)
 def judge() -> None:
     """Undo exclude or include of DAY, or of a file. The next fit judges the day itself."""

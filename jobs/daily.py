@@ -330,6 +330,8 @@ def _attention_text(attention: Sequence[DayState], unplaced: Any, newest: int | 
         )
         parts.append(f"{counted(len(attention), 'day')} to decide on: {named}; see `logcal days list`")
         parts.append("mend the files, or decide with `logcal days exclude` or `logcal days include`")
+        if any(MONITOR in entry.last and entry.last[MONITOR].outcome == FAILED for entry in attention):
+            parts.append("`logcal days acknowledge` closes an alarm of drift")
         if groups[-1][-1].day == newest and len(groups[-1]) > 1:
             parts.append("if the log ends there, give its last day: --until DAY")
     if unplaced:

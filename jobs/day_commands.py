@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from pipeline.days.records import (
     DayRecords,
     digest_of,
 )
-from pipeline.log.windows import Window, day_of
+from pipeline.log.windows import Window, day_number, day_of
 from pipeline.table.published import PublishedTable
 
 log = logging.getLogger("logcal")
@@ -50,9 +51,9 @@ def _records(
         yield from _fit_records(prepared, table.version(version).manifest.get("window") or {}, version)
         return
     if job == MONITOR:
-        days = [day for day in prepared.days if day_of(day).isoformat() <= str(outcome.summary["last_day"])]
-        for day in days:
-            yield DayRecord(day_of(day).isoformat(), MONITOR, _digest(prepared.window, day), version=version)
+        for day, tested in outcome.summary["tested"].items():
+            digest = _digest(prepared.window, day_number(dt.date.fromisoformat(day)))
+            yield DayRecord(day, MONITOR, digest, version=tested)
         return
     window, path = prepared.window, config.output.path if job == SCORE else config.report.path
     if window is None or window.first != window.last or DAY not in path:

@@ -90,6 +90,9 @@ def listed_line(entry: DayState) -> str:
         band = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
         version = entry.last[EVALUATE].version
         parts.append(f"observed/expected {facts['observed_over_expected']:.2f}{band} under {version}")
+    tested = entry.last.get(MONITOR)
+    if tested is not None and tested.outcome == DONE and tested.message:
+        parts.append(tested.message)
     for step in (EVALUATE, FIT, SCORE):
         record = entry.last.get(step)
         if record is not None and record.outcome == DONE:

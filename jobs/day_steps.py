@@ -46,8 +46,9 @@ from pipeline.days.records import (
 from pipeline.days.states import DayState
 from pipeline.execution import Executor
 from pipeline.files.output import Output
+from pipeline.files.records import jsonable
 from pipeline.log.windows import day_of
-from pipeline.monitor import FOLDER
+from pipeline.monitor.history import read_history
 from pipeline.score.scored import scored_output
 from pipeline.table.published import Version
 
@@ -171,18 +172,18 @@ def monitor(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | 
         said = str(error)
     except (CheckFailedError, InputRejectedError, ConfigError) as error:
         record = _failure(record, error, run_id)
-    tested = _evidence(survey, live, entry)
-    if record.outcome == DONE and tested is None:
-        return replace(record, outcome=NOTHING, message=said or "not tested")
-    return replace(record, facts=tested or {})
+    tested = _evidence(survey, entry)
+    if tested is None:
+        untested = replace(record, outcome=NOTHING, message=said or "not tested")
+        return untested if record.outcome == DONE else record
+    return replace(record, version=tested[0], facts=tested[1])
 
 
-def _evidence(survey: Survey, live: Version, entry: DayState) -> dict[str, Any] | None:
-    """Return the evidence about a version of drift up to a tested day; None if the day was not tested."""
-    history = (survey.store.folder / FOLDER).read_json(f"{live.name}.json") or {}
-    days = history.get("days") or []
-    found = next((day for day in days if day.get("day") == entry.name), None)
-    return None if found is None else {"log_e": found.get("log_e")}
+def _evidence(survey: Survey, entry: DayState) -> tuple[str, dict[str, Any]] | None:
+    """Return the version that a tested day was compared with, and the evidence; None if the day was not tested."""
+    history = read_history(survey.store.folder)
+    found = [day for day in history.days if day.day == entry.name] if history is not None else []
+    return (found[0].version, {"log_e": jsonable(found[0].log_e)}) if found else None
 
 
 def score(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:

@@ -220,7 +220,7 @@ class Stream(FollowCounts):
 
     def _page(self, folder: Path) -> None:
         from pipeline.files.folders import write_whole
-        from pipeline.monitor import watched_days
+        from pipeline.monitor.history import read_history, watched_days
         from pipeline.pages.day_pages import render_stream
 
         now, last = time.time(), self.refits.last
@@ -241,7 +241,7 @@ class Stream(FollowCounts):
             (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(sep=" ", timespec="seconds"), vars(report))
             for at, report in self.reports
         ]
-        days = watched_days(self.store.folder, self.store.names())
+        days = watched_days(read_history(self.store.folder))
         page = render_stream(f"Stream of {self.config.store.table}", facts, refused, reports, days)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / REPORT, page.encode())

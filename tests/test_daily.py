@@ -14,6 +14,7 @@ from arriving_days import Arriving
 from prometheus_client.parser import text_string_to_metric_families
 
 import logcal
+from jobs.alarms import acknowledge
 from jobs.day_list import listing
 from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, NothingToDoError, TemporaryError
@@ -25,6 +26,7 @@ from pipeline.files.folders import Folder
 from pipeline.files.locks import locking
 from pipeline.log.log_files import LogFile
 from pipeline.log.windows import day_number
+from pipeline.monitor.history import read_history
 from pipeline.table.journal import Decision
 
 GATE = {"min_rows": 0, "min_positives": 0, "max_rows_drop": 1, "ranking": False, "holdout": "none"}
@@ -231,6 +233,43 @@ def test_a_day_with_another_models_scores_is_scored_and_left_to_a_person(daily):
     assert daily.scored[7] == 4 * ROWS
     decide_on(str(daily.root / "store"), "ads", "2026-03-07", "include", "a new model")
     assert daily.run(8, **written) in (0, 99)
+
+
+@pytest.mark.system
+def test_the_test_for_drift_goes_on_over_daily_versions_and_an_alarm_needs_a_person(daily):
+    daily.day(*range(1, 6))
+    assert daily.begin(6) == 0
+    for day in (6, 7):
+        daily.day(day)
+        assert daily.run(day + 1) == 0
+    path = daily.part(8, 0, rows=4 * ROWS)
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(1, "label", pa.array(np.arange(4 * ROWS) % 4 > 0)), path)
+    checked = {"window": {"suspect_days": "set_aside"}}
+    assert daily.run(9, **checked) == 4
+    assert "`logcal days acknowledge` closes an alarm of drift" in daily.message
+    assert "logcal days acknowledge 2026-03-08" in daily.state(8)["reason"]
+    daily.day(9)
+    assert daily.run(10, **checked) == 4
+    assert daily.state(9)["state"] == "done"
+    history = read_history(Folder.at(daily.root / "store/ads"))
+    assert [(day.day[-2:], day.set_aside) for day in history.days] == [
+        ("06", False), ("07", False), ("08", True), ("09", False),
+    ]  # fmt: skip
+    assert len({day.version for day in history.days}) == 4
+    assert [alarm.day for alarm in history.alarms] == ["2026-03-08"]
+    assert history.state.days == 1
+    assert [day.version for day in history.days] == [
+        daily.records(day)["evaluate"][-1].version for day in (6, 7, 8, 9)
+    ]
+    page = (daily.root / "reports/monitor/report.html").read_text()
+    assert "Alarm of" in page
+    assert "left out" in page
+    acknowledge(str(daily.root / "store"), "ads", "2026-03-08", "the labels were wrong")
+    assert daily.state(8)["state"] == "set_aside"
+    assert daily.run(10, **checked) == 4
+    decide_on(str(daily.root / "store"), "ads", "2026-03-08", "exclude", "the labels were wrong")
+    assert daily.run(10, **checked) == 99
 
 
 @pytest.mark.system

@@ -11,14 +11,18 @@ import pytest
 from common import over, prepared, run_job, write_log
 from scipy.special import expit, logit
 from scipy.stats import beta
+from simulated_versions import LEVELS, Logs, alarms_without_drift, days_until_alarm, isotonic
 
 import logcal
-from calibrators import Points, collapse
+from calibrators import Isotonic, Points, collapse
 from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
 from calibrators.measures.predictions import run_passes
+from jobs.alarms import acknowledge
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.days import source
 from pipeline.execution import InlineExecutor
+from pipeline.files.folders import Folder
+from pipeline.monitor.history import History, read_history
 from pipeline.pages.day_pages import render_drift
 from pipeline.table.lookup_table import read_lookup_table
 
@@ -120,6 +124,52 @@ def test_eight_hundred_years_keep_the_promise():
     assert beta.ppf(0.95, alarmed + 1, years - alarmed) <= alpha
 
 
+def test_tests_of_many_logs_at_once_are_the_history_s():
+    """The simulation does what the calibrator and the history do."""
+    rows = np.full(LEVELS, 1000.0)
+    positives = (
+        np.random.default_rng(5).binomial(1000, expit(np.linspace(-3, 1, LEVELS)), (3, LEVELS)).astype(float)
+    )
+    positives[:, 4:12] = positives[:, [12, 11, 10, 9, 8, 7, 6, 5]]
+    for found, k in zip(isotonic(rows, positives), positives, strict=True):
+        fitted = Isotonic().fit_points(Points(np.arange(LEVELS, dtype=float), rows, k))
+        np.testing.assert_allclose(found, fitted.predict(np.arange(LEVELS)), rtol=1e-12)
+    logs, history = Logs(6, 2), History({})
+    for day in range(40):
+        odds = logs.odds + (0.0 if day < 20 else 0.3)
+        version, state = logs.version[0], logs.random.bit_generator.state
+        k = logs.draw(odds)[0]
+        logs.random.bit_generator.state = state
+        alarm = logs.day(odds)
+        name = f"{day:06d}"
+        history = history.renewed(name, (), 0.01, ()).after(
+            str(FIRST + dt.timedelta(day)),
+            name,
+            evidence(Points(version, logs.rows, k)),
+            {},
+            (None, None),
+            0.01,
+        )
+        assert history.state.log_e == pytest.approx(logs.log_e[0], abs=1e-6)
+        assert history.alarmed(0.01) == alarm[0]
+    assert [alarm.day for alarm in history.alarms] == [alarm.days[0] for alarm in history.alarms]
+    assert len(history.alarms) >= 1
+
+
+def test_versions_that_change_daily_keep_the_promise():
+    """Fitted to the days before; true odds stay, or are off each day's version by nearly all that is tolerated."""
+    alpha, logs = 0.01, 400
+    off = np.resize([0.0487, -0.0487, np.nan, np.nan], logs)
+    alarmed = int((alarms_without_drift(8, logs, 180, off) > 0).sum())
+    assert beta.ppf(0.95, alarmed + 1, logs - alarmed) <= alpha
+
+
+def test_a_drift_is_found_as_fast_with_a_version_a_day():
+    found = {daily: days_until_alarm(9, 40, math.log(1.49), daily=daily, limit=20) for daily in (False, True)}
+    assert np.median(found[True]) <= np.median(found[False]) + 1
+    assert np.isfinite(found[True]).all()
+
+
 def test_a_change_is_found_within_days():
     rng, limit = np.random.default_rng(1), math.log(1 / 0.01)
     for _ in range(5):
@@ -209,7 +259,7 @@ def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
     for score, label in days:
         state = state.after(over(collapse(score, label))(evidence_pass(calibration_map.predict_ascending)))
     assert found.summary["log_e"] == state.log_e
-    history = json.loads((place / "store/t/monitor" / f"{published['version']}.json").read_text())
+    history = json.loads((place / "store/t/monitor/history.json").read_text())
     assert len(history["state"]["logs"]) + 1 == 11
     assert [day["day"] for day in history["days"]] == ["2026-01-11", "2026-01-12", "2026-01-13"]
     assert 0 < history["days"][0]["psi"] < 0.1
@@ -237,6 +287,83 @@ def test_drift_is_an_alarm_that_stays_on(place):
     with pytest.raises(CheckFailedError, match="the table underestimates"):
         look(place, late)
     assert (place / "late/report.html").read_text() == html
+
+
+def test_the_test_goes_on_over_versions_and_begins_anew_after_an_alarm(place):
+    """Each day is compared with the version that was live before a fit read it; an alarm stays until it is closed."""
+
+    def fit(*more):
+        gate = "gate={max_rows_drop: 1, holdout: none, agreement: false}"
+        window = ("window.column=date", "window.last=1d", "window.suspect_days=use")
+        store = {"path": place / "store", "table": "t"}
+        return run_job("fit", *window, gate, *more, log={"path": place / "log"}, store=store)["version"]
+
+    def history():
+        return read_history(Folder.at(place / "store/t"))
+
+    page = f"report.path={place / 'page'}"
+    write_day(place / "log", 10)
+    first = fit()
+    write_day(place / "log", 11)
+    look(place, page)
+    second = fit()
+    write_day(place / "log", 12)
+    found = look(place, page)
+    assert found.summary["tested"] == {"2026-01-13": second}
+    assert (found.summary["days"], history().state.days) == (2, 2)
+    write_day(place / "log", 13, shift=0.7)
+    with pytest.raises(
+        CheckFailedError, match=r"Since 2026-01-1\d the table underestimates.*days acknowledge 2026-01-14"
+    ):
+        look(place, page)
+    # The fit has come before the test: the day is compared with the version before it.
+    third = fit()
+    write_day(place / "log", 14, shift=0.7)
+    fit()
+    found = look(place, page)
+    assert found.summary["tested"] == {"2026-01-15": third}
+    assert not found.summary["alarm"]
+    assert [(day.day, day.version) for day in history().days] == [
+        ("2026-01-12", first), ("2026-01-13", second), ("2026-01-14", second), ("2026-01-15", third),
+    ]  # fmt: skip
+    assert history().state.days == 1
+    html = (place / "page/report.html").read_text()
+    assert "Alarm of <span" in html
+    assert "2026-01-14</span>: Since" in html
+    with pytest.raises(
+        ConfigError, match="found 2026-01-13: alarms that nobody has closed are of 2026-01-14"
+    ):
+        acknowledge(str(place / "store"), "t", "2026-01-13", "x")
+    assert (
+        acknowledge(str(place / "store"), "t", "2026-01-14", "a <sale>").summary["alarm"]["version"] == second
+    )
+    with pytest.raises(NothingToDoError):
+        look(place, page)
+    html = (place / "page/report.html").read_text()
+    assert "No alarm is open" in html
+    assert "a &lt;sale&gt;" in html
+
+
+def test_an_alarm_that_a_person_closes_begins_the_test_anew(place):
+    publish(place)
+    for number in (10, 11):
+        write_day(place / "log", number, shift=0.5)
+    with pytest.raises(CheckFailedError):
+        look(place)
+    acknowledge(str(place / "store"), "t", "2026-01-12", "known")
+    with pytest.raises(NothingToDoError):
+        planned(place)
+    write_day(place / "log", 12, shift=0.5)
+    with pytest.raises(CheckFailedError, match="days acknowledge 2026-01-13"):
+        look(place)
+    history = read_history(Folder.at(place / "store/t"))
+    assert [alarm.days for alarm in history.alarms] == [("2026-01-11", "2026-01-12"), ("2026-01-13",)]
+    assert history.state.days == 1
+    assert [alarm.day for alarm in history.open_alarms({"2026-01-11"})] == ["2026-01-13"]
+    late = Evidence((0.0,) * len(CHANGES), 10.0, 1.0, 1.0)
+    for day, left in (("2026-02-10", 2), ("2026-02-11", 1), ("2026-02-12", 0)):
+        following = history.renewed("v", (), 0.01, ()).after(day, "v", late, {}, (None, None), 0.01)
+        assert len(following.open_alarms(())) == left
 
 
 def test_a_page_without_new_days_and_without_an_alarm_is_written_and_nothing_else(place):
@@ -283,13 +410,16 @@ def test_days_that_the_table_was_fitted_to_are_passed_over(place):
     assert len(json.loads(history.read_text())["days"]) == 1
 
 
-def test_other_settings_do_not_add_to_the_same_evidence(place):
+def test_other_settings_do_not_add_to_the_same_evidence(place, caplog):
     publish(place)
     write_day(place / "log", 10)
     look(place)
     write_day(place / "log", 11)
-    with pytest.raises(ConfigError, match="move the file away to start again"):
-        planned(place, "monitor.tolerance=1.2")
+    found = look(place, "monitor.tolerance=1.2")
+    assert "the test begins anew, since tolerance was 1.05 and is 1.2" in caplog.text
+    assert found.summary["days"] == 2
+    history = read_history(Folder.at(place / "store/t"))
+    assert history.state.days == 1
 
 
 @pytest.mark.parametrize(
@@ -363,7 +493,7 @@ def test_segments_say_what_their_rows_say(place):
 
 def test_the_page_has_no_distances_of_scores_where_no_day_has_any():
     day = {"day": "2026-01-01", "rows": 100, "observed": 5, "expected": 4.5, "log_e": 0.1}
-    day["segments_alarmed"] = 0
+    day |= {"segments_alarmed": 0, "version": "000001-a", "set_aside": False}
     page = render_drift("t", [{**day, "psi": None, "ks": None}], [], 0.01, 1.05)
     assert "PSI" not in page
     assert '<td class="num">1.111</td>' in page

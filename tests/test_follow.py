@@ -7,6 +7,7 @@ import fcntl
 import inspect
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -41,7 +42,7 @@ from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.ledger import Known, LeaseOwner, Ledger, SourceFile
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
-from pipeline.monitor import History, WatchedDay, watched_days
+from pipeline.monitor.history import History, WatchedDay, read_history, watched_days
 from pipeline.pages.day_pages import render_stream
 from pipeline.score.scored_file import Scoring, score_file
 
@@ -745,7 +746,7 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
 
 
 def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
-    own = {"version": "000001-a", "rows": 1000.0, "expected": 100.0}
+    own = {"version": "000001-a", "rows": 1000.0, "expected": 100.0, "set_aside": False}
     days = [{"day": f"2026-03-{i:02d}", "observed": 100.0 + i, **own} for i in range(1, 30)]
     page = render_stream("ads", {"files scored": 3}, {}, [], [*days, days[0] | {"observed": 190.0}])
     assert page.count('<tr><th scope="row" class="day">2026-') == 30
@@ -753,16 +754,17 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     for text in (said, "3 files scored; nothing is waiting.", "1.290", "No batch since"):
         assert text in page
     table = Folder(LOCAL, str(tmp_path))
-    for version, observed in (("000001-a", [2.0, 1.0]), ("000002-b", [3.0])):
-        watched = (
-            WatchedDay(f"2026-03-0{i}", 9.0, o, 2.0, 0.0, None, None) for i, o in enumerate(observed, 1)
-        )
-        (table / "monitor").replace(f"{version}.json", History(version, {}, tuple(watched)).as_json())
-    found = watched_days(table, ["000001-a", "000002-b", "000003-c"])
-    # The newest version that has watched a day speaks of it.
-    assert [(day["day"], day["version"], day["observed"]) for day in found] == [
-        ("2026-03-01", "000002-b", 3.0),
-        ("2026-03-02", "000001-a", 1.0),
+    watched = [
+        WatchedDay(f"2026-03-0{i}", version, 9.0, 1.0, 2.0, math.inf, None, None)
+        for i, version in ((2, "000001-a"), (1, "000002-b"))
+    ]
+    history = History({}, tuple(watched))
+    (table / "monitor").replace("history.json", history.as_json())
+    assert read_history(table) == history
+    found = watched_days(history)
+    assert [(day["day"], day["version"]) for day in found] == [
+        ("2026-03-01", "000002-b"),
+        ("2026-03-02", "000001-a"),
     ]
 
 

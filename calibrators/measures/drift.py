@@ -1,9 +1,14 @@
 """Drift: sequential evidence, day by day, that a table's probabilities are no longer right.
 
 A day's evidence for a change of the log odds by a is the likelihood ratio of its labels under the probabilities with
-that change, against the nearest probabilities within the tolerance. While all odds are right within the tolerance, its
-expectation is at most 1. So the running product is a supermartingale, and the probability that it ever reaches
-1 / alpha is at most alpha (Ville), even if it is checked every day.
+that change, against the nearest probabilities within the tolerance. The null hypothesis: given all days before, each
+row's odds are right within the tolerance. Then its expectation given these days is at most 1. So the running product is
+a supermartingale, and the probability that it ever reaches 1 / alpha is at most alpha (Ville), even if it is checked
+every day.
+
+The probabilities of a day may depend on the days before, but not on the day itself: they may come from another version
+of a table each day, if that version was fitted before the day's rows were used. If the test begins anew after each
+alarm, the probability of k false alarms is at most alpha^k.
 """
 
 from __future__ import annotations

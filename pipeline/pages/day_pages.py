@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logcal.displays.view import MUTED
 from logcal.errors import counted
-from pipeline.pages.figures import AFTER, ALERT, day_axis, fact_text, grid, render, render_page
+from pipeline.pages.figures import AFTER, ALERT, INK, Tip, day_axis, fact_text, grid, render, render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,18 +27,23 @@ class DayRatio:
     Attributes
     ----------
     day : YYYY-MM-DD
+    version : version of the table that the day was compared with
     rows, observed, expected : totals of the day, >= 0
+    set_aside : whether a later fit left the day out
     """
 
     day: str
+    version: str
     rows: float
     observed: float
     expected: float
+    set_aside: bool = False
 
     @classmethod
     def of(cls, day: Mapping[str, Any]) -> DayRatio:
         """Make it from a day of a table's history."""
-        return cls(str(day["day"]), *(float(day[name]) for name in ("rows", "observed", "expected")))
+        rows, observed, expected = (float(day[name]) for name in ("rows", "observed", "expected"))
+        return cls(str(day["day"]), str(day["version"]), rows, observed, expected, bool(day["set_aside"]))
 
     @property
     def ratio(self) -> float:
@@ -65,13 +70,16 @@ def excess_sentence(observed: float, expected: float) -> str:
     return f"{size} % {'more' if observed > expected else 'fewer'} positives than predicted"
 
 
-def ratio_figure(days: Sequence[DayRatio]) -> str:
-    """Draw the ratios of the days, and the range that chance explains, as an SVG element."""
+def ratio_figure(days: Sequence[DayRatio], alarms: Collection[str] = ()) -> str:
+    """Draw the ratios of the days, and the range that chance explains, as an SVG element.
+
+    alarms : days with an alarm
+    """
     alt = "Observed over expected positives by day, and the range that chance explains on 19 of 20 days"
-    return render(partial(_draw, days), (6.4, 2.8), "days", alt)
+    return render(partial(_draw, days, alarms), (8.0, 3.0), "days", alt)
 
 
-def _draw(days: Sequence[DayRatio], figure: Figure) -> None:
+def _draw(days: Sequence[DayRatio], alarms: Collection[str], figure: Figure) -> list[Tip]:
     axes = figure.subplots()
     drawn = [(i, day) for i, day in enumerate(days) if not math.isnan(day.ratio)]
     # Edges halfway between days, so that a single day has a band too.
@@ -80,15 +88,38 @@ def _draw(days: Sequence[DayRatio], figure: Figure) -> None:
         width = 1.96 * day.error
         axes.fill_between(edges[i : i + 2], max(0.0, 1 - width), 1 + width, color=MUTED, alpha=0.25, lw=0)
     axes.axhline(1.0, color=MUTED, linestyle="--", linewidth=1)
-    for beyond, color in ((False, AFTER), (True, ALERT)):
-        shown = [(i, day.ratio) for i, day in drawn if day.beyond is beyond]
-        axes.plot([i for i, _ in shown], [ratio for _, ratio in shown], "o", color=color, markersize=5)
+    # A few days far off do not flatten the others: they lie on the upper edge, as triangles.
+    ratios = sorted(day.ratio for _, day in drawn) or [1.0]
+    top = max(1.5, 2.5 * ratios[len(ratios) // 2])
+    size = 5 if len(days) <= _FEW_DAYS else 3.5
+    for i, day in drawn:
+        color = ALERT if day.beyond else AFTER
+        axes.plot(
+            [i],
+            [min(day.ratio, top)],
+            "^" if day.ratio > top else "o",
+            color=color,
+            markerfacecolor="#ffffff" if day.set_aside else color,
+            markersize=size,
+        )
+    low, high = axes.get_ylim()
+    for i, day in enumerate(days):
+        if day.day in alarms:
+            axes.axvline(i, color=ALERT, linewidth=1.2, zorder=0)
+        if i and day.version != days[i - 1].version:
+            axes.plot([i - 0.5] * 2, [low, low + 0.05 * (high - low)], color=INK, linewidth=0.9)
+    axes.set_ylim(low, high)
     axes.set_ylabel("Observed over expected positives")
     day_axis(axes, [day.day for day in days])
     grid(axes, "y")
+    return [
+        Tip(i, min(day.ratio, top), f"{day.day}: {day.ratio:.3f} under {day.version}") for i, day in drawn
+    ]
 
 
-_DAYS_SHOWN = 60
+_FEW_DAYS = 45
+"""Number of days up to which they are drawn as large points."""
+_DAYS_SHOWN = 120
 """Number of days in the figure and the table: the latest ones."""
 _REFUSED_SHOWN = 50
 _BATCH_COLUMNS = {
@@ -169,35 +200,68 @@ def _details(refused: Mapping[str, str], deviating: DayRatio | None) -> list[str
     return sentences
 
 
+@dataclass(frozen=True)
+class PageAlarm:
+    """Alarm of a watched table, for its page.
+
+    Attributes
+    ----------
+    day : the day that raised it
+    version : version that the day was compared with
+    message : what was found
+    open : whether nobody has closed it, and it is recent
+    closing : what closed it, if it is not open
+    """
+
+    day: str
+    version: str
+    message: str
+    open: bool
+    closing: str
+
+
 def render_drift(
-    title: str, days: Sequence[Mapping[str, Any]], alarms: Sequence[str], alpha: float, tolerance: float
+    title: str, days: Sequence[Mapping[str, Any]], alarms: Sequence[PageAlarm], alpha: float, tolerance: float
 ) -> str:
     """Render the page of a watched table: HTML without external references.
 
     Parameters
     ----------
-    days : `day`, `rows`, `observed`, `expected`, `log_e`, `psi`, `ks` and `segments_alarmed` of each day, in order
-    alarms : sentences, the most important one first
+    days : `day`, `version`, `rows`, `observed`, `expected`, `log_e`, `psi`, `ks`, `segments_alarmed` and `set_aside` of
+        each day, in order
+    alarms : all alarms, in order
     alpha : false alarm rate in (0, 1)
     tolerance : factor >= 1 up to which the table's odds may be wrong
     """
     latest = days[-_DAYS_SHOWN:]
     ratios = [DayRatio.of(day) for day in latest]
+    first = latest[0]["day"] if latest else ""
+    shown = [alarm for alarm in alarms if alarm.day >= first or alarm.open][::-1]
+    still = [alarm for alarm in shown if alarm.open]
+    compared = counted(len(days), "day")
+    headline = (
+        f"Alarm of {still[0].day}: {still[0].message}" if still else f"No drift was found in {compared}."
+    )
+    if shown and not still:
+        headline = f"No alarm is open; {compared} compared."
     return render_page(
         "drift.html.j2",
         title=title,
-        headline=alarms[0] if alarms else f"No drift was found in {counted(len(days), 'day')}.",
-        details=alarms[1:],
-        kind="high" if alarms else "within",
+        headline=headline,
+        details=[f"{counted(len(still) - 1, 'more alarm')} below."] if len(still) > 1 else [],
+        kind="high" if still else "within",
+        alarms=shown,
         alpha=f"{100 * alpha:g}",
         limit=f"{1 / alpha:g}",
         tolerance=f"{tolerance:g}",
-        figure=ratio_figure(ratios) if days else "",
+        figure=ratio_figure(ratios, {alarm.day for alarm in shown}) if days else "",
         rows=list(zip(ratios, latest, strict=True))[::-1],
         distances=["psi", "ks"] if any(day["psi"] is not None for day in days) else [],
         segments=any(day["segments_alarmed"] for day in days),
+        versions=len({day["version"] for day in latest}) > 1,
+        aside=any(day["set_aside"] for day in latest),
         e_value=e_value,
-        compared=f"{counted(len(days), 'day')} {'was' if len(days) == 1 else 'were'}",
+        compared=f"{compared} {'was' if len(days) == 1 else 'were'}",
         count=len(days),
         shown=len(latest),
     )

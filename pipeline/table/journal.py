@@ -205,7 +205,7 @@ class Decision:
 
     Attributes
     ----------
-    decision : 'exclude' or 'include'
+    decision : 'exclude' or 'include'; of an alarm 'acknowledge'
     reason : the user's reason
     at : time, ISO 8601
     tables : digests of the day's files (older files: names of daily tables); empty: the day had no files yet
@@ -254,7 +254,7 @@ def decide(
     ----------
     folder : the table's folder
     day : such as 2026-01-31, or FILE and a file's relative path
-    decision : 'exclude', 'include' or None
+    decision : see `Decision`, or None
     reason : the user's reason
     files : digests of the day's files
     """

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import metadata
@@ -24,7 +24,16 @@ from logcal.storage import check_name, is_name, open_filesystem
 from logcal.version import __version__
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
-from pipeline.table.journal import CANDIDATE, UNREADABLE, Entry, Journal, taken_back, trail, was_current
+from pipeline.table.journal import (
+    CANDIDATE,
+    UNREADABLE,
+    Entry,
+    Journal,
+    moves,
+    taken_back,
+    trail,
+    was_current,
+)
 
 if TYPE_CHECKING:
     from pipeline.log.logs import Log
@@ -202,6 +211,18 @@ class PublishedTable:
                 return version
         return None
 
+    def live_versions(self) -> Iterator[Version]:
+        """Yield the versions that were live, the live one first, then backwards in time; pruned ones are left out."""
+        live = self.current()
+        if live is None:
+            return
+        yield live
+        names, seen = set(self.names()), {live.name}
+        for entry in reversed(moves(self.journal.entries(), live.name)):
+            if entry.version in names - seen:
+                seen.add(entry.version)
+                yield self.version(entry.version)
+
     def verify(self, version: Version) -> dict[str, bytes]:
         """Compare a version's lookup table and segments with their checksums; return their contents by name.
 
@@ -289,6 +310,15 @@ def fitted_until(manifest: Mapping[str, Any]) -> str:
     unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
     days = (day for day in window.get("days", ()) if day.get("rows_usable", day["rows_used"]))
     return max({day["day"] for day in days} - unlabelled, default=window.get("last", ""))
+
+
+def has_seen(manifest: Mapping[str, Any], day: str) -> bool:
+    """Tell whether a version's fit has read the rows of a day, or later days only. day : ISO date."""
+    window = manifest.get("window") or {}
+    first = min((entry["day"] for entry in window.get("days", ())), default="")
+    unlabelled = {entry["day"] for entry in window.get("days_unlabelled", ())}
+    read = {entry["day"] for entry in window.get("days", ()) if entry.get("rows_usable", entry["rows_used"])}
+    return day < first or day in read - unlabelled
 
 
 def days_fitted(manifest: Mapping[str, Any]) -> list[str]:
