@@ -153,8 +153,8 @@ class MonitorConfig(JobConfig):
     store: sections.PublishedConfig
     """The published table to watch."""
     window: sections.WindowConfig
-    """Days to test; window.column is required. Days that were tested before, and days that the table was fitted to, are
-    skipped.
+    """Days to test, each once; window.column is required. A day is compared with the version that was live before any
+    fit read it; days without such a version are skipped.
     """
     monitor: MonitorSection
     report: sections.PageConfig

@@ -89,8 +89,8 @@ def _draw(days: Sequence[DayRatio], alarms: Collection[str], figure: Figure) -> 
         axes.fill_between(edges[i : i + 2], max(0.0, 1 - width), 1 + width, color=MUTED, alpha=0.25, lw=0)
     axes.axhline(1.0, color=MUTED, linestyle="--", linewidth=1)
     # A few days far off do not flatten the others: they lie on the upper edge, as triangles.
-    ratios = sorted(day.ratio for _, day in drawn) or [1.0]
-    top = max(1.5, 2.5 * ratios[len(ratios) // 2])
+    heights = sorted(max(day.ratio, 1 + 1.96 * day.error) for _, day in drawn) or [1.0]
+    top = 1.3 * heights[len(heights) * 19 // 20]
     size = 5 if len(days) <= _FEW_DAYS else 3.5
     for i, day in drawn:
         color = ALERT if day.beyond else AFTER
@@ -103,6 +103,7 @@ def _draw(days: Sequence[DayRatio], alarms: Collection[str], figure: Figure) -> 
             markersize=size,
         )
     low, high = axes.get_ylim()
+    low -= 0.07 * (high - low)
     for i, day in enumerate(days):
         if day.day in alarms:
             axes.axvline(i, color=ALERT, linewidth=1.2, zorder=0)
