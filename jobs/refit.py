@@ -31,7 +31,7 @@ from pipeline.follow.batch import compare, list_sources
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import LogFile, expected_folder, find_files
 from pipeline.log.logs import read_footers
-from pipeline.table.published import PublishedTable
+from pipeline.table.published import PublishedTable, fitted_until
 
 log = logging.getLogger("logcal")
 
@@ -229,6 +229,9 @@ class Refits:
             kind, version, message = PUBLISHED, current.name, ""
             facts["label_coverage"] = _coverage(current.manifest["data"])
         self.alarmed = False
+        live = self._table.current()
+        if live is not None and live.manifest["data"].get("rows_waiting"):
+            facts["labels_until"] = fitted_until(live.manifest) or None
         facts |= {"at": started, "rows": self._rows(), "alarm": False}
         self._save({**facts, "outcome": kind, "version": version, "message": message})
         return kind

@@ -8,14 +8,15 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jobs.config.jobs import FollowConfig
 from jobs.gate.limits import WARNED
-from jobs.outcome import REPORT, Outcome
+from jobs.outcome import Outcome
 from jobs.refit import PUBLISHED, Refits
 from jobs.rows import page_folder
+from jobs.stream_page import refit_text, write_page
 from logcal.errors import LogcalError, counted, examples
 from pipeline.files.storage import without_secrets
 from pipeline.follow.batch import Places, compare, list_sources
@@ -168,7 +169,7 @@ class Stream(FollowCounts):
         ]
         lines += [f"  {day}" for day in summary["strange_days"]]
         if last:
-            lines.append(f"  last refit {_refit_text(last, now)}")
+            lines.append(f"  last refit {refit_text(last, age_text(_age(last['at'], now)))}")
         if (coverage := last.get("label_coverage")) is not None:
             lines.append(f"  {100 * coverage:.4g} % of the last refit's rows had a label")
         if ledger.waiting:
@@ -181,7 +182,7 @@ class Stream(FollowCounts):
         page = page_folder(self.config.report.path, "follow")
         outputs = (
             ("record.prometheus", self.config.record.prometheus, _METRICS_EVERY, self._metrics),
-            ("report.path", page, _PAGE_EVERY, self._page),
+            ("report.path", page, _PAGE_EVERY, partial(write_page, self, last=last)),
         )
         for setting, target, every, write in outputs:
             now = time.monotonic()
@@ -218,45 +219,12 @@ class Stream(FollowCounts):
         }
         update_stream(path, self.config.store.table, without_secrets(self.config.output.path), values)
 
-    def _page(self, folder: Path) -> None:
-        from pipeline.files.folders import write_whole
-        from pipeline.monitor.history import read_history, watched_days
-        from pipeline.pages.day_pages import render_stream
-
-        now, last = time.time(), self.refits.last
-        refused, coverage = self.ledger.refused, last.get("label_coverage")
-        facts = {
-            "log": without_secrets(self.places.root),
-            "scored": without_secrets(self.places.target_root),
-            "files scored": len(self.ledger.files) - len(refused),
-            "files to score": self.remaining,
-            "files not readable yet": len(self.ledger.waiting),
-            "files refused": len(refused),
-            "last batch": age_text(_age(self.ledger.facts.get("at"), now)),
-            "table version": self.store.readable_current(),
-            "last refit": _refit_text(last, now) if last else "none",
-            "rows with a label": None if coverage is None else f"{100 * coverage:.4g} %",
-        }
-        reports = [
-            (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(sep=" ", timespec="seconds"), vars(report))
-            for at, report in self.reports
-        ]
-        days = watched_days(read_history(self.store.folder))
-        page = render_stream(f"Stream of {self.config.store.table}", facts, refused, reports, days)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / REPORT, page.encode())
-
 
 def published_at(store: TableStore, version: str | None) -> float | None:
     """Return the time of a version's publication, in seconds since 1970."""
     if version is None:
         return None
     return dt.datetime.fromisoformat(store.version(version).manifest["created"]).timestamp()
-
-
-def _refit_text(last: dict[str, Any], now: float) -> str:
-    result = f" {last['version']}" if last["outcome"] == PUBLISHED else f", {last['message']}"
-    return f"{age_text(_age(last['at'], now))}: {last['outcome']}{result}"
 
 
 def _age(at: float | None, now: float) -> float | None:

@@ -286,7 +286,7 @@ def test_drift_is_an_alarm_that_stays_on(place):
     assert "write the page" in planned(place, late).plan.stages[0]
     with pytest.raises(CheckFailedError, match="the table underestimates"):
         look(place, late)
-    assert (place / "late/report.html").read_text() == html
+    assert (place / "late/report.html").read_text().partition("</time>")[2] == html.partition("</time>")[2]
 
 
 def test_the_test_goes_on_over_versions_and_begins_anew_after_an_alarm(place):

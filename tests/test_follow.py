@@ -31,7 +31,7 @@ from s3 import BUCKET, environment, s3_server
 from calibrators import Isotonic
 from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError
 from pipeline.execution import InlineExecutor
-from pipeline.files import locks
+from pipeline.files import clock, locks
 from pipeline.files.folders import Folder
 from pipeline.files.storage import records_beside
 from pipeline.follow import batch as batches
@@ -43,7 +43,7 @@ from pipeline.follow.ledger import Known, LeaseOwner, Ledger, SourceFile
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, read_history, watched_days
-from pipeline.pages.day_pages import render_stream
+from pipeline.pages.stream_page import render_stream
 from pipeline.score.scored_file import Scoring, score_file
 
 LOCAL = fsspec.filesystem("file")
@@ -753,6 +753,10 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     said = '2026-03-01</span> there were <span class="whole">90 %</span> more positives than predicted'
     for text in (said, "3 files scored; nothing is waiting.", "1.290", "No batch since"):
         assert text in page
+    troubled = render_stream("ads", {"files scored": 3}, {}, [], days[:1], ["Labels wait."], clock.now())
+    assert '<p class="headline high">Labels wait.</p>' in troubled
+    assert "this page says nothing" in troubled
+    assert "this page says nothing" not in page
     table = Folder(LOCAL, str(tmp_path))
     watched = [
         WatchedDay(f"2026-03-0{i}", version, 9.0, 1.0, 2.0, math.inf, None, None)

@@ -1,6 +1,7 @@
 """Refits of a stream's table: what the fit job would have published, when it is time."""
 
 import datetime as dt
+import re
 import shutil
 import signal
 from functools import partial
@@ -276,7 +277,11 @@ def test_a_rejected_refit_waits_for_other_rows_or_labels(place, stream):
     labelled = place.root / "labelled"
     lands(arriving, "a.parquet")
     lands(labelled, "a.parquet")
-    settings = ("--once", "--json", "refit.every=1ms", f"labelled.path={labelled}")
+    page = place.root / "page"
+    settings = ("--once", "--json", "refit.every=1ms", f"labelled.path={labelled}", f"report.path={page}")
+
+    def headline():
+        return re.search(r'<p class="headline (\w+)">(.*)</p>', (page / "report.html").read_text()).groups()
 
     def refitted():
         done = follow(*settings)
@@ -284,13 +289,20 @@ def test_a_rejected_refit_waits_for_other_rows_or_labels(place, stream):
 
     assert refitted() == (0, 0, 2)  # the first table; and it is time again at the end
     pq.write_table(pa.table({"score": [0.5]}), labelled / "unlabelled.parquet")
+    assert headline()[0] == "within"
     assert refitted() == (99, 1, 1)
-    assert refitted() == (99, 0, 0)
+    for _ in range(2):
+        kind, text = headline()
+        assert kind == "high"
+        assert re.match(r"The refit of <.*UTC</span> was rejected\.", text)
+        assert "unlabelled.parquet" in (page / "report.html").read_text()
+        assert refitted() == (99, 0, 0)
     assert follow("--status", "--json", f"labelled.path={labelled}").json["refit"]["outcome"] == "rejected"
     (labelled / "unlabelled.parquet").unlink()
     lands(labelled, "b.parquet")
     assert refitted() == (0, 0, 1)
     assert len(place.versions) == 2
+    assert headline() == ("within", "1 file scored; nothing is waiting.")
 
 
 def test_what_does_not_go_with_refits(place, stream):

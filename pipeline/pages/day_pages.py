@@ -1,4 +1,4 @@
-"""Pages with observed over expected positives day by day: of a stream, and of a watched table."""
+"""Observed over expected positives day by day: their figure, and the page of a watched table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from logcal.displays.view import MUTED
 from logcal.errors import counted
-from pipeline.pages.figures import AFTER, ALERT, INK, Tip, day_axis, fact_text, grid, render, render_page
+from pipeline.pages.figures import AFTER, ALERT, INK, Tip, day_axis, grid, render, render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,85 +120,8 @@ def _draw(days: Sequence[DayRatio], alarms: Collection[str], figure: Figure) -> 
 
 _FEW_DAYS = 45
 """Number of days up to which they are drawn as large points."""
-_DAYS_SHOWN = 120
-"""Number of days in the figure and the table: the latest ones."""
-_REFUSED_SHOWN = 50
-_BATCH_COLUMNS = {
-    "files": "Files",
-    "rows": "Rows",
-    "null_rows": "Null rows",
-    "unseen_rows": "Unseen rows",
-    "refused": "Refused",
-    "waiting": "Not readable yet",
-    "left": "Left",
-    "seconds": "Seconds",
-}
-_ALWAYS = ("files", "rows", "seconds")
-
-
-def render_stream(
-    title: str,
-    facts: Mapping[str, Any],
-    refused: Mapping[str, str],
-    batches: Sequence[tuple[str, Mapping[str, Any]]],
-    days: Sequence[Mapping[str, Any]],
-) -> str:
-    """Render the page of a stream: HTML without external references.
-
-    Parameters
-    ----------
-    facts : state of the stream by name: counts of files, the last batch, the table. Zeros and None are not shown.
-    refused : reasons by refused file
-    batches : end and counts of each of the last batches, the oldest first
-    days : `day`, `version`, `rows`, and `observed` and `expected` positives of each day, in order
-    """
-    latest = list(days[-_DAYS_SHOWN:])
-    ratios = [DayRatio.of(day) for day in latest]
-    deviates = bool(ratios) and ratios[-1].beyond
-    rows = [{**report, "at": at, "refused": len(report["refused"])} for at, report in reversed(batches)]
-    columns = {
-        name: label
-        for name, label in _BATCH_COLUMNS.items()
-        if name in _ALWAYS or any(row[name] for row in rows)
-    }
-    return render_page(
-        "stream.html.j2",
-        title=title,
-        headline=_state(facts, len(refused)),
-        details=_details(refused, ratios[-1] if deviates else None),
-        kind="high" if refused or deviates else "within",
-        facts=[(name, fact_text(value)) for name, value in facts.items() if value not in (0, None, "")],
-        figure=ratio_figure(ratios) if ratios else "",
-        days=list(zip(ratios, latest, strict=True))[::-1],
-        count=len(days),
-        batches=rows,
-        batch_columns=columns,
-        refused=sorted(refused.items())[:_REFUSED_SHOWN] if len(refused) > 1 else [],
-        refused_count=len(refused),
-    )
-
-
-def _state(facts: Mapping[str, Any], refused: int) -> str:
-    """State in one sentence how many files are scored and how many are not."""
-    counts = [f"{counted(facts.get('files scored') or 0, 'file')} scored"]
-    for count, state in (
-        (facts.get("files to score") or 0, "to score"),
-        (facts.get("files not readable yet") or 0, "not readable yet"),
-        (refused, "refused"),
-    ):
-        if count:
-            counts.append(f"{count:,} {state}")
-    return f"{', '.join(counts)}{'' if len(counts) > 1 else '; nothing is waiting'}."
-
-
-def _details(refused: Mapping[str, str], deviating: DayRatio | None) -> list[str]:
-    sentences = []
-    if len(refused) == 1:
-        sentences += [f"Refused: {name}: {reason}" for name, reason in refused.items()]
-    if deviating is not None:
-        excess = excess_sentence(deviating.observed, deviating.expected)
-        sentences.append(f"On {deviating.day} there were {excess}, which chance does not explain.")
-    return sentences
+DAYS_SHOWN = 120
+"""Number of days in a figure and its table: the latest ones."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +157,7 @@ def render_drift(
     alpha : false alarm rate in (0, 1)
     tolerance : factor >= 1 up to which the table's odds may be wrong
     """
-    latest = days[-_DAYS_SHOWN:]
+    latest = days[-DAYS_SHOWN:]
     ratios = [DayRatio.of(day) for day in latest]
     first = latest[0]["day"] if latest else ""
     shown = [alarm for alarm in alarms if alarm.day >= first or alarm.open][::-1]

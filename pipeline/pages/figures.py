@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import math
 import re
@@ -13,6 +14,7 @@ import numpy as np
 from calibrators.core.map import CalibrationMap, Interval
 from logcal.displays import MapDisplay
 from logcal.displays.view import BLUE, MUTED, ORANGE, OTHERS, View, percent_ticks, set_logit_axes
+from pipeline.files import clock
 from pipeline.files.records import jsonable
 
 if TYPE_CHECKING:
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 _CODE = re.compile(r"`([^`<>]+)`")
-_UNBROKEN = re.compile(r"\d{4}-\d\d-\d\d|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
+_UNBROKEN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d UTC)?|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
 """Dates, versions, percentages and e-values, which are not broken across lines."""
 
 
 def render_page(
     template: str, filters: Mapping[str, Callable[..., str]] | None = None, **content: Any
 ) -> str:
-    """Render a page: HTML without external references; the same text for the same content.
+    """Render a page: HTML without external references; the same text for the same content at the same second.
 
     template : name of a template in pipeline/pages/templates that extends page.html.j2
     filters : further filters of the template
@@ -51,9 +53,15 @@ def render_page(
         "change": change_text,
         "share": share_text,
         "number": number_text,
+        "utc": utc_text,
         **(filters or {}),
     }
-    return environment.get_template(template).render(missing=MISSING, **content)
+    return environment.get_template(template).render(missing=MISSING, written=clock.now(), **content)
+
+
+def utc_text(time: dt.datetime) -> str:
+    """Format a time, such as '2026-01-31 06:30:00 UTC'."""
+    return f"{time.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _unbroken(text: str) -> Markup:
