@@ -260,11 +260,13 @@ def _tables() -> None:
 
 def _resolve_table(arguments: dict[str, Any], required: bool) -> None:
     """Fill in a command's store and table from its configuration files, where they are not given."""
-    files, store, table = arguments.pop("files"), arguments["store"], arguments["table"]
+    files, store, table = arguments.pop("files"), arguments["store"], arguments.get("table")
     if files or store is None or (required and table is None):
         from jobs.tables import resolve_table
 
-        arguments["store"], arguments["table"] = resolve_table(files, store, table, required=required)
+        arguments["store"], named = resolve_table(files, store, table, required=required)
+        if "table" in arguments:
+            arguments["table"] = named
 
 
 _STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")
@@ -340,6 +342,17 @@ def export() -> None:
 @_on_table(*_OF_TABLE)
 def history() -> None:
     """List every attempt of a job on the table. Shows exit code, rows and measures."""
+
+
+@_command(
+    _tables,
+    "jobs.store_page",
+    _STORE,
+    _TABLE_FILES,
+    click.option("--output", required=True, metavar="FILE", help="The page, such as page.html."),
+)
+def page() -> None:
+    """Write a page with all tables of a store. Shows versions, days, alarms, last runs, links to reports."""
 
 
 @_on_table(*_OF_TABLE, _VERSION, changes=True)

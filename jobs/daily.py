@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jobs import day_steps
-from jobs.config.jobs import DaysConfig
+from jobs.config.jobs import DAY, DaysConfig
 from jobs.day_list import day_facts, day_line, group_name, grouped, newest_measured, state_text
 from jobs.day_survey import Survey, survey
-from jobs.outcome import Outcome, Plan, Startable
+from jobs.outcome import REPORT, Outcome, Plan, Startable
+from jobs.rows import JOB, page_folder
 from logcal.errors import (
     CheckFailedError,
     ConfigError,
@@ -290,6 +291,7 @@ class _Run:
             "newest_measured": newest_measured(found.states.days),
             "days": [day_facts(entry) for entry in found.states.days if _shown(entry, self.done)],
             "days_left": self.left,
+            "reports": self._reports(found),
             "files_without_day": dict(found.log.unplaced),
             **counts,
         }
@@ -311,6 +313,15 @@ class _Run:
             nothing.outcome = Outcome(summary, [])
             raise nothing
         return outcome
+
+    @staticmethod
+    def _reports(found: Survey) -> dict[str, str]:
+        """Return the newest pages of the jobs that write some."""
+        path, newest = found.config.report.path, newest_measured(found.states.days)
+        pages = {MONITOR: page_folder(path, MONITOR)} if MONITOR in found.rules.steps else {}
+        if newest is not None:
+            pages[EVALUATE] = path.replace(JOB, EVALUATE).replace(DAY, newest["day"])
+        return {job: f"{folder}/{REPORT}" for job, folder in pages.items()}
 
 
 def _shown(entry: DayState, done: Sequence[DayRecord]) -> bool:

@@ -147,18 +147,22 @@ def _alarms_now(
     return raised or ([] if present is None else [present])
 
 
-def _check(alarms: Sequence[Alarm]) -> None:
-    """Raise CheckFailedError if there are alarms."""
+def _check(alarms: Sequence[Alarm], outcome: Outcome | None = None) -> None:
+    """Raise CheckFailedError if there are alarms. outcome : what was found."""
     if alarms:
-        raise CheckFailedError(
+        error = CheckFailedError(
             " ".join(f"version {alarm.version}: {alarm.message}" for alarm in alarms)
             + " The test begins anew with the next version, or when a person closes the alarm: "
             f"`logcal days acknowledge {alarms[-1].day}`"
         )
+        error.outcome = outcome
+        raise error
 
 
-def _end_without_new_days(history: History, alarms: Sequence[Alarm]) -> NoReturn:
-    _check(alarms)
+def _end_without_new_days(
+    history: History, alarms: Sequence[Alarm], outcome: Outcome | None = None
+) -> NoReturn:
+    _check(alarms, outcome)
     raise NothingToDoError(
         f"no day of the log is after {history.last or 'what the table was fitted to'}: nothing to do"
     )
@@ -245,8 +249,8 @@ class Prepared(Startable):
         if self.page is not None:
             self._write_page(Path(self.page), history, summary)
         if not self.days:
-            _end_without_new_days(history, alarms)
-        _check(alarms)
+            _end_without_new_days(history, alarms, Outcome(summary, []))
+        _check(alarms, Outcome(summary, []))
         now = len(tested)
         lines = [
             f"no alarm: version {self.version.name}, {counted(len(history.days), 'day')} tested so far, {now} now",
@@ -300,6 +304,7 @@ class Prepared(Startable):
             "alarms": [vars(alarm) for alarm in history.open_alarms(self.closed)],
             "segments_alarmed": segments,
             "history": self.history_path,
+            **({} if self.page is None else {"report": f"{self.page}/{REPORT}"}),
         }
 
     def _write_page(self, root: Path, history: History, summary: dict[str, Any]) -> None:

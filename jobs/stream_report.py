@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jobs.config.jobs import FollowConfig
 from jobs.gate.limits import WARNED
-from jobs.outcome import Outcome
+from jobs.outcome import REPORT, Outcome
 from jobs.refit import PUBLISHED, Refits
 from jobs.rows import page_folder
 from jobs.stream_page import refit_text, write_page
@@ -123,6 +123,8 @@ class Stream(FollowCounts):
             "refits": self.refits.outcomes[PUBLISHED],
             "refused": self.refused,
         }
+        if (page := page_folder(self.config.report.path, "follow")) is not None:
+            summary["report"] = f"{page}/{REPORT}"
         batches = counted(self.batches, "batch")
         lines = [f"scored {self.rows:,} rows in {counted(self.files, 'file')}, {batches}", f"  {path}"]
         if refits := self.refits.outcomes[PUBLISHED]:

@@ -97,6 +97,8 @@ def test_everything_on_the_store(remote):
     assert "evaluate/report.html" in files(remote)
     store = ("--store", f"{remote.url}/store", "--table", "ads")
     assert "000001" in remote.run("tables", "list", *store).expect(0).stdout
+    remote.run("tables", "page", *store[:2], "--output", f"{remote.url}/page.html").expect(0)
+    assert b"000001" in files(remote)["page.html"]
 
 
 @pytest.mark.parametrize("segments", [(), ("log.segment=[model]", "segments.min_rows=50")])

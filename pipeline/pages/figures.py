@@ -56,7 +56,7 @@ def render_page(
         "utc": utc_text,
         **(filters or {}),
     }
-    return environment.get_template(template).render(missing=MISSING, written=clock.now(), **content)
+    return environment.get_template(template).render({"missing": MISSING, "written": clock.now(), **content})
 
 
 def utc_text(time: dt.datetime) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -85,6 +85,20 @@ class Journal:
         numbers = [int(name.partition("-")[0]) for name in self._objects()]
         name = f"{max(numbers, default=0) + 1:06d}-{uuid.uuid4().hex[:8]}.json"
         self._folder.write(f"{_FOLDER}/{name}", line)
+
+    def went_live(self, version: str) -> str | None:
+        """Return the time at which the live version went live; None if the journal does not have it.
+
+        On an object store only the last entries are read.
+        """
+        if self._folder.local:
+            entries: Iterable[Entry] = reversed(self.entries())
+        else:
+            names = [f"{_FOLDER}/{name}" for name in reversed(self._objects())]
+            entries = (self._entry(name, self._folder.read(name) or b"") for name in names)
+        return next(
+            (entry.at for entry in entries if entry.version == version and entry.event in _MOVES), None
+        )
 
     def entries(self) -> list[Entry]:
         """Return all entries, oldest first; empty without a journal.

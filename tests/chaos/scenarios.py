@@ -21,7 +21,7 @@ from chaos.tracing import PATIENCE, Ended, forked
 ANY_TABLE = "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, agreement: false}"
 _NUMBERS = "\\w*seconds|process|checksum|peak_memory_bytes|inode|at|until|days_sorted|days_reused|rows_sorted"
 _TIMES = re.compile(
-    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?"
+    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|\+00:00)?"
     rb'|"(?:%s)": ?[\d.]+|seconds</th><td>[\d.,]+|"sorted_now": \w+' % _NUMBERS.encode()
 )
 _RECORD = re.compile(r"\d{8}T\d{6}-")
@@ -361,6 +361,7 @@ SCENARIOS = {
         Scenario("tables rollback", _TWO, tables("rollback"), repeats=True),
         Scenario("tables rollback to a version", _TWO, tables("rollback", "000001")),
         Scenario("tables prune", _FOUR, tables("prune", "--keep", "1")),
+        Scenario("tables page", _TWO, ("tables", "page", "--store", "store", "--output", "page.html")),
         Scenario("tables diff", _TWO, tables("diff", "--report", "diff.html", "000001", "000002")),
     )
 }

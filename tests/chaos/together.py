@@ -26,6 +26,7 @@ COMMANDS = {
     "tables prune": tables("prune", "--keep", "1"),
     "tables rollback": tables("rollback"),
     "tables list": tables("list"),
+    "tables page": ("tables", "page", "--store", "store", "--output", "page.html"),
 }
 
 
