@@ -23,7 +23,7 @@ _HELP = {
     "logcal_last_success_timestamp_seconds": "When the last run ended that succeeded, or had nothing to do.",
     "logcal_last_exit_code": "Exit code of the last run.",
     "logcal_last_duration_seconds": "How long the last run took.",
-    "logcal_rows": "Rows of the last run that succeeded, by kind.",
+    "logcal_rows": "Rows of the last run that succeeded, or of a daily job that scored some, by kind.",
     "logcal_measure": "Measures of the last evaluation, after calibration.",
     "logcal_days": "Days of the log by state, as `logcal days list` names them.",
     "logcal_day_observed_over_expected": "Observed over expected positives of the newest day that was evaluated.",
@@ -62,17 +62,21 @@ def update(path: Path, record: dict[str, Any]) -> None:
     """
     labels, code = _labels({"job": record["job"], "table": record.get("table", "")}), record["exit_code"]
     end = datetime.fromisoformat(record["end"]).timestamp()
+    result = record.get("result") or {}
+    states = result.get("states")
+    # A daily job that ends with 4, since a person must decide on a day, has done the others.
+    rows = record["rows"] if code == 0 or states else {}
     values = {
         "last_run_timestamp_seconds": round(end, 3),
         "last_exit_code": code,
         "last_duration_seconds": record["seconds"],
         "last_success_timestamp_seconds": round(end, 3) if code in (0, 99) else None,
-        "rows": record["rows"] if code == 0 else None,
+        "rows": rows,
         "measure": record["measures"] if code == 0 else None,
     }
-    retained = () if code == 0 else _KEPT_ON_FAILURE
-    result = record.get("result") or {}
-    states = result.get("states")
+    retained = (
+        () if code == 0 else tuple(name for name in _KEPT_ON_FAILURE if not (rows and name == "logcal_rows"))
+    )
     _replace(
         path,
         labels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -55,6 +56,8 @@ from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable, Version, has_seen, segments_of
 
 logger = logging.getLogger("logcal")
+
+_ROWS = ("rows_read", "rows_used", "rows_positive", "rows_quarantined", "rows_waiting")
 
 _MOST_VERSIONS = 100
 """Number of versions back in which the one is looked for that was live before a fit read a day."""
@@ -223,7 +226,8 @@ class Prepared(Startable):
     def execute(self, executor: Executor) -> Outcome:
         """Test the days, save their evidence, and raise an alarm if there is one."""
         alpha, waiting, tested = self.config.monitor.alpha, None, {}
-        history = self.history
+        history, rows = self.history, Counter[str]()
+        bad = Counter[str]()
         for day, version in self.days.items():
             name = day_of(day).isoformat()
             try:
@@ -243,11 +247,16 @@ class Prepared(Startable):
                 name, version.name, evidence.total, evidence.segments, shift, alpha
             )
             tested[name] = version.name
+            facts = evidence.table.facts()
+            rows.update({key: facts[key] for key in _ROWS if key in facts})
+            bad.update(facts["quarantined_by_reason"])
         (self.store.folder / FOLDER).replace(history_name(self.config.store.version), history.as_json())
         alarms = _alarms_now(history, alpha, self.version, self.closed, tested)
-        summary = {**self._summary(history, alarms), "tested": tested}
+        summary = self._summary(history, alarms)
         if self.page is not None:
             self._write_page(Path(self.page), history, summary)
+        # What this run has done is not on the page, which is the same when a killed run is repeated.
+        summary |= {"tested": tested, **rows, "quarantined_by_reason": dict(bad)}
         if not self.days:
             _end_without_new_days(history, alarms, Outcome(summary, []))
         _check(alarms, Outcome(summary, []))

@@ -290,6 +290,8 @@ def test_metrics_count_the_days_in_each_state(daily):
     assert daily.run(9, **told) == 4
     found = metrics(file, job="days")
     [(_, ratio)] = found["logcal_day_observed_over_expected"]
+    rows = {labels["kind"]: value for labels, value in found["logcal_rows"]}
+    assert rows["rows"] == 4 * ROWS  # although a day is missing
     assert ratio == pytest.approx(daily.state(8)["observed_over_expected"])
     [(_, time)] = found["logcal_day_observed_over_expected_timestamp_seconds"]
     assert time == dt.datetime(2026, 3, 8, tzinfo=dt.UTC).timestamp()
