@@ -26,7 +26,8 @@ def acknowledge(store: str, table: str, day: str, reason: str) -> Outcome:
     decide(published.folder / FOLDER, alarm.day, ACKNOWLEDGE, reason, ())
     _close_records(DayRecords(published.folder), alarm, reason)
     summary = {"table": table, "alarm": vars(alarm), "reason": reason}
-    return Outcome(summary, [f"the alarm of {alarm.day} is closed: {alarm.message}"])
+    line = f"the alarm of {alarm.day} is closed, and the next run writes the page without it: {alarm.message}"
+    return Outcome(summary, [line])
 
 
 def _alarm_of(table: PublishedTable, day: str) -> Alarm:

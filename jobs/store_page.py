@@ -16,15 +16,20 @@ from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.storage import is_url, open_filesystem, parse_json
 from pipeline.days.records import FAILED, SET_ASIDE
 from pipeline.days.states import MISSING
+from pipeline.files import clock
 from pipeline.files.folders import Folder
 from pipeline.files.requests import together
 from pipeline.files.storage import without_secrets
 from pipeline.monitor.history import History, closed_alarms, read_history, watched_days
+from pipeline.pages.figures import utc_text
 from pipeline.pages.store_page import LastRun, TableRow, render_store
 from pipeline.table.published import PublishedTable, Version, days_fitted
 
 _RECORD = re.compile(r"\d{8}T\d{6}-(?P<job>[a-z]+)-[0-9a-f-]{12}\.json")
 """Name of the record of a job; those of commands such as `tables-rollback` have two words."""
+
+_DAILY = dt.timedelta(hours=26)
+"""Time after which a daily job should have run again."""
 
 
 def page(store: str, output: str) -> Outcome:
@@ -130,6 +135,8 @@ def _troubles(
         if isinstance(count, int) and count:
             yield f"{counted(count, 'day')} {state.replace('_', ' ')}"
     for run in runs:
+        if run.job == "days" and clock.now() - run.end > _DAILY:
+            yield f"the daily job has not run since {utc_text(run.end)}"
         if run.failed:
             yield f"{run.job} ended with {run.code}: {run.message}"
 

@@ -65,24 +65,26 @@ def test_every_table_has_its_row_and_those_to_look_at_come_first(store, tmp_path
     record(place / "cars/runs", "days", "20260308T063000", exit_code=0)
     record(place / "cars/runs", "days", "20260309T063000", exit_code=4, message="<b> decide", result=result)
     record(place / "cars/runs", "tables-rollback", "20260309T073000", exit_code=3)
+    record(place / "bikes/runs", "days", "20260307T063000", end="2026-03-08T05:00:00+00:00")
     record(place / "dogs/runs", "fit", "20260309T063000", exit_code=99)
     (place / "dogs/runs/20260309T063000-score-1b4e28ba-2fa.json").write_text("{")
     (place / "ads/CURRENT").write_text("no name\n")
     found = page(str(place), str(tmp_path / "page.html"))
-    assert (found.summary["tables"], found.summary["troubled"]) == (4, ["ads", "cars"])
+    assert (found.summary["tables"], found.summary["troubled"]) == (4, ["ads", "bikes", "cars"])
     shown = rows(tmp_path / "page.html")
-    assert list(shown) == ["ads", "cars", "bikes", "dogs"]
+    assert list(shown) == ["ads", "bikes", "cars", "dogs"]
     assert "CURRENT: expected the name of a version" in shown["ads"]
     assert "2 days missing days ended with 4: &lt;b&gt; decide" in shown["cars"]
     assert "| 1.250 2026-03-08 | 2 | days 4 2026-03-09 06:31 | evaluate" in shown["cars"]
     assert "| fit 99 2026-03-09 06:31 |" in shown["dogs"]
+    assert "the daily job has not run since 2026-03-08 05:00:00 UTC" in shown["bikes"]
     version = TableStore(str(place), "dogs").current()
-    assert shown["bikes"].startswith(f"good | {version.name} {version.manifest['method']} |")
+    assert shown["dogs"].startswith(f"good | {version.name} {version.manifest['method']} |")
     text = (tmp_path / "page.html").read_text()
     assert 'href="a%20%26%20b/report.html"' in text
     assert "Written <time" in text
     assert "after 2026-03-10 10:00:00 UTC this page says nothing" in text
-    assert "2 of 4 tables to look at." in text
+    assert "3 of 4 tables to look at." in text
 
 
 def test_what_is_no_store_and_no_place_for_a_page_is_said(store, tmp_path):
