@@ -212,7 +212,7 @@ def test_what_lies_between_two_versions(store, place):
     assert "isotonic</td><td>histogram" in text
     assert "http" not in text.replace("http://www.w3.org/", "")
     assert tables.diff(store, "ads", "000001", "000003", str(page)).summary == summary
-    assert page.read_text() == text
+    assert page.read_text().partition("</time>")[2] == text.partition("</time>")[2]
     same = tables.diff(store, "ads", "000001", "000001", None)
     assert same.summary["change"]["largest"] == 0
     assert same.lines[1] == "Both give every row the same probability."
