@@ -230,7 +230,7 @@ class Refits:
             facts["label_coverage"] = _coverage(current.manifest["data"])
         self.alarmed = False
         live = self._table.current()
-        if live is not None and live.manifest["data"].get("rows_waiting"):
+        if live is not None and _has_waiting_rows(live.manifest):
             facts["labels_until"] = fitted_until(live.manifest) or None
         facts |= {"at": started, "rows": self._rows(), "alarm": False}
         self._save({**facts, "outcome": kind, "version": version, "message": message})
@@ -251,6 +251,12 @@ class Refits:
         section["log"] = {**values["log"], "path": values["labelled"]["path"] or values["log"]["path"]}
         section["store"] = {"path": config.store.path, "table": config.store.table}
         return job.model_validate(section | sections)
+
+
+def _has_waiting_rows(manifest: Mapping[str, Any]) -> bool:
+    """Tell whether rows, or whole days, had no label yet when a version was fitted."""
+    left_out = (manifest.get("window") or {}).get("left_out") or {}
+    return bool(manifest["data"].get("rows_waiting") or "unlabelled" in left_out)
 
 
 def _coverage(facts: Mapping[str, Any]) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.config.sections import parse_duration, whole_days
+from jobs.config.sections import parse_duration
 from jobs.outcome import REPORT
 from jobs.refit import PUBLISHED, REFUSED, REJECTED
 from pipeline.files import clock
@@ -74,11 +74,8 @@ def _troubles(stream: Stream) -> Iterator[str]:
     wait, known = parse_duration(config.log.labels.wait), refit.get("labels_until")
     if wait is not None and known is not None:
         # A day for the rest of the day in which a label may come, and one for the refit.
-        due = dt.timedelta(seconds=wait, days=2 + (whole_days(config.refit.mature_after) or 0))
-        if (
-            dt.datetime.fromtimestamp(refit["at"], dt.UTC) - dt.datetime.fromisoformat(f"{known}T00:00Z")
-            > due
-        ):
+        due = dt.datetime.fromisoformat(f"{known}T00:00Z") + dt.timedelta(seconds=wait, days=2)
+        if dt.datetime.fromtimestamp(refit["at"], dt.UTC) > due:
             yield (
                 f"Labels wait longer than log.labels.wait ({config.log.labels.wait}): no day after {known} has them."
             )
