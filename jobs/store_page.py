@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs.outcome import Outcome
 from jobs.records import RUNS
-from jobs.tables import write_text
+from jobs.tables import write_file
 from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.storage import is_url, open_filesystem, parse_json
 from pipeline.days.records import FAILED, SET_ASIDE
@@ -49,7 +49,8 @@ def page(store: str, output: str) -> Outcome:
     if not rows:
         raise InputRejectedError(f"expected published tables, found none in {store}: see `logcal fit`")
     base = None if is_url(output) else Path(os.path.abspath(output)).parent  # noqa: PTH100 - `Path` resolves more
-    write_text(output, render_store(without_secrets(store), [_linked(row, base) for row in rows]), "--output")
+    text = render_store(without_secrets(store), [_linked(row, base) for row in rows])
+    write_file(output, text.encode(), "--output")
     troubled = [row.table for row in rows if row.troubles]
     summary = {"store": store, "page": output, "tables": len(rows), "troubled": troubled}
     return Outcome(
