@@ -98,7 +98,7 @@ class Attempt:
         settings = self.settings
         if settings is None or getattr(getattr(self.config, "follow", None), "status", False):
             return
-        from jobs.exports import update
+        from jobs.record_exports import update
         from pipeline.files.records import write_record
 
         record = self.record(code)
@@ -108,7 +108,7 @@ class Attempt:
         self._write("openlineage", lambda target: self._emit(target, record), settings.openlineage)
 
     def _emit(self, target: str, record: dict[str, Any] | None) -> None:
-        from jobs.exports import emit
+        from jobs.record_exports import emit
 
         at = self.start if record is None else datetime.now(UTC)
         emit(target, self.job, self.id, at, self._table(), record)

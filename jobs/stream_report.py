@@ -199,7 +199,7 @@ class Stream(FollowCounts):
                 self._failed.add(setting)
 
     def _metrics(self, path: Path) -> None:
-        from jobs.exports import update_stream
+        from jobs.record_exports import update_stream
 
         last = self.refits.last
         batch_at, batch = self.reports[-1] if self.reports else (None, None)

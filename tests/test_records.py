@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobs import exports
+from jobs import record_exports
 
 
 def records(place):
@@ -43,8 +43,8 @@ def test_labels_of_metrics_are_escaped(tmp_path):
     """As Prometheus' own parser reads them: one bad path would make all metrics of the file unreadable."""
     path, output = tmp_path / "all.prom", 'a"b\\c\nd'
     for batches in (3, 4):
-        exports.update_stream(path, "ads", output, {"batches": batches, "rows": {"scored": 7}})
-        exports.update_stream(path, "ads", "other", {"batches": 1})
+        record_exports.update_stream(path, "ads", output, {"batches": batches, "rows": {"scored": 7}})
+        record_exports.update_stream(path, "ads", "other", {"batches": 1})
     samples = [s for family in text_string_to_metric_families(path.read_text()) for s in family.samples]
     found = {(sample.name, sample.labels["output"]): sample.value for sample in samples}
     assert found == {
@@ -180,7 +180,7 @@ def test_infinity_is_written_as_prometheus_has_it(tmp_path):
         "job": "evaluate", "table": "ads", "exit_code": 0, "end": "2026-01-02T03:04:05+00:00", "seconds": 1.5,
         "rows": {}, "measures": {"log_loss": "Infinity", "auc": None},
     }  # fmt: skip
-    exports.update(tmp_path / "x.prom", record)
+    record_exports.update(tmp_path / "x.prom", record)
     assert 'measure="log_loss"} +Inf' in (tmp_path / "x.prom").read_text()
     assert "auc" not in (tmp_path / "x.prom").read_text()
 
@@ -189,7 +189,7 @@ def test_metrics_neither_read_nor_replace_a_fifo(tmp_path):
     path = tmp_path / "x.prom"
     os.mkfifo(path)
     with pytest.raises(OSError, match="expected a regular file, found a folder, device, FIFO or socket"):
-        exports.update_stream(path, "ads", "scored", {"batches": 1})
+        record_exports.update_stream(path, "ads", "scored", {"batches": 1})
     assert path.is_fifo()
 
 
@@ -250,7 +250,7 @@ def test_datasets_have_the_names_that_openlineage_gives_them():
         "file:///data/log": naming.LocalFileSystem("/data/log"),
         "log/": naming.LocalFileSystem(str(Path("log").absolute())),
     }.items():
-        assert exports._dataset(path) == (name.get_namespace(), name.get_name())
+        assert record_exports._dataset(path) == (name.get_namespace(), name.get_name())
 
 
 class Receiver(BaseHTTPRequestHandler):

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators.core.map import CalibrationMap
+from calibrators.core.map import CalibrationMap, Interval
 from calibrators.core.simplify import knots_of, simplify
 from calibrators.core.tabulate import largest_error
 from logcal.lookup_table import LookupFacts, LookupTable
@@ -241,6 +242,20 @@ def sql_of_large(large, dialect):
 
 
 LARGE = pa.table({"score": np.random.default_rng(3).random(200)})
+
+
+@pytest.mark.parametrize("max_error", [0, 1e-3])
+def test_ends_of_intervals_have_the_largest_error_too(large, max_error):
+    duckdb = pytest.importorskip("duckdb")
+    ends = (np.maximum(large.map.prob_lo - 0.01, 0), np.minimum(large.map.prob_lo + 0.01, 1))
+    table = replace(large, facts=replace(large.facts, interval="band"), interval=Interval(*ends))
+    connection = duckdb.connect()
+    connection.register("log", LARGE)
+    sql = query(table, "", "duckdb", inline=True, log="log", score="score", max_error=max_error)
+    found = connection.sql(f"SELECT prob_lower, prob_upper FROM ({sql})").fetchnumpy()
+    exact = table.interval.at(table.map.score_hi, LARGE["score"].to_numpy())
+    for name, end in zip(("prob_lower", "prob_upper"), exact, strict=True):
+        np.testing.assert_allclose(found[name], end, rtol=0, atol=max_error)
 
 
 def test_duckdb_plans_a_large_table(large):
