@@ -366,7 +366,7 @@ def test_shares_are_those_of_all_paths(steps):
         p *= np.exp(sum(gains[i, state] for i, state in enumerate(path)))
         total += p
         found += p * (np.array(path)[:, np.newaxis] == np.arange(3))
-    assert local_choice.shares(gains, (chance,), (rate,), steps) == pytest.approx(found / total, rel=1e-12)
+    assert local_choice.shares(gains, steps, (chance,), (rate,)) == pytest.approx(found / total, rel=1e-12)
 
 
 def test_a_smooth_truth_rarely_has_steps():

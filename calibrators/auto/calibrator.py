@@ -52,8 +52,9 @@ class Auto(Calibrator):
     models are fitted to all observations: the curve, and isotonic regression with the curve as prior, which counts as
     information (sum of w p (1 - p)) of 300 or of 30. They are also fitted to each of two halves and tested on the
     other half, in 1,000 bins along the score. A hidden Markov chain along the bins gives the probability that each is
-    right in each bin; with prior probability 0.9 there is no chain and the curve is right everywhere. The map is the
-    mixture by these probabilities, made non-decreasing. Finally its log-odds are shifted: by a share I / (I + 5), I the
+    right in each bin, or there is no chain and the curve is right everywhere: with information I the chain's prior
+    probability is 300 / (300 + I), so that more observations need more evidence for steps. The map is the mixture by
+    these probabilities, made non-decreasing. Finally its log-odds are shifted: by a share I / (I + 5), I the
     information, of the shift with which the expected positives equal the observed ones, and by at most two standard
     errors. Beta calibration and Platt scaling of log-odds are curves without bends; with many observations the prior
     does not matter, and isotonic regression remains.

@@ -44,12 +44,11 @@ RATES = (0.0, 3.0, 10.0)
 """Settings of the chain, averaged by evidence: prior probabilities of the states, and expected number of times that the
 state is drawn again along all bins."""
 
-POWER = 0.7
+POWER = 0.5
 """Exponent of the halves' likelihoods, because the two halves are not independent."""
 
-STEPS = 0.1
-"""Prior probability that a log has any steps. Without it each of many ranges of a smooth truth, where chance favours
-isotonic regression, would be a switch."""
+EVEN_INFORMATION = 300.0
+"""Information, the sum of w p (1 - p), at which a log has any steps with prior probability 1/2."""
 
 PRIOR_OF_TOTAL = 5.0
 """Strength, as information, of the expected number of positives in `shift_to_total`."""
@@ -147,6 +146,7 @@ def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) ->
     """
     curve = fit_curve(cells)
     maps = _maps(curve, cells, cells.position)
+    information = float((cells.weight * maps[0] * (1 - maps[0])).sum())
     if min(min(positives.sum(), (weight - positives).sum()) for weight, positives in halves) < _FEWEST:
         share = np.zeros(maps.shape)
         share[0] = 1
@@ -158,7 +158,7 @@ def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) ->
         gains += other_half[1] * np.log(p) + (other_half[0] - other_half[1]) * np.log1p(-p)
     bin_index = np.minimum((cells.rank * BINS).astype(np.int64), BINS - 1)
     binned = np.stack([np.bincount(bin_index, gain, BINS) for gain in gains], axis=1)
-    share = shares(np.asarray(POWER * binned))[bin_index].T
+    share = shares(np.asarray(POWER * binned), prior_of_steps(information))[bin_index].T
     return Choice(cells, curve, maps, share, steps, -gains.sum(axis=1) / cells.weight.sum())
 
 
@@ -207,11 +207,21 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
     return max(-most, min(most, shift * information / (information + PRIOR_OF_TOTAL)))
 
 
+def prior_of_steps(information: float) -> float:
+    """Return the prior probability that a log has any steps: J / (J + information), J = `EVEN_INFORMATION`.
+
+    Chance favours isotonic regression in some of many ranges of a smooth truth. The more observations, the larger is
+    the error of these steps beside the curve's own, and the stronger the evidence for true ones. Few observations
+    cannot tell; on real data a mixture is then better than the curve.
+    """
+    return EVEN_INFORMATION / (EVEN_INFORMATION + information)
+
+
 def shares(
     gains: Array,
+    steps: float,
     priors: Sequence[Sequence[float]] = PRIORS,
     rates: Sequence[float] = RATES,
-    steps: float = STEPS,
 ) -> Array:
     """Return the probability of each state in each bin, by the forward-backward algorithm, averaged by evidence.
 
@@ -221,9 +231,9 @@ def shares(
     steps / (1 - steps) (Markov's inequality); with two halves and powers this is a guide, not a bound.
 
     gains : float64 array, shape (bins, states): log likelihoods
+    steps : prior probability of the chain, in (0, 1]
     priors : probabilities of the states at the first bin, and when the state is drawn again
     rates : the state is drawn again between neighbouring bins with probability 1 - exp(-rate / bins)
-    steps : prior probability of the chain, in (0, 1]
     """
     bins = len(gains)
     grid = [(prior, rate) for prior in priors for rate in rates]
