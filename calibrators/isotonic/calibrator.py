@@ -43,9 +43,10 @@ class Isotonic(Calibrator):
     strict : bool, default False
         Centred isotonic regression: each pooled block becomes one knot, at the weighted mean of its scores, and the
         map is linear between knots, so that it increases strictly between the first and the last knot and preserves
-        the ranking there. Outside it is constant. If a line beside a block's knot changes its expected positives by
-        more than one standard error (a heavy tie, a range where the truth falls, a jump), the block keeps its level,
-        but for a slope that preserves the ranking. A block at level 0 or 1 stays flat.
+        the ranking there. Outside it is constant. A block keeps its level, but for a slope that preserves the
+        ranking, if a line beside its knot changes its expected positives by more than one standard error (a heavy
+        tie, a jump), or if the share of positives below its centre exceeds its level by more than 2.5 standard
+        errors: there the truth falls. A block at level 0 or 1 stays flat.
     ends : float >= 0, finite, default 1
         Number of positives added below the lowest score, and of negatives above the highest, so that no probability
         is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and the
@@ -130,7 +131,7 @@ def _centred_passes(ends: float) -> Passes:
         chunk=partial(_spread_in_part, blocks.first, centre), combine=partial(_join_spread, centre.size)
     )
     counts, distance = yield merge_passes([counts_below_pass(layout, edges), spread])
-    scores, levels = _centred_knots(blocks, level, centre, distance)
+    scores, levels = _centred_knots(blocks, level, centre, distance, _falls(edges, counts, blocks, centre))
     at = np.searchsorted(edges, scores)
     return CalibrationMap.from_knots(scores, levels, *bin_counts(layout, Counts(*(c[at] for c in counts))))
 
@@ -139,15 +140,34 @@ _TILT = 1e-4
 """Largest rise from the centre to an end of a block that keeps its level, as a share of the rise to the next level."""
 
 
-def _centred_knots(blocks: Blocks, level: Array, centre: Array, distance: Array) -> tuple[Array, Array]:
+_MOST_FALL = 2.5
+"""Standard errors by which the share of positives below a block's centre may exceed that of the block by chance."""
+
+
+def _falls(edges: Array, counts: Counts, blocks: Blocks, centre: Array) -> npt.NDArray[np.bool_]:
+    """Tell in which blocks the share of positives provably falls, so that rising lines would oppose it.
+
+    counts : cumulative counts below the edges, which include first scores and centres
+    """
+    below = [np.diff(column[np.searchsorted(edges, [blocks.first, centre])], axis=0)[0] for column in counts]
+    weight, positives = below[0] + below[1], below[2] + below[3]
+    level, share = blocks.positives / blocks.weight, weight / blocks.weight
+    variance = blocks.weight * level * (1.0 - level) * share * (1.0 - share)
+    return np.asarray(positives - weight * level > _MOST_FALL * np.sqrt(np.maximum(variance, 0.0)))
+
+
+def _centred_knots(
+    blocks: Blocks, level: Array, centre: Array, distance: Array, falls: npt.NDArray[np.bool_]
+) -> tuple[Array, Array]:
     """Return the scores and levels of the knots.
 
     A block's knot is its centre; a block that keeps its level has knots at its first and last score, on a line of
     little slope through its centre, so that its expected positives do not change.
 
     distance : float64 array: sum of w max(centre - s, 0) of each block
+    falls : see `_falls`
     """
-    kept = _kept_levels(blocks, level, centre, distance)
+    kept = _kept_levels(blocks, level, centre, distance, falls)
     left, right = np.where(kept, blocks.first, centre), np.where(kept, blocks.last, centre)
     # Halves, because differences may overflow.
     below, above = centre / 2 - left / 2, right / 2 - centre / 2
@@ -163,14 +183,17 @@ def _centred_knots(blocks: Blocks, level: Array, centre: Array, distance: Array)
     return scores[distinct], levels[distinct]
 
 
-def _kept_levels(blocks: Blocks, level: Array, centre: Array, distance: Array) -> npt.NDArray[np.bool_]:
+def _kept_levels(
+    blocks: Blocks, level: Array, centre: Array, distance: Array, falls: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """Tell which blocks keep their level.
 
     With slopes l and r of the lines on its two sides, a block with its knot at the centre expects (r - l) D positives
-    more than it has, D = `distance`. It keeps its level if a side changes them by more than one standard error; and
-    at level 0 or 1. Lines beside a block that keeps its level are steeper, so this is repeated until nothing changes.
+    more than it has, D = `distance`. It keeps its level if a side changes them by more than one standard error; if
+    the share of positives falls in it; and at level 0 or 1. Lines beside a block that keeps its level are steeper, so
+    this is repeated until nothing changes.
     """
-    kept: npt.NDArray[np.bool_] = (level == 0.0) | (level == 1.0)
+    kept: npt.NDArray[np.bool_] = falls | (level == 0.0) | (level == 1.0)
     error = np.sqrt(blocks.weight * level * (1.0 - level))
     slope = np.zeros(level.size + 1)
     while True:
