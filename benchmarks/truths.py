@@ -6,7 +6,8 @@
 
 Scores are normal in log-odds, on a grid of a million points; the numbers of rows and positives at each point are drawn,
 so a hundred million rows take as long as a million. The measure is the excess of the expected log loss over the
-truth's, 1e-6 nats, with its standard error over draws. All methods see the same draws.
+truth's, 1e-6 nats, with its standard error over draws. All methods see the same draws. The last column is the ratio of
+the first method to the best of the others whose own form is not the truth, with its standard error by paired draws.
 
     smooth   a beta curve
     steps    eleven levels
@@ -51,7 +52,12 @@ METHODS = {
     "isotonic": ("isotonic", {}),
     "strict": ("isotonic", {"strict": True}),
     "beta": ("beta", {}),
+    "abb": ("abb", {}),
+    "platt": ("platt", {}),
+    "logistic": ("platt", {"input": "logit"}),
 }
+FORMS = {"smooth": ("beta",)}
+"""Methods whose own form a truth has: the first method is compared with the best of the others."""
 CONTENDERS = [*METHODS, *(["venn-abers"] if importlib.util.find_spec("venn_abers") else [])]
 MOST_ROWS = 2_000_000
 RARE = {  # rows, share of positives, sampling rate of the negatives
@@ -102,6 +108,17 @@ def excess(p: np.ndarray, q: np.ndarray) -> float:
     return 1e6 * float(np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))))
 
 
+def ratio(samples: np.ndarray, others: list[int], methods: list[str]) -> str:
+    """Return the ratio of the first method's mean excess to the least of the others'."""
+    if not others:
+        return ""
+    best = others[int(np.nanargmin(samples[:, others].mean(axis=0)))]
+    first, least = samples[:, 0], samples[:, best]
+    quotient = first.mean() / least.mean()
+    error = np.std(first - quotient * least, ddof=1) / len(samples) ** 0.5 / least.mean()
+    return f"{quotient:.2f} ± {error:.2f} ({methods[best]})"
+
+
 def totals(case: str, shape: str, method: str, draw: int) -> float:
     """Return the ratio of expected to observed positives of a log with rare positives."""
     rows, rate, sampling = RARE[case]
@@ -148,9 +165,10 @@ def main(arguments: list[str]) -> None:
     if options.rare:
         rare([name for name in options.methods if name in METHODS], options.draws)
         return
-    print(",".join(["truth", "rows", "draws", *options.methods, "seconds of the first"]))
+    print(",".join(["truth", "rows", "draws", *options.methods, "seconds of the first", "ratio"]))
     for rows in options.sizes:
         for truth in options.truths:
+            others = [i for i, n in enumerate(options.methods) if i and n not in FORMS.get(truth, ())]
             samples, seconds = [], 0.0
             for draw in range(options.draws):
                 points, score, p = draw_rows(truth, rows, draw)
@@ -161,7 +179,12 @@ def main(arguments: list[str]) -> None:
             mean, error = np.mean(samples, axis=0), np.std(samples, axis=0, ddof=1) / options.draws**0.5
             cells = [f"{m:.1f} ± {e:.1f}" for m, e in zip(mean, error, strict=True)]
             print(
-                ",".join([truth, str(rows), str(options.draws), *cells, f"{seconds / options.draws:.1f}"]),
+                ",".join(
+                    [
+                        *(truth, str(rows), str(options.draws), *cells, f"{seconds / options.draws:.1f}"),
+                        ratio(np.array(samples), others, options.methods),
+                    ]
+                ),
                 flush=True,
             )
 
