@@ -85,7 +85,7 @@ class Survey:
         names = self.log.names({entry.day for entry in closed} | waiting)
         names |= {*self.log.unplaced, *self.log.excluded}
         whole = [e for e in closed if all(f.relative in names for f in self.log.of(e.day).files)]
-        return ChosenRows(names, self.states.newest, tuple(whole))
+        return ChosenRows(names, self.states.newest, tuple(whole), self.log.spans)
 
     def scoring_choice(self, day: int) -> ChosenRows:
         """Return the files that the scoring of a day leaves out: those that are scored with another day."""
@@ -205,7 +205,13 @@ def _known_day(found: Survey) -> int | None:
         assert config.window.column is not None
         try:
             window = open_window(
-                config.log.path, columns, config.window.column, 1, day_of(entry.day), choice.without
+                config.log.path,
+                columns,
+                config.window.column,
+                1,
+                day_of(entry.day),
+                choice.without,
+                known=lambda _: found.log.spans,
             )
         except InputRejectedError:
             continue  # its outcomes cannot be used: the steps say so

@@ -21,11 +21,13 @@ from jobs.config.sections import (
 from jobs.outcome import SCRATCH, Plan
 from logcal.errors import ConfigError, NothingToDoError, counted
 from pipeline.days.closed import close_excluded, close_given, find_damaged
+from pipeline.days.files import remembered_spans
 from pipeline.files import clock
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
 from pipeline.labels.outcomes import LabelSource, Outcomes
 from pipeline.log.calendars import Calendar, last_ended
+from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import DAY_OUT, BadRows, Example, RowRules, check, check_output, copy_parts
 from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
@@ -243,11 +245,13 @@ class ChosenRows:
     without : relative paths of files to leave out
     newest : newest complete day of the log; None: that of the files
     closed : days left out, with the reasons; None: the job finds excluded and damaged days itself
+    spans : first and last day of files, by relative path; None: those that the store remembers
     """
 
     without: Collection[str] = ()
     newest: int | None = None
     closed: tuple[ClosedDay, ...] | None = None
+    spans: Mapping[str, tuple[int, int]] | None = None
 
 
 ANY = ChosenRows()
@@ -279,7 +283,11 @@ def open_log_and_window(
     length = days or whole_days(config.last)
     if choice.closed is None and config.bad_days == "set_aside":
         close = find_damaged(paths, columns, config.column, length, config.last_day, folder, close)
-    window = open_window(paths, columns, config.column, length, config.last_day, choice.without, close)
+
+    def known(files: Sequence[LogFile]) -> Mapping[str, tuple[int, int]]:
+        return remembered_spans(folder, files, config.timezone) if choice.spans is None else choice.spans
+
+    window = open_window(paths, columns, config.column, length, config.last_day, choice.without, close, known)
     return window.log, window
 
 

@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import logcal
 from jobs.alarms import acknowledge
 from jobs.day_list import listing
+from jobs.registry import JOBS
+from jobs.run import run_job
 from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.days.files import LogDays
@@ -102,8 +104,14 @@ class Daily:
     def records(self, day):
         return DayRecords(Folder.at(self.root / "store/ads")).read().get(f"2026-03-{day:02}", {})
 
-    def state(self, day):
-        return {entry["day"]: entry for entry in self.list()["days"]}[f"2026-03-{day:02}"]
+    def run_file(self, day, *options):
+        """Run the command on day.yaml in the morning of a day in March; returns the exit code."""
+        now = dt.datetime(2026, 3, day, 6, 30, tzinfo=dt.UTC)
+        self.monkeypatch.setattr(clock, "now", lambda: now)
+        return run_job(JOBS["days"], [str(self.root / "day.yaml")], options, dry_run=False, as_json=False)
+
+    def state(self, day, **sections):
+        return {entry["day"]: entry for entry in self.list(**sections)["days"]}[f"2026-03-{day:02}"]
 
     def list(self, **sections):
         return list_days(str(self.root / "store"), "ads", self.files(**sections)).summary
@@ -633,3 +641,80 @@ def test_labels_in_the_log_are_complete_some_time_after_their_day(daily):
         logcal.run(
             "fit", daily.config(log={"labels": {"wait": "9d"}}, window={"column": None, "last": "30d"})
         )
+
+
+@pytest.mark.system
+def test_a_fault_of_a_file_that_a_column_dates_costs_its_days_in_each_job(daily):
+    """The files of other days are not opened, once their days are known."""
+    dated = {"window": {"column": "made", "last": "7d", "suspect_days": "use"}}
+
+    def part(day, **more):
+        when = np.datetime64(f"2026-03-{day:02}", "us") + np.arange(ROWS).astype("timedelta64[m]")
+        path = daily.part(day, 0, made=when, **more)
+        path.rename(daily.root / f"log/{day:02}.parquet")
+
+    for day in range(1, 6):
+        part(day)
+    part(3, score="score_v2")
+    assert daily.run(5, days={"new": True, "begin": "2026-03-02"}, **dated) == 4
+    assert daily.scored == {2: ROWS, 4: ROWS}
+    # The fault of a day that is not complete yet is none of the others'.
+    part(6)
+    part(7, score="score_v2")
+    assert daily.run(7, **dated) == 4
+    assert daily.scored == dict.fromkeys((2, 4, 5, 6), ROWS)
+    assert daily.state(6, **dated)["steps"][EVALUATE]["outcome"] == DONE
+    # The commands alone, too: only the days that they use.
+    own = {
+        "output": {"path": str(daily.root / "own/{day}")},
+        "report": {"path": str(daily.root / "page/{day}")},
+    }
+    day = {**dated, "window": {**dated["window"], "until": "2026-03-05"}}
+    for job in ("evaluate", "score"):
+        logcal.run(
+            job,
+            daily.config(
+                evaluate={"last": "1d", "allow_in_sample": True}, score={"last": "1d"}, **own, **day
+            ),
+        )
+    with pytest.raises(InputRejectedError, match="score_v2"):
+        logcal.run("score", daily.config(score={"last": "1d"}, **own, **dated))
+
+
+@pytest.mark.system
+def test_a_fit_ends_with_the_newest_day_though_an_older_one_is_excluded(daily):
+    dated = {"window": {"column": "made", "last": "7d", "suspect_days": "use"}}
+    for day in range(1, 6):
+        when = np.datetime64(f"2026-03-{day:02}", "us") + np.arange(ROWS).astype("timedelta64[m]")
+        daily.part(day, 0, made=when).rename(daily.root / f"log/{day:02}.parquet")
+    assert daily.run(6, days={"new": True}, **dated) == 0
+    decide_on(str(daily.root / "store"), "ads", "2026-03-03", "exclude", "so")
+    version = logcal.run("fit", daily.config(**dated)).facts["version"]
+    window = json.loads((daily.root / f"store/ads/versions/{version}/manifest.json").read_text())["window"]
+    assert window["last"] == "2026-03-05"
+    assert [entry["day"] for entry in window["days_excluded"]] == ["2026-03-03"]
+
+
+@pytest.mark.system
+def test_a_moved_folder_has_the_same_days(daily, monkeypatch):
+    """Configuration, log and store together: nothing is sorted, scored or fitted again."""
+    here = daily.root = daily.root / "here"
+    daily.day(1, 2, 3)
+    values = daily.config(log={"path": "log"}, store={"path": "store"})
+    values |= {"report": {"path": "reports/{day}"}, "output": {"path": "scored/{day}", "mode": "replace"}}
+    (here / "day.yaml").write_text(json.dumps(values))
+    assert daily.run_file(4, "days.new=true") == 0
+    daily.day(4, 5)
+    decide_on(str(here / "store"), "ads", "2026-03-01", "exclude", "a bad day")
+    assert daily.run_file(6) == 0
+    listed = list_days(str(here / "store"), "ads", [str(here / "day.yaml")]).summary
+    tables = sorted(path.name for path in (here / "store/ads/days").iterdir())
+    versions, records = daily.versions, (here / "store/ads/days.jsonl").read_bytes()
+    daily.root = here.parent / "moved/there"
+    daily.root.parent.mkdir()
+    here.rename(daily.root)
+    assert daily.run_file(6) == 99
+    assert list_days(str(daily.root / "store"), "ads", [str(daily.root / "day.yaml")]).summary == listed
+    assert sorted(path.name for path in (daily.root / "store/ads/days").iterdir()) == tables
+    assert daily.versions == versions
+    assert (daily.root / "store/ads/days.jsonl").read_bytes() == records

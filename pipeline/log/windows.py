@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -156,6 +156,16 @@ def close_none(files: Sequence[LogFile]) -> tuple[Collection[str], Sequence[Clos
     return (), ()
 
 
+KnownDays = Callable[[Sequence[LogFile]], Mapping[str, tuple[int, int]]]
+"""Function from a log's listed files to the first and the last day of those whose days are known without opening them,
+by relative path."""
+
+
+def know_none(files: Sequence[LogFile]) -> Mapping[str, tuple[int, int]]:
+    """Know the days of no file."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Window:
     """Window: a range of days of a log.
@@ -208,19 +218,22 @@ def open_window(
     until: dt.date | None,
     skip: Collection[str] = (),
     close: Close = close_none,
+    known: KnownDays = know_none,
 ) -> Window:
     """Open a log (`open_log`), and choose its last days (`choose_window`).
 
-    Files whose hive folders are of other days are not opened, since the window may be a small part of a long log.
+    Files that are known to be of other days, by hive folders or by `known`, are not opened, since the window may be a
+    small part of a long log, and a fault of a file costs its days alone.
 
     close : tells which files are not opened, although their days belong to the window
+    known : tells the first and the last day of files that are known
 
     Raises
     ------
     InputRejectedError
         See `open_log` and `choose_window`; or all files of the window are closed.
     """
-    opening = _Opening(column, length, until, close, columns.calendar)
+    opening = _Opening(column, length, until, close, known, columns.calendar)
     try:
         window = opening.choose(open_log(paths, columns, skip, opening.in_window))
     except InputRejectedError:
@@ -239,7 +252,7 @@ class _Opening:
 
     Attributes
     ----------
-    newest : newest day of the hive folders
+    newest : newest day of the files whose days are known
     closed : days whose files are not opened
     left : number of files of the window that are opened
     """
@@ -248,6 +261,7 @@ class _Opening:
     length: int
     until: dt.date | None
     close: Close
+    known: KnownDays
     calendar: Calendar
     newest: int = 0
     closed: Sequence[ClosedDay] = ()
@@ -261,17 +275,22 @@ class _Opening:
     def in_window(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
         """Select the files that are not closed and may have rows of the window."""
         limits = day_limits(self.calendar)
-        days = [day for file in files if (day := hive_day(file.path, self.column)) is not None]
-        self.newest = max((day for day in days if limits is None or limits.contain(day)), default=0)
+        spans = dict(self.known(files))
+        for file in files:
+            if (day := hive_day(file.path, self.column)) is not None:
+                spans[file.relative] = day, day
+        ends = (end for _, end in spans.values())
+        self.newest = max((end for end in ends if limits is None or limits.contain(end)), default=0)
         last = self.newest if self.until is None else day_number(self.until)
         last = last if self.calendar.latest is None else min(last, self.calendar.latest)
-        inside = range(last - self.length + 1, last + 1)
-        dated = [(file, hive_day(file.path, self.column)) for file in self.not_closed(files)]
-        chosen = [
-            file
-            for file, day in dated
-            if day is None or day in inside or not (limits is None or limits.contain(day))
-        ]
+        first = last - self.length + 1
+
+        def may_be_inside(file: LogFile) -> bool:
+            start, end = spans.get(file.relative, (first, last))
+            impossible = limits is not None and not limits.contain(end)
+            return impossible or (end >= first and (self.until is None or start <= last))
+
+        chosen = [file for file in self.not_closed(files) if may_be_inside(file)]
         self.left = len(chosen)
         return chosen
 
@@ -287,10 +306,9 @@ class _Opening:
     def choose(self, log: Log) -> Window:
         """Choose the window's days; a closed day may be the last one."""
         closed_last = max((entry.day for entry in self.closed), default=None)
-        until = self.until
-        if until is None and closed_last is not None and closed_last >= self.newest:
-            until = day_of(closed_last)
-        window = choose_window(log, self.column, self.length, until)
+        window = choose_window(log, self.column, self.length, self.until)
+        if self.until is None and closed_last is not None and closed_last > window.last:
+            window = choose_window(log, self.column, self.length, day_of(closed_last))
         return replace(window, closed=tuple(entry for entry in self.closed if entry.day in window.days))
 
 
