@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from jobs import interrupts
+from logcal.storage import is_name
 from pipeline.files.storage import redacted, without_secrets
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class Attempt:
             path = page_folder(getattr(written, "path", None), self.job)
             return None if path is None or code == _CONFIG else records_beside(path)
         folder = f"{table['store'].rstrip('/')}/{table['table']}"
+        if not is_name(table["table"]):
+            return None
         # A fit creates them anyway.
         exists = "://" in folder or Path(folder).is_dir() or (self.job == "fit" and code != _CONFIG)
         return f"{folder}/{RUNS}" if exists else None

@@ -65,6 +65,17 @@ def test_a_mistyped_store_is_not_made_for_a_record(place, call):
     assert json.loads(record.read_text())["exit_code"] == 99
 
 
+def test_a_name_that_no_table_can_have_leads_no_record_out_of_the_store(fitted, place, call):
+    """`..` led it beside the store."""
+    before = place.tree()
+    for name in ("..", "ads/versions", "a" * 300):
+        said = call("fit", store__table=name).expect(2, "choose a plain name").stderr
+        assert "no record can be made" not in said
+    assert place.tree() == before
+    assert not list(place.root.glob("runs"))
+    assert not list(place.store.glob("ads/versions/runs"))
+
+
 def test_a_first_fit_that_fails_is_recorded_where_its_store_will_be(place, call):
     place.write_log()
     call("fit", "log.label=nosuch").expect(3)
