@@ -190,7 +190,8 @@ def power(number: int, method: str, most_rows: float) -> tuple[float, bool] | No
     cell = np.searchsorted(cells.first, log.score, side="right") - 1
     positives = np.bincount(cell, weight * log.truth, cells.first.size)
     exact = check_fit(cells_of_scores(cells._replace(positives=positives), found.fitted.predict_ascending))
-    return exact.largest.excess if exact.largest else 0.0, bool(found.check.misfits)
+    effect = np.sqrt((weight**2).sum() / weight.sum())
+    return exact.largest.excess / effect if exact.largest else 0.0, bool(found.check.misfits)
 
 
 def summary(results: list[dict[str, Any]], by: str) -> None:
