@@ -477,6 +477,8 @@ def test_a_small_file_of_a_store_is_one_request(tmp_path, scoring, monkeypatch):
     # At first, what the footers were read from is still there.
     assert log.filesystem.asked == {"HEAD": 1, "LIST": 1}
     store = Counting()
+    for folder in ("one", "many"):
+        (tmp_path / folder).mkdir()
     outcomes = score_arrivals(
         tuple(stamps), Places(store, "/once", LocalFileSystem(), str(tmp_path)), scoring
     )

@@ -145,7 +145,9 @@ def _storing(path: str) -> Iterator[None]:
 
 
 class _Stored:
-    """File of a store that is being written."""
+    """File of a store that is being written. closed : False, since Arrow asks"""
+
+    closed = False
 
     def __init__(self, file: Any, path: str) -> None:
         self._file, self._path = file, path
