@@ -79,7 +79,8 @@ def proven(sums: Array, groups: int, by_groups: float) -> float:
     # A heavy tie says nothing: either isotonic regression follows it, or it cannot.
     light = variance <= _HEAVY * variance.mean()
     squares, variance = squares[light], variance[light]
-    beyond = squares - variance
+    # Relative, since weights may be 1e100.
+    beyond = (squares - variance) / max(squares.max(), np.finfo(np.float64).tiny)
     if not beyond.sum() > _SIGNIFICANT * math.sqrt((beyond**2).sum()):
         return 1.0
     most = MOST
