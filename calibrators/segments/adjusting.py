@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibrators.core.arrays import Array, Integers
 from calibrators.segments.curves import damped, half_variance, line, moments, recentred
 from calibrators.segments.kernels import adjusting as kernel
-from calibrators.segments.totals import FURTHEST, centring, keep_total, large, limit, responses
+from calibrators.segments.totals import FURTHEST, centring, keep_total, large, limit, responses, tolerance
 
 SHIFTS = np.concatenate([[0.0], 2.0 ** np.arange(-14, 5)])
 SLOPES = np.concatenate([[0.0], 2.0 ** np.arange(-14, 1)])
@@ -308,13 +308,13 @@ class _Search:
     def adjusted(self, threads: ThreadPoolExecutor, variances: tuple[float, float]) -> Adjusted:
         """Convert the most likely parameters to adjustments by segments' expected probabilities."""
         curves, _ = self._curves(variances)
+        list(threads.map(self._limit, self._pieces, repeat(curves)))
         if curves.any():
             positives, negatives = self._positives.sum(), (self._weight - self._positives).sum()
             usual = np.full(curves.shape[0], True)
-            usual[large(self._weight, self._positives)] = False
+            usual[self._keeping(slice(0, curves.shape[0]))] = False
             derive = partial(self._derive, threads)
             keep_total(curves, usual, float(min(positives, negatives)), derive)
-        list(threads.map(self._limit, self._pieces, repeat(curves)))
         shift, slope = curves.T
         # Tables store shift and slope relative to log odds of 0 instead of the centre.
         centre = self._first - (self._first - (self._centre + self._pivot))
@@ -323,14 +323,20 @@ class _Search:
         return Adjusted(variances, shift, slope, self.outlying, self._pivot, typical, centred)
 
     def _limit(self, piece: slice, curves: Array) -> None:
-        weight, positives = self._weight[piece], self._positives[piece]
-        chosen = large(weight, positives)
+        chosen = self._keeping(piece)
         if not chosen.size:
             return
         cells = self._cells.part(piece.start, piece.stop).selected(chosen)
-        rarer, own = np.minimum(positives, weight - positives)[chosen], curves[piece][chosen]
-        limit(own, rarer, lambda theta: _derived(cells, self._pivot, theta))
-        curves[piece.start + chosen] = own
+        chosen += piece.start
+        most = tolerance(self._weight[chosen], self._positives[chosen], self._derivatives[chosen, 2])
+        own = curves[chosen]
+        limit(own, most, lambda theta: _derived(cells, self._pivot, theta))
+        curves[chosen] = own
+
+    def _keeping(self, piece: slice) -> Integers:
+        """Return the indices of segments that keep their totals: large and outlying ones."""
+        outlying = self._kind[piece] == kernel.OUTLYING
+        return np.flatnonzero(large(self._weight[piece], self._positives[piece]) | outlying)
 
 
 def _derived(cells: BlockCells, pivot: float, curves: Array) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array
 
 MANY = 2500.0
 """Weight of positives and of negatives from which a segment keeps its own total."""
@@ -18,6 +18,7 @@ TOLERANCE = 0.015
 FURTHEST = np.array([2.0, 0.5])
 """Largest distance of the typical curve's shift and slope from those of a curve whose mean is the parent's."""
 
+_SHARE = 0.5
 _CLOSE = 1e-3
 _LONGEST = 1.0
 _MOST_ROUNDS = 30
@@ -73,21 +74,33 @@ def keep_total(
         curves[usual, 0] += np.clip(missing / information, -_LONGEST, _LONGEST)
 
 
-def large(weight: Array, positives: Array) -> Integers:
-    """Return the indices of segments that keep their totals: see `limit`."""
-    return np.flatnonzero(np.minimum(positives, weight - positives) >= MANY)
+def large(weight: Array, positives: Array) -> npt.NDArray[np.bool_]:
+    """Select the segments with enough of both labels to keep their totals: see `limit`."""
+    return np.asarray(np.minimum(positives, weight - positives) >= MANY)
 
 
-def limit(curves: Array, rarer: Array, derive: Callable[[Array], Array]) -> None:
-    """Shift large segments' curves so that each expects as many positives as it has, within TOLERANCE.
+def tolerance(weight: Array, positives: Array, information: Array) -> Array:
+    """Compute the largest difference of the positives that segments expect and have: see `limit`.
+
+    Of an outlying segment with few positives it is half a standard error: its expected probabilities exceed the
+    likeliest ones by much, since its prior variances are large.
+
+    information : of the shift, at the likeliest curve
+    """
+    rarer = np.minimum(positives, weight - positives)
+    few = np.where(rarer < MANY, _SHARE * np.sqrt(information), 0.0)
+    return np.asarray(np.maximum(TOLERANCE * rarer, few))
+
+
+def limit(curves: Array, most: Array, derive: Callable[[Array], Array]) -> None:
+    """Shift segments' curves so that each expects as many positives as it has, within a tolerance.
 
     Pooling shrinks a large segment's shift by less than its error, but by more than this if the others hardly differ.
     A rule of limited translation (Efron and Morris, 1972, JASA 67, 130-139): the estimates of the others, and their
     mean error, hardly change.
 
-    curves, derive : see `keep_total`; rarer : float64 array, shape (segments,): weight of the rarer label
+    curves, derive : see `keep_total`; most : float64 array, shape (segments,): see `tolerance`
     """
-    most = TOLERANCE * rarer
     for _ in range(_MOST_ROUNDS):
         derivatives = derive(curves)
         missing = derivatives[:, 0] - np.clip(derivatives[:, 0], -most, most)
@@ -96,4 +109,5 @@ def limit(curves: Array, rarer: Array, derive: Callable[[Array], Array]) -> None
         if not missing.any():
             break
         information = np.maximum(derivatives[:, 2], np.finfo(np.float64).tiny)
-        curves[:, 0] += np.clip(missing / information, -_LONGEST, _LONGEST)
+        longest = _LONGEST * information
+        curves[:, 0] += np.clip(missing, -longest, longest) / information
