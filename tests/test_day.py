@@ -159,8 +159,8 @@ def test_days_whose_outcomes_come_later_are_evaluated_and_monitored_before_a_fit
 
     run = partial(run_with, "job/day.yaml")
 
-    def history(version):
-        found = json.loads((place.root / f"job/tables/log/monitor/{version}.json").read_text())
+    def history():
+        found = json.loads((place.root / "job/tables/log/monitor/history.json").read_text())
         return [own["day"] for own in found["days"]]
 
     (place.root / "outcomes").mkdir()
@@ -192,8 +192,8 @@ def test_days_whose_outcomes_come_later_are_evaluated_and_monitored_before_a_fit
         assert [run(job) for job in ("evaluate", "monitor", "fit", "score")] == [0, 0, 0, 0]
         report = place.root / f"job/reports/2026-01-{number - 1 if time else number - 2:02}/run.json"
         assert json.loads(report.read_text())["in_sample_share"] == 0
-        # The days whose labels have become known since the fit, of times the last one but for its last row.
-        assert history(live.name) == [f"2026-01-{number - ago:02}" for ago in ((2, 1) if time else (2,))]
+        # All days whose labels became known after a fit, of times the last one but for its last row: each once.
+        assert history() == [f"2026-01-{day:02}" for day in range(3, number if time else number - 1)]
         assert fitted[-1] == f"2026-01-{number - 3:02}"
         assert run("evaluate") == 99 if time is None else run("evaluate") == 0
     said = list_versions(str(place.root / "job/tables"), "log").lines[-1]

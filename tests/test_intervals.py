@@ -345,7 +345,8 @@ def check_scored(root, kind, log, *, inline):
 
 def by_duckdb(root, rows, *, inline):
     """What the table's query says of rows."""
-    query = tables.sql(str(root / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
+    error = 0 if inline else None
+    query = tables.sql(str(root / "store"), "t", None, "duckdb", inline, error, "scored", "score").lines[0]
     connection = duckdb.connect()
     connection.register("scored", rows)
     return connection.sql(query.rstrip(";"))

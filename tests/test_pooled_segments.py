@@ -560,7 +560,7 @@ def test_from_a_log_to_its_report(tmp_path):
     run("fit", tmp_path, segments={"shrinkage": "none", "min_rows": 300})
     found = tables.diff(str(tmp_path / "store"), "t", "000001", "000002", str(tmp_path / "diff.html"))
     assert found.summary["segments"]
-    query = tables.sql(str(tmp_path / "store"), "t", "000001", "duckdb", False, "log", "score")
+    query = tables.sql(str(tmp_path / "store"), "t", "000001", "duckdb", False, None, "log", "score")
     assert "logit_shift" in query.lines[0]
 
 

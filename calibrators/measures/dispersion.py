@@ -79,8 +79,9 @@ def proven(sums: Array, groups: int, by_groups: float) -> float:
     # A heavy tie says nothing: either isotonic regression follows it, or it cannot.
     light = variance <= _HEAVY * variance.mean()
     squares, variance = squares[light], variance[light]
-    # Relative, since weights may be 1e100.
-    beyond = (squares - variance) / max(squares.max(), np.finfo(np.float64).tiny)
+    beyond = squares - variance
+    # In a unit whose square does not overflow: weights may be 1e100.
+    beyond = np.ldexp(beyond, -np.frexp(np.abs(beyond).max(initial=0.0))[1])
     if not beyond.sum() > _SIGNIFICANT * math.sqrt((beyond**2).sum()):
         return 1.0
     most = MOST
