@@ -145,9 +145,9 @@ def _storing(path: str) -> Iterator[None]:
 
 
 class _Stored:
-    """File of a store that is being written. closed : False, since Arrow asks"""
+    """File of a store that is being written."""
 
-    closed = False
+    closed = False  # Arrow asks for it
 
     def __init__(self, file: Any, path: str) -> None:
         self._file, self._path = file, path
