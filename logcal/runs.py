@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,14 +130,12 @@ def _outcome(job: str, facts: dict[str, Any]) -> RunOutcome:
 
 def _run_in_process(job: str, config: Mapping[str, Any] | str | Path, client: Client | None) -> RunOutcome:
     """Run a job in a separate process."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
-        if not isinstance(config, (str, Path)):
-            json.dump(config, file, default=str)
-            file.flush()
-            config = file.name
-        command = [sys.executable, "-m", "logcal", job, "--config", str(config), "--json"]
-        command += [] if client is None else _settings(client)
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    # A mapping's relative paths are relative to the working folder, as those of a pipe are.
+    mapping = None if isinstance(config, (str, Path)) else json.dumps(config, default=str)
+    file = "/dev/stdin" if mapping is not None else str(config)
+    command = [sys.executable, "-m", "logcal", job, "--config", file, "--json"]
+    command += [] if client is None else _settings(client)
+    done = subprocess.run(command, stdout=subprocess.PIPE, input=mapping, text=True, check=False)
     facts = json.loads(done.stdout or "{}")
     if done.returncode == 0:
         return _outcome(job, facts)

@@ -137,7 +137,7 @@ def test_days_that_arrive_on_an_object_store(remote, server, monkeypatch):
         for number in range(4):
             remote.part(day, number)
     assert remote.run(4, days={"new": True}) == 0
-    writes = iter((6, 17, 28, 39))
+    writes = iter((6, 14, 22, 30))
     codes = []
     for day in range(4, 13):
         for number in range(4):

@@ -201,6 +201,8 @@ def test_a_program_s_own_modules_of_our_names(fitted, when):
     script = fitted.root / "program.py"
     script.write_text(PROGRAM)
     run_command(sys.executable, script, when, fitted.store, "ads", fitted.log, cwd=fitted.root)
+    # Relative paths of a mapping are relative to the working folder, also where another process runs the job.
+    assert (fitted.root / f"report-{when}" / "report.html").exists()
 
 
 @given(st.lists(st.floats() | st.sampled_from(DIFFICULT), min_size=1, max_size=30))
