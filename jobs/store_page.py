@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def _row(store: str, name: str) -> TableRow | None:
         (run.result["states"] for run in runs if isinstance(run.result.get("states"), dict)), {}
     )
     troubles += _troubles(version, history, closed, runs, states)
-    measured = max(_measured(history, runs), default=(None, None))
+    measured = max(_measured(history, runs), key=operator.itemgetter(0), default=(None, None))
     return TableRow(
         name,
         version=None if version is None else version.name,
@@ -143,14 +144,17 @@ def _troubles(
 
 
 def _measured(history: History | None, runs: Sequence[LastRun]) -> Iterator[tuple[str, float]]:
-    """Yield days with their observed over expected positives: the last tested one, and the last evaluated one."""
-    tested = [day for day in watched_days(history) if day["expected"] > 0]
-    if tested:
-        yield str(tested[-1]["day"]), tested[-1]["observed"] / tested[-1]["expected"]
+    """Yield days with their observed over expected positives: the last evaluated one, and the last tested one.
+
+    The test for drift keeps what it found first of a day whose files changed later; so the evaluation comes first.
+    """
     for run in runs:
         newest = run.result.get("newest_measured")
         if isinstance(newest, dict) and isinstance(newest.get("observed_over_expected"), float):
             yield str(newest.get("day")), newest["observed_over_expected"]
+    tested = [day for day in watched_days(history) if day["expected"] > 0]
+    if tested:
+        yield str(tested[-1]["day"]), tested[-1]["observed"] / tested[-1]["expected"]
 
 
 def _linked(row: TableRow, base: Path | None) -> TableRow:

@@ -86,7 +86,7 @@ def render_store(title: str, rows: Sequence[TableRow]) -> str:
     headline = f"{troubled:,} of {tables} to look at." if troubled else f"{tables}: all is as it should be."
     return render_page(
         "store.html.j2",
-        title=f"Tables of {title}",
+        title=f"Store {title}",
         headline=headline,
         kind="high" if troubled else "within",
         rows=sorted(rows, key=lambda row: (not row.troubles, row.table)),
