@@ -429,9 +429,10 @@ def test_a_misfit_is_sent_away_and_a_late_worker_ends_what_a_dead_one_began(plac
     dask.worker.send_signal(signal.SIGSTOP)
     small = dask.begin_worker(memory="512MiB")
     running.await_line("a worker is not used: cluster.memory: expected workers with at least 1GiB")
-    small.wait(timeout=240)
+    # What the misfit has computed until then moves to the late worker: a stopped one would not take it.
     dask.worker.kill()
     dask.begin_worker()
+    small.wait(timeout=240)
     running.result().expect(0)
     place.job("fit", "cluster.kind=threads", store__path=place.root / "other").expect(0)
     (lookup,) = (place.root / "other").rglob("lookup.parquet")
