@@ -41,8 +41,7 @@ def simplify(map_: CalibrationMap, allowed: Array) -> CalibrationMap:
     Notes
     -----
     Its knots are among the map's, chosen by `needed_knots`. Between the map's knots the difference is linear, so it is
-    nowhere larger. O(knots * log(knots)) for most maps. A map that this does
-    not shorten is returned as it is.
+    nowhere larger. O(knots * log(knots)) for most maps. A map that this does not shorten is returned as it is.
     """
     scores, levels = knots_of(map_)
     with np.errstate(over="ignore"):
