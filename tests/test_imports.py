@@ -171,3 +171,13 @@ def test_documented_names_are_public():
     for package in (calibrators, logcal):
         files = {path.stem for path in Path(package.__file__).parent.rglob("*.py")}
         assert not files & (set(package.__all__) - {"measures"})
+
+
+def test_no_test_file_imports_from_another():
+    # What several need stands in a module of its own, so that each file runs by itself.
+    found = [
+        f"{path.name}: {module}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for module in re.findall(r"^(?:from|import) (?:tests\.)?(test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert not found

@@ -40,7 +40,7 @@ from pipeline.fit.calibration import make_calibrator
 from pipeline.log.log_files import read_batches
 from pipeline.score import scored_file
 from pipeline.sort.score_table import SortPlan
-from tests.test_pooled_segments import run
+from tests.sorted_logs import run
 
 
 def some_rows(rng, n):

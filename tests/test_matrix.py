@@ -41,7 +41,7 @@ from pipeline.sort import run_merging
 from pipeline.sort.runs import round_scores
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import maps_of_segments
+from tests.sorted_logs import maps_of_segments
 
 pytestmark = pytest.mark.usefixtures("guarded_arguments")
 

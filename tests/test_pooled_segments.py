@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import ANY_TABLE, FACTS, fit_segments, run_job, write_log
+from common import FACTS, fit_segments, write_log
 from scipy import optimize, special
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression, isotonic_regression
@@ -34,7 +34,7 @@ from pipeline.sort import run_files, segment_tasks
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import Shuffled, sorted_rows
+from tests.sorted_logs import Shuffled, run, sorted_rows
 
 RULES = SegmentRules(1, 60, partial_pooling=True)
 
@@ -519,19 +519,6 @@ def test_tables_of_segments_that_cannot_be(tmp_path, column, value):
     pq.write_table(table.set_column(at, field, pa.array(values, field.type)), beside)
     with pytest.raises(InputRejectedError, match="fingerprint"):
         read_table(path)
-
-
-def run(job, root, **sections):
-    """Run a job in this process; returns its summary."""
-    content = {
-        "log": {"path": root / "log", "segment": ["a", "b"]},
-        "store": {"path": root / "store", "table": "t"},
-    }
-    if job == "fit":
-        content |= {"gate": ANY_TABLE, "scratch": root}
-    return run_job(
-        job, **content | {name: {**content.get(name, {}), **own} for name, own in sections.items()}
-    )
 
 
 def test_from_a_log_to_its_report(tmp_path):

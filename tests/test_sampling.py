@@ -23,9 +23,9 @@ from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort.score_table import SortPlan, build_score_table
-from tests.test_score_table import assert_same, points_of
-from tests.test_windows import content, rows_of, run, window, write_day
-from tests.test_windows import manifest as manifest_of
+from tests.sorted_logs import assert_same, points_of
+from tests.window_logs import content, rows_of, run, window, write_day
+from tests.window_logs import manifest as manifest_of
 
 RATES = (0.01, 0.3, 4.0)
 

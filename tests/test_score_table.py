@@ -11,7 +11,7 @@ from common import write_log
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibrators import Points, collapse
+from calibrators import collapse
 from calibrators.core.passes import Pass
 from logcal.errors import InputRejectedError
 from pipeline.days.source import Source
@@ -21,19 +21,9 @@ from pipeline.files.folders import Folder
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, score_table
-from pipeline.sort.parts import read_points, write_points
+from pipeline.sort.parts import write_points
 from pipeline.sort.score_table import SortedRows, SortPlan, add_merge, build_score_table, scratch_bytes
-
-
-def points_of(table) -> Points:
-    parts = [read_points(part.path) for part in table.parts]
-    return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def assert_same(a, b):
-    for one, other in zip(a, b, strict=True):
-        np.testing.assert_array_equal(one, other)
-
+from tests.sorted_logs import assert_same, points_of
 
 scores = st.one_of(
     st.sampled_from([0.0, -0.0, 0.25, 0.5, 1.0, -3.0, 1e-300, 2e-300, 1e300, 5e-324]),

@@ -40,34 +40,9 @@ from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_tasks import pack
 from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
+from tests.sorted_logs import Shuffled, maps_of_segments, reason_of, sorted_rows
 
 NAMES = tuple(CalibrationMap.__dataclass_fields__)
-
-
-class Shuffled(InlineExecutor):
-    """Runs tasks in another order, as several workers do."""
-
-    def run(self, stage, function, tasks):
-        results = [None] * len(tasks)
-        for i in np.random.default_rng(len(tasks)).permutation(len(tasks)):
-            results[i] = function(*tasks[i])
-        return results
-
-
-def reason_of(rules, rows, positives):
-    """Why a segment of so many rows has no map of its own, None where it has one; the first that holds."""
-    tests = [
-        ("min_rows", rows < rules.min_rows and not rules.partial_pooling),
-        ("one_class", positives in (0, rows)),
-        ("min_positives", positives < rules.min_positives),
-        ("min_negatives", rules.partial_pooling and rows - positives < rules.min_positives),
-    ]
-    return next((name for name, holds in tests if holds), None)
-
-
-def sorted_rows(log, plan, executor):
-    """A log's rows, sorted."""
-    return SortedRows(log, plan, Source(log).sort(plan, executor).total)
 
 
 def some_log(rows: int, seed: int, segments: int = 12, ties: bool = True) -> pa.Table:
@@ -85,28 +60,6 @@ def some_log(rows: int, seed: int, segments: int = 12, ties: bool = True) -> pa.
             "country": country,
         }
     )
-
-
-def maps_of_segments(score, label, weight, keys, rules, method="isotonic", params=None):
-    """A plain loop over the segments of every level: key -> map, line or reason. keys : of rows."""
-    calibrator = make_calibrator(method, params or {})
-    for_segments = calibrator.for_segments().in_lines(falling=True)
-    found = {}
-    for level in range(len(keys[0]) + 1):
-        own = [key[:level] for key in keys]
-        for key in set(own):
-            at = np.array([other == key for other in own])
-            reason = reason_of(rules, at.sum(), label[at].sum())
-            if reason is None and np.unique(score[at] + 0.0).size == 1:
-                reason = "one_score"
-            if reason is not None:
-                found[key] = reason
-                continue
-            # Of all rows there is a map in any case.
-            fitted = for_segments if key else calibrator
-            fitted.fit(score[at], label[at], None if weight is None else weight[at])
-            found[key] = fitted.line_ or fitted.calibration_map_
-    return found
 
 
 def expected_maps(table, columns, weighted, rules, method="isotonic", params=None):
