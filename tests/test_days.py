@@ -1,5 +1,6 @@
 """Days are described, compared with one another, set aside, and decided on by hand."""
 
+import datetime as dt
 import json
 from dataclasses import replace
 
@@ -15,7 +16,17 @@ import logcal
 from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.days.day_profiles import Profile, cell_of, middle_of
-from pipeline.days.suspect_days import LIMIT, NUMBERS, DayFacts, Finding, _similar, suspect_days
+from pipeline.days.files import DayFiles
+from pipeline.days.states import DayRules
+from pipeline.days.suspect_days import (
+    LIMIT,
+    NUMBERS,
+    DayFacts,
+    Finding,
+    _faults_of_day,
+    _similar,
+    suspect_days,
+)
 from pipeline.files.folders import Folder
 from pipeline.table.journal import DECISIONS, read_decisions
 
@@ -58,6 +69,18 @@ def test_a_day_whose_labels_all_wait_is_compared():
     assert found([unlabelled, *(day(number) for number in range(3, 10))]) == [2]
 
 
+def test_scores_that_do_not_rank_are_not_called_inverted():
+    """By chance the AUC of an honest day is two standard errors below one half once in 44 days."""
+    score = np.arange(2000) / 2000
+    for quarter, faulty in ((0.23, False), (0.12, True)):
+        # Of 400 positives this share lies in each of the upper two quarters; 0.25 would be an AUC of one half.
+        share = np.repeat([0.5 - quarter, 0.5 - quarter, quarter, quarter], 500)
+        label = ((np.arange(2000) * 377 % 500) < 400 * share).astype(float)
+        profile = Profile.of(score, np.ones(2000), label)
+        reasons = _faults_of_day(DayFacts(1, 2000, 0, profile), [])
+        assert any("inverted" in reason for reason in reasons) is faulty
+
+
 def test_days_that_all_come_twice_are_counts_of_pairs():
     assert found([day(number, "twice") for number in range(7)]) == []
 
@@ -88,6 +111,13 @@ def test_a_bad_first_day_is_known_from_the_third_on():
     days = [day(number, "labels missing" if number == 0 else None) for number in range(4)]
     assert found(days[:1]) == []
     assert found(days[:3]) == [0]
+
+
+@pytest.mark.parametrize(("labelled", "complete"), [(0, False), (749, False), (750, True), (None, True)])
+def test_labels_are_complete_from_the_share_that_is_asked_for(labelled, complete):
+    rules = DayRules(min_labelled=0.75)
+    files = DayFiles(20454, rows=1000, labelled=labelled)
+    assert rules.labels_complete(files, dt.datetime(2026, 1, 3, tzinfo=dt.UTC)) is complete
 
 
 def test_labels_that_usually_come_later_are_no_fault():

@@ -178,6 +178,8 @@ def test_no_test_file_imports_from_another():
     found = [
         f"{path.name}: {module}"
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for module in re.findall(r"^(?:from|import) (?:tests\.)?(test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+        for module in re.findall(
+            r"^(?:from|import) (?:tests\.)?(test_\w+)", path.read_text("utf-8"), re.MULTILINE
+        )
     ]
     assert not found

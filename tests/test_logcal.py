@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 import sys
+from decimal import Decimal
 
 import fsspec
 import numpy as np
@@ -31,7 +32,9 @@ from logcal import lookup_table, reading, segment_index, storage
 from logcal.arrow_columns import column_of, nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.segment_index import SegmentIndex
+from logcal.segment_types import segment_column
 from logcal.table import _as_arrow
+from logcal.units import unit_question
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 
 MAP = CalibrationMap.from_blocks(
@@ -620,3 +623,23 @@ def test_what_is_nan_is_null(values):
     found = nullable_column(np.array(values, np.float64))
     found.validate(full=True)
     assert found.equals(pa.array([None if math.isnan(v) else v for v in values], pa.float64()))
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "question"),
+    [
+        (0, 1.5, ""),
+        (0, 100, "are they percent?"),
+        (0, 100.5, ""),
+        (-0.5, 100, "are they log odds?"),
+        (-math.inf, 3, ""),
+    ],
+)
+def test_the_unit_of_scores_that_are_no_probabilities_is_asked_for(lowest, highest, question):
+    assert unit_question(lowest, highest) == question
+
+
+def test_whole_numbers_beyond_int64_are_no_segments():
+    column = pa.array([Decimal(2**63 - 1), Decimal(2**63)], pa.decimal128(20, 0))
+    with pytest.raises(InputRejectedError, match=f"within int64, found {2**63} "):
+        segment_column(column, "c")

@@ -176,6 +176,14 @@ def test_the_table_is_right_up_to_the_ends_of_the_scores(method, rate):
     assert np.abs(fitted.predict(at) - expit(argument)).max() <= 1e-9
 
 
+@pytest.mark.parametrize(("positives", "expected"), [(0, 1 / 42), (40, 41 / 42)])
+def test_beta_of_one_class_has_the_mean_of_a_uniform_prior(positives, expected):
+    """Laplace's rule of succession: (positives + 1) / (rows + 2)."""
+    score = np.linspace(0.1, 0.9, 40)
+    fitted = Beta().fit(score, np.full(40, positives > 0))
+    np.testing.assert_allclose(fitted.predict(np.array([0.0, 0.3, 1.0])), expected, rtol=1e-12)
+
+
 # Platt scaling and beta calibration of many points, which begin at the optimum of narrow bins
 
 

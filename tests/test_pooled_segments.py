@@ -463,6 +463,23 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
     np.testing.assert_allclose(compiled, expected, rtol=1e-12)
 
 
+def test_a_flat_sigmoid_has_one_value_at_infinite_scores_too(monkeypatch):
+    own = Adjustments(
+        np.zeros(1, np.int32),
+        np.array([0.25]),
+        np.zeros(1),
+        np.array([1e-9]),
+        np.array([1 - 1e-9]),
+        np.ones(1, np.int8),
+    )
+    score = np.array([-np.inf, 0.0, np.inf])
+    for is_compiled in (True, False):
+        monkeypatch.setattr("logcal.adjustments.compiled", lambda _, value=is_compiled: value)
+        found = own.apply(score.clip(0, 1), np.zeros(3, np.int32), score)
+        np.testing.assert_allclose(found, expit(0.25), rtol=1e-12)
+        np.testing.assert_array_equal([own.apply_one(0.5, 0, float(s)) for s in score], found)
+
+
 def test_segments_are_found_by_columns_as_by_their_keys(tmp_path):
     """What their maps were fitted to, and the maps: of a table's own segments, of others, in any order."""
     _, path = published(tmp_path, fit(tmp_path, some_log(10)))
