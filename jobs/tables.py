@@ -446,7 +446,7 @@ def decide_on(
     published = PublishedTable(store, table)
     _check_exists(published, table, published.folder.names())
     name = parsed.isoformat()
-    digests: set[str] = set().union(*digests_of_day(published.folder / "days", name).values())
+    digests = digests_of_day(published.folder / "days", name)
     # Files that no fit has sorted, such as damaged ones, are known from the day's records.
     digests |= {found[-1].files for found in DayRecords(published.folder).read().get(name, {}).values()} - {
         ""

@@ -139,7 +139,7 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_checked(content: str | bytes) -> Any:
-    """Decode JSON, and check and remove the object's checksum; objects of older versions have none.
+    """Decode JSON, and check and remove the object's checksum, if it has one.
 
     Raises
     ------

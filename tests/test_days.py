@@ -230,11 +230,6 @@ def test_decisions_hold_until_the_files_of_the_day_change(tmp_path):
     assert excluded() == []
     (line,) = list_days(store, "ads").lines
     assert "labels came twice (no longer: the day's files changed)" in line
-    # As earlier versions wrote them: names of the day's tables.
-    names = {path.name[:27] for path in (tmp_path / "store/ads/days").glob("2026-01-04-*")}
-    decision = {"decision": "exclude", "reason": "so", "at": "2026-01-06", "tables": [*names]}
-    (tmp_path / "store/ads" / DECISIONS).write_text(json.dumps({"2026-01-04": decision}))
-    assert excluded() == [("04", "so")]
 
 
 def test_what_is_no_day_or_no_decision_is_said(tmp_path):

@@ -77,7 +77,7 @@ _MOST_LINES = 3
 def agreement_lines(agreement: dict[str, Any] | None) -> list[str]:
     """Describe the check in lines: that a table agrees with its rows, or its three largest misfits; and the fallback.
 
-    agreement : the manifest's facts; None or empty: there are none, such as of a table of an earlier release
+    agreement : the manifest's facts; None or empty: there are none
     """
     if not agreement:
         return []

@@ -91,13 +91,13 @@ def file_digests(files: Iterable[FileId]) -> set[str]:
     return {hashlib.sha256(json.dumps(file).encode()).hexdigest()[:16] for file in files}
 
 
-def digests_of_day(folder: Folder, day: str) -> dict[str, set[str]]:
-    """Return the digests of the files of a day's tables, by the table's name. Reads no rows, only the tables' facts.
+def digests_of_day(folder: Folder, day: str) -> set[str]:
+    """Return the digests of the files of a day's tables. Reads no rows, only the tables' facts.
 
     folder : folder of the day tables. day : ISO date, such as 2026-01-31
     """
     names = [name for name in folder.names() if name.startswith(f"{day}-")]
-    return {name: file_digests(_files_of(folder / name)) for name in names}
+    return file_digests(file for name in names for file in _files_of(folder / name))
 
 
 def _files_of(table: Folder) -> list[FileId]:

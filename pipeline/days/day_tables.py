@@ -215,7 +215,7 @@ class DayTables:
     def _is_old(self, name: str, window: Window) -> bool:
         day = _day_of(name)
         if day is None:
-            # Left by a process that was killed while it removed tables, in this or an earlier version.
+            # Left by a process that was killed while it removed tables.
             return name.endswith("-removed") or name.startswith(".staging-")
         return day <= window.last or (self.folder / name).read(FACTS) is None
 

@@ -258,7 +258,7 @@ def excluded_files(files: Sequence[LogFile], decisions: Mapping[str, Decision]) 
     return {
         name: decision.reason
         for name, (file, decision) in found.items()
-        if decision is not None and decision.holds({"": file_digests([file.identity])})
+        if decision is not None and decision.holds(file_digests([file.identity]))
     }
 
 

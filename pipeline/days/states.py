@@ -181,10 +181,10 @@ def decision_on(files: DayFiles, decisions: Mapping[str, Decision]) -> Decision 
     decision = decisions.get(day_of(files.day).isoformat())
     if decision is None:
         return None
-    if files.digest in decision.tables:
+    if files.digest in decision.files:
         return decision
     digests = file_digests(file.identity for file in files.files)
-    return decision if decision.holds({"": digests}) else None
+    return decision if decision.holds(digests) else None
 
 
 def day_states(

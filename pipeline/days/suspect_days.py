@@ -434,7 +434,7 @@ class DayRule:
             latest, parts = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
             if latest is None or latest.decision != decision:
                 continue
-            if latest.holds({table.name: file_digests(table.stored.files) for table in parts}):
+            if latest.holds(file_digests(file for table in parts for file in table.stored.files)):
                 decided[day] = latest
         return decided
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -205,10 +205,6 @@ DECISIONS = "days.json"
 EXCLUDE, INCLUDE = "exclude", "include"
 
 
-_NAME_LENGTH = len("2026-01-31-") + 16
-"""Length of a day table's name without the random suffix of its writer."""
-
-
 FILE = "file:"
 """Beginning of the key of a decision on a file; the path relative to the log follows."""
 
@@ -222,23 +218,17 @@ class Decision:
     decision : 'exclude' or 'include'; of an alarm 'acknowledge'
     reason : the user's reason
     at : time, ISO 8601
-    tables : digests of the day's files (older files: names of daily tables); empty: the day had no files yet
+    files : digests of the day's files; empty: the day had no files yet
     """
 
     decision: str
     reason: str
     at: str
-    tables: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
-    def holds(self, tables: Mapping[str, set[str]]) -> bool:
-        """Return whether it applies to all of the day's present files.
-
-        tables : digests of the files of each of the day's tables, by the table's name
-        """
-        digests: set[str] = set().union(*tables.values())
-        # Older decisions hold names of tables, without the random suffixes of their writers.
-        names = {name[:_NAME_LENGTH] for name in tables}
-        return not self.tables or any(present <= set(self.tables) for present in (digests, names))
+    def holds(self, digests: set[str]) -> bool:
+        """Return whether it applies to all of the day's present files, given by their digests."""
+        return not self.files or digests <= set(self.files)
 
 
 def read_decisions(folder: Folder) -> dict[str, Decision]:
@@ -251,7 +241,7 @@ def read_decisions(folder: Folder) -> dict[str, Decision]:
     """
     try:
         days = parse_json(folder.read(DECISIONS) or b"{}")
-        return {day: Decision(**{**row, "tables": tuple(row["tables"])}) for day, row in sorted(days.items())}
+        return {day: Decision(**{**row, "files": tuple(row["files"])}) for day, row in sorted(days.items())}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputRejectedError(
             f"{folder}/{DECISIONS}: expected decisions on days as `logcal days` writes them, found something else: "
