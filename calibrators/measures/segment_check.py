@@ -218,7 +218,7 @@ def check_segments(
         difference, root = smaller(weight, positives, expected, possible)
         root = np.where(np.abs(difference) > LEAST_SEGMENT_DIFFERENCE, root, 0.0)
         root = tempered(root, information, dispersion, heaviest)
-        last = np.nextafter(after, -np.inf)
+        last = _before(after)
         rows = np.stack([first, last, weight, positives, expected, possible, difference, root], axis=1)
         misfits = [
             (segment, Misfit._make([*row, limit]))
@@ -234,6 +234,11 @@ def check_segments(
         scores,
         _by_size(found.sums, settings) if found.sums.shape[1] else None,
     )
+
+
+def _before(score: Array) -> Array:
+    """Return the greatest score below each; infinity stands for the end of all scores."""
+    return np.where(np.isinf(score), np.inf, np.nextafter(score, -np.inf))
 
 
 def _by_size(sums: Array, settings: tuple[float, float]) -> Misfit | None:
@@ -262,6 +267,6 @@ def _together(
         return None
     k = int(np.argmax(excess))
     if last is None:
-        last = np.nextafter(np.append(first[1:], np.inf), -np.inf)
+        last = _before(np.append(first[1:], np.inf))
     columns = (first[i], last[j - 1], weight, positives, expected, pooled, difference, root)
     return Misfit._make([*np.stack(columns)[:, k].tolist(), limit])

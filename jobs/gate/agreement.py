@@ -22,7 +22,9 @@ def disagreement(agreement: dict[str, Any] | None) -> str | None:
     """
     if not agreement:
         return None
-    found = [*_ranges(agreement["ranges"]), *itertools.chain(*map(_level, agreement.get("levels", ())))]
+    levels = itertools.chain(*map(_level, agreement.get("levels", ())))
+    shared = [text for _, text in _shared(agreement.get("shared"))[:1]]
+    found = [*_ranges(agreement["ranges"]), *shared, *levels]
     if not found:
         return None
     return f"expected a map that agrees with the rows it was fitted to, found that {'; '.join(found)}"
@@ -44,6 +46,21 @@ def _level(level: dict[str, Any]) -> list[str]:
     return texts + [text for _, text in _together(level)]
 
 
+def _shared(shared: dict[str, Any] | None) -> list[tuple[float, str]]:
+    """Return the excess and the description of the named misfits of maps that segments share; the largest first."""
+    found = shared["misfits"] if shared else []
+    if not found and shared and (misfit := shared["all_by_score"]) and _excess(misfit) > 1:
+        found = [{"segment": None, **misfit}]
+    return [(_excess(misfit), _users_text(misfit)) for misfit in found]
+
+
+def _users_text(misfit: dict[str, Any]) -> str:
+    whose = "a parent"
+    if misfit["segment"] is not None:
+        whose = f"segment {_name(misfit)}" if misfit["segment"] else "all rows"
+    return f"in the segments without a map of their own, which use the map of {whose}, {_range_text(misfit)}"
+
+
 def _together(level: dict[str, Any]) -> list[tuple[float, str]]:
     """Return the excess and the description of the misfits of all segments together."""
     texts = {"all_by_score": _range_text, "all_by_size": _size_text}
@@ -55,8 +72,11 @@ def _together(level: dict[str, Any]) -> list[tuple[float, str]]:
 
 
 def _segment_text(misfit: dict[str, Any]) -> str:
-    name = ", ".join("null" if value is None else value for value in misfit["segment"])
-    return f"in segment {name} {_range_text(misfit)}"
+    return f"in segment {_name(misfit)} {_range_text(misfit)}"
+
+
+def _name(misfit: dict[str, Any]) -> str:
+    return ", ".join("null" if value is None else value for value in misfit["segment"])
 
 
 def _excess(misfit: dict[str, Any]) -> float:
@@ -84,7 +104,7 @@ def agreement_lines(agreement: dict[str, Any] | None) -> list[str]:
     ranges, levels = agreement["ranges"], agreement.get("levels", [])
     if ranges is None and not levels:
         return ["not checked against its rows: they are too few for a map"]
-    found, count = _misfits(ranges, levels)
+    found, count = _misfits(ranges, agreement.get("shared"), levels)
     lines = [f"does not agree with its rows: {text}" for _, text in found[:_MOST_LINES]]
     if count > _MOST_LINES:
         lines.append(f"does not agree with its rows: and in {count - _MOST_LINES:,} more ranges or segments")
@@ -93,12 +113,15 @@ def agreement_lines(agreement: dict[str, Any] | None) -> list[str]:
 
 
 def _misfits(
-    ranges: dict[str, Any] | None, levels: Sequence[dict[str, Any]]
+    ranges: dict[str, Any] | None, shared: dict[str, Any] | None, levels: Sequence[dict[str, Any]]
 ) -> tuple[list[tuple[float, str]], int]:
     """Return the excess and the description of the named misfits, largest first, and the number of all."""
     of_ranges = ranges["misfits"] if ranges else []
     found = [(_excess(misfit), _range_text(misfit)) for misfit in of_ranges]
-    count = len(found)
+    found += _shared(shared)
+    count = len(of_ranges) + max(
+        len(found) - len(of_ranges), shared["segments_with_misfits"] if shared else 0
+    )
     for level in levels:
         together = _together(level)
         found += [(_excess(misfit), _segment_text(misfit)) for misfit in level["misfits"]] + together

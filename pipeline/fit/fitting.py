@@ -223,10 +223,17 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
             {"level": level.level, "count": len(level.outlying), "names": _names(level)}
             for level in fit.levels[1:]
         ]
+    if fit.users is not None:
+        segments["rows_of_the_map_of_all"] = fit.users
+        _logger.warning(
+            "segments without a map of their own contradict the map of all rows, which those with their own bend: it "
+            "was fitted to their %s rows instead",
+            f"{fit.users:,}",
+        )
     facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
     facts["agreement"] = {
         **(no_check() if overall.agreement is None else overall.agreement.facts()),
-        "levels": level_facts(fit.levels[1:], overall.agreement, overall.calibrator.sampling_.heaviest),
+        **level_facts(fit.levels[1:], fit.shared, overall.agreement, overall.calibrator.sampling_.heaviest),
     }
     if fit.interval != NONE:
         facts["interval"] = fit.interval

@@ -48,6 +48,7 @@ from pipeline.fit.pooled_cells import (
     starts_of,
 )
 from pipeline.fit.self_check import Checked, check_all_rows, check_map
+from pipeline.fit.shared_maps import SharedMaps
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, limit_batches, most_batches, pack
@@ -81,12 +82,14 @@ class Numbered(NamedTuple):
     reasons : for each level the reasons why segments are not fitted; None if they are
     wanted : for each level the mask of the fitted segments
     cutting : how the merge writes the segments' rows
+    shared : maps that segments share, whose cells are the cutting's last level; None with partial pooling
     """
 
     segments: Segments
     reasons: tuple[list[str | None], ...]
     wanted: tuple[npt.NDArray[np.bool_], ...]
     cutting: Cutting
+    shared: SharedMaps | None = None
 
 
 def add_pooled(

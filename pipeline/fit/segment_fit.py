@@ -49,6 +49,7 @@ from pipeline.fit.self_check import (
     sums_of_points,
     sums_of_rows,
 )
+from pipeline.fit.shared_maps import bends_all_rows, check_shared, cut_shared, find_shared, fit_users
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, add_merge
 from pipeline.sort.segment_tasks import (
@@ -153,7 +154,10 @@ def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, pat
     cutting = cut_levels(segments, wanted, scratch, pooled=pooled, weighted=weighted)
     if path is not None:
         cutting = cutting._replace(kept=keep_keys(segments, recipe.columns, scratch, path))
-    return Numbered(segments, reasons, wanted, cutting)
+    shared = None
+    if not recipe.partial_pooling and (shared := find_shared(segments, wanted)) is not None:
+        cutting = cutting._replace(levels=(*cutting.levels, cut_shared(shared, scratch)))
+    return Numbered(segments, reasons, wanted, cutting, shared)
 
 
 def finish_segments(
@@ -202,7 +206,7 @@ def finish_segments(
             graph, _add_segment_tasks(graph, segment_task, first, numbered.wanted, rows, recipe)
         )
     numbered_levels = numbered.segments.levels
-    levels, results, lines = [level_0], [], []
+    levels, results, lines, shared = [level_0], [], [], None
     for level, reasons, level_results in zip(
         numbered_levels,
         numbered.reasons,
@@ -214,6 +218,22 @@ def finish_segments(
         lines.append(_lines_of(len(level.keys), level_results))
     if any(line is not None for level_lines in lines for line in level_lines):
         _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
+    users = None
+    if numbered.shared is not None:
+        files = first[0].shuffled[-1]
+        check = functools.partial(
+            check_shared, numbered.shared, files, executor, lines=lines, rate=recipe.sampling_rate
+        )
+        unchecked = [replace(level_0, maps=Maps([0])), *levels[1:]]
+        # Scores that are used as they are, were not fitted.
+        shared = check(unchecked if identity else levels)
+        heaviest = fit.calibrator.sampling_.heaviest
+        if not identity and bends_all_rows(numbered.shared, shared, fit.agreement, heaviest):
+            users = fit_users(recipe, rows, executor, numbered.segments, numbered.shared)
+    if users is not None:
+        fit = replace(users.fit, table=fit.table)
+        level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
+        levels[0], shared = level_0, check(unchecked)
     first_map, repair = level_0.maps.first(), 0.0 if fit.agreement is None else fit.agreement.repair
     monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
@@ -224,6 +244,8 @@ def finish_segments(
         max([repair, *(result.repair for result in results)]),
         interval=interval,
         refuted=refuted + sum(result.refuted for result in results),
+        shared=shared,
+        users=None if users is None else users.rows,
     )
     return fitted, fit
 

@@ -237,22 +237,21 @@ _MOST_NAMED, _MOST_SHOWN = 5, 20
 
 
 def level_facts(
-    levels: Sequence[LevelFit], agreement: Checked | None, heaviest: float
-) -> list[dict[str, Any]]:
-    """Check the segments of all levels; return facts for the manifest.
+    levels: Sequence[LevelFit], shared: LevelFit | None, agreement: Checked | None, heaviest: float
+) -> dict[str, Any]:
+    """Check the segments of all levels, and the maps that segments share; return facts for the manifest.
 
     levels : levels 1, 2, ...
+    shared : see `pipeline.fit.shared_maps`
     agreement : the check of the map of all rows
     heaviest : see `calibrators.base.Sampling`
     """
-    dispersion = 1.0
-    if agreement is not None:
-        dispersion = max(agreement.check.dispersion, agreement.check.over_dispersion)
-    tests = sum(level.checked.tests for level in levels if level.checked is not None)
-    facts = []
-    for level in levels:
-        if level.checked is None:
-            continue
+    dispersion = dispersion_of(agreement)
+    checked = [level for level in (*levels, shared) if level is not None and level.checked is not None]
+    tests = sum(level.checked.tests for level in checked if level.checked is not None)
+    facts: dict[str, Any] = {"levels": [], "shared": None}
+    for level in checked:
+        assert level.checked is not None
         ranges, falls = ONE_RANGE, np.zeros(ONE_RANGE.size)
         if agreement is not None and level.checked.by_score.shape[1] > 1:
             first, _, _, positives, _, possible = agreement.check.profile
@@ -260,8 +259,17 @@ def level_facts(
         check = check_segments(
             level.checked, ranges, falls, tests=tests, dispersion=dispersion, heaviest=heaviest
         )
-        facts.append({"level": level.level, **_check_facts(check, level)})
+        found = _check_facts(check, level)
+        if level is shared:
+            facts["shared"] = found
+        else:
+            facts["levels"].append({"level": level.level, **found})
     return facts
+
+
+def dispersion_of(agreement: Checked | None) -> float:
+    """Return the over-dispersion of all rows. agreement : the check of their map; None: 1.0."""
+    return 1.0 if agreement is None else max(agreement.check.dispersion, agreement.check.over_dispersion)
 
 
 def _check_facts(check: SegmentCheck, level: LevelFit) -> dict[str, Any]:

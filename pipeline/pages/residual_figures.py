@@ -70,7 +70,9 @@ def residual_figures(agreement: Mapping[str, Any] | None) -> dict[str, Any] | No
         svgs.append(render(draw, _SIZE, "residuals-segments", alt))
     if not svgs:
         return None
-    sentence = _sentence(of_ranges, of_segments, (agreement or {}).get("levels", ()))
+    shared = (agreement or {}).get("shared")
+    checks = [*(agreement or {}).get("levels", ()), *([shared] if shared else [])]
+    sentence = _sentence(of_ranges, of_segments, checks)
     return {"svgs": svgs, "ranges": len(of_ranges), "segments": of_segments, "sentence": sentence}
 
 

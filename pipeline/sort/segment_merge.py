@@ -20,6 +20,7 @@ from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import rows as kernels
 from pipeline.sort.parts import write_part
+from pipeline.sort.score_cells import add_up_cells
 from pipeline.sort.sections import Sections, UnitRows
 from pipeline.sort.segments import Coding, ShuffleFile, read_codes, read_keys, write_shuffle
 
@@ -35,6 +36,7 @@ class LevelCut(NamedTuple):
     path : path of the shuffle files, without the number of the range
     own_maps : path of a file of int32 flags: segments of the level that get maps of their own, pooled with their
         parent's map; items then lie within block ranges where that map can be constant. None without partial pooling
+    cells : whether items are points added up in cells, see `pipeline.sort.score_cells`
     """
 
     groups: str
@@ -42,6 +44,7 @@ class LevelCut(NamedTuple):
     pooled: bool
     path: str
     own_maps: str | None = None
+    cells: bool = False
 
 
 class KeptSegments(NamedTuple):
@@ -59,7 +62,7 @@ class Cutting(NamedTuple):
 
     weighted : whether rows have weights. kept : None if the score table is not kept
     left_out : path of a file of int32 flags: codes whose rows are left out of the pass, and of what decides where the
-        map of all rows can be constant; None: no rows
+        map of all rows can be constant; None: no rows. Without levels they are left out of everything
     """
 
     coding: Coding
@@ -91,6 +94,8 @@ def merge_segments(
     used = rows.points
     if cutting.left_out is not None:
         used = rows.without(read_codes(cutting.left_out, 0, cutting.coding.count).astype(np.bool_))
+    if not cutting.levels:
+        return used, used, []
     if cutting.kept is not None:
         _write_kept_points(rows.segment_points(), cutting.kept, index)
     ranges = None
@@ -100,7 +105,12 @@ def merge_segments(
     for cut in cutting.levels:
         groups = read_codes(cut.groups, 0, cutting.coding.count)
         columns, starts = rows.items(cut, groups, ranges)
-        files.append(write_shuffle(f"{cut.path}-{index:05d}", _of_blocks(columns, cutting.weighted), starts))
+        if cut.cells:
+            score, *sums = columns
+            columns, starts = add_up_cells(score, score, sums, starts)
+        else:
+            columns = _of_blocks(columns, cutting.weighted)
+        files.append(write_shuffle(f"{cut.path}-{index:05d}", columns, starts))
     return rows.points, used, files
 
 

@@ -179,7 +179,8 @@ def _packed(
     def divide(size: int, segments: int) -> list[SegmentBatch]:
         return [
             batch._replace(heaviest=merged[0].heaviest)
-            for level, (files, level_wanted) in enumerate(zip(merged[0].shuffled, wanted, strict=True))
+            # Shared maps follow the wanted levels.
+            for level, (files, level_wanted) in enumerate(zip(merged[0].shuffled, wanted, strict=False))
             for batch in _batches_of_level(level, files, ~level_wanted, size, segments, cut=not pooled)
         ]
 
@@ -238,13 +239,16 @@ def map_segments(
     executor: Executor,
     function: Callable[[int, Integers, Slices], R],
     task_bytes: int,
+    *,
+    cut: bool = True,
 ) -> list[R]:
-    """Apply a function to batches of all segments; segments larger than a task come in several parts.
+    """Apply a function to batches of all segments; segments larger than a task come in several parts, if points.
 
     function : function of the number of the task, segment codes, and the segments' points; picklable, runs in a task.
         The caller combines the results of parts of a segment.
+    cut : see `pack`; False for items that are no points
     """
-    batches = _batches_of_level(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=True)
+    batches = _batches_of_level(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=cut)
     return executor.run("join", _apply, [(function, i, batch) for i, batch in enumerate(batches)])
 
 

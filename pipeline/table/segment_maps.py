@@ -194,6 +194,8 @@ class SegmentedFit:
     variances : for each level the variances of its segments' shifts and slopes; empty without partial pooling
     interval : kind of the intervals, one of `calibrators.core.intervals.KINDS`
     refuted : number of maps without a band, see `Fitted`
+    shared : check of the maps that segments without one of their own use, see `pipeline.fit.shared_maps`
+    users : number of rows of such segments, if the map of all rows was fitted to these rows alone; or else None
     """
 
     levels: tuple[LevelFit, ...]
@@ -204,6 +206,8 @@ class SegmentedFit:
     variances: tuple[tuple[float, float], ...] = ()
     interval: str = NONE
     refuted: int = 0
+    shared: LevelFit | None = None
+    users: int | None = None
 
     def origins(self) -> tuple[list[str], npt.NDArray[np.int32]]:
         """Return the source and the level of the map that each segment of the last level uses."""

@@ -1,0 +1,182 @@
+"""Check of the maps that segments share: one without a map of its own uses its parent's, or that of all rows.
+
+Segments with maps of their own bend the maps above them, which they do not use. So each such map is also checked
+against the rows that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrators.base import Line
+from calibrators.core.arrays import Codes, Integers, Mask
+from calibrators.core.map import CalibrationMap
+from calibrators.measures.segment_check import check_segments, joined
+from pipeline.execution import Executor, Graph
+from pipeline.files.folders import Folder
+from pipeline.fit.calibration import Fit, Recipe, fit_log
+from pipeline.fit.self_check import ONE_RANGE, Checked, dispersion_of, expected_positives, sums_of_points
+from pipeline.sort.score_cells import add_up_cells, middle_of
+from pipeline.sort.score_table import SortedRows, add_merge
+from pipeline.sort.segment_merge import Cutting, LevelCut
+from pipeline.sort.segment_tasks import map_segments
+from pipeline.sort.segments import Segments, ShuffleFile, Slices, write_codes
+from pipeline.table.segment_maps import LevelFit, Maps
+
+_MISSING = "missing"
+
+LEAST_LEFT = 100
+"""Least number of positives and of negatives to which the map of all rows is fitted anew."""
+
+_TASK_BYTES = 64 << 20
+"""Bytes of cells of a task."""
+
+
+class SharedMaps(NamedTuple):
+    """Maps that were fitted to segments with maps of their own, too; one entry each.
+
+    level : int64 array: level of the map; 0: of all rows
+    segment : int64 array: its segment on this level
+    entry : int32 array: for each segment code the entry of the map that it uses; -1 if this is its own, or was fitted
+        to its users alone
+    """
+
+    level: Integers
+    segment: Integers
+    entry: Codes
+
+
+def find_shared(segments: Segments, own: Sequence[Mask]) -> SharedMaps | None:
+    """Find the shared maps; None if there are none.
+
+    own : for each level the mask of the segments with maps of their own
+    """
+    count = segments.coding.count
+    used = np.zeros(count, np.int64)
+    for level, mask in zip(segments.levels, own, strict=True):
+        used[mask[level.of]] = level.level
+    entry = np.full(count, -1, np.int32)
+    levels: list[int] = []
+    indices: list[int] = []
+    for number in range(len(segments.levels)):
+        of = segments.levels[number - 1].of if number else np.zeros(count, np.int32)
+        bent = np.bincount(of, used > number) > 0
+        users = np.flatnonzero((used == number) & bent[of])
+        found, position = np.unique(of[users], return_inverse=True)
+        entry[users] = len(levels) + position
+        levels += [number] * found.size
+        indices += found.tolist()
+    if not levels:
+        return None
+    return SharedMaps(np.array(levels, np.int64), np.array(indices, np.int64), entry)
+
+
+def cut_shared(shared: SharedMaps, scratch: str) -> LevelCut:
+    """Make the settings with which the merge writes the cells of the rows that use shared maps."""
+    path = f"{scratch}/shared"
+    return LevelCut(write_codes(path, shared.entry), shared.level.size, False, f"{path}-cells", cells=True)
+
+
+def check_shared(
+    shared: SharedMaps,
+    files: Sequence[ShuffleFile],
+    executor: Executor,
+    levels: Sequence[LevelFit],
+    lines: Sequence[Sequence[Line | None]],
+    rate: float,
+) -> LevelFit:
+    """Compute the sums for the check of shared maps, as a level whose segments are the maps.
+
+    files : the cells of their users' rows, by range of scores
+    levels : the fits of all levels, that of all rows first; a map that is missing there is not checked
+    lines : for each level after it the line of each segment; None if it has none
+    rate : sampling rate of the log, see `calibrators.base.Sampling`
+    """
+    places = list(zip(shared.level.tolist(), shared.segment.tolist(), strict=True))
+    maps = [_Maps(level.maps) for level in levels]
+    parts = []
+    for codes, cells in map_segments(files, executor, _whole_cells, _TASK_BYTES, cut=False):
+        first, last, *sums = cells.columns
+        points = Slices([middle_of(first, last), *sums], cells.starts)
+        found = [
+            (lines[level - 1][index] if level else None) or maps[level].map(index) or _MISSING
+            for level, index in (places[code] for code in codes.tolist())
+        ]
+        expected = [expected_positives(*pair, rate) for pair in zip(found, points.points(), strict=True)]
+        checked = np.array([outcome is not _MISSING for outcome in found])
+        parts.append((codes, sums_of_points(points, np.concatenate(expected), checked)))
+    keys = [levels[level].keys[index] for level, index in places]
+    none = np.zeros(len(keys), np.int64)
+    return LevelFit(
+        0, keys, none, none, [None] * len(keys), Maps([0] * len(keys)), checked=joined(parts, len(keys))
+    )
+
+
+def bends_all_rows(shared: SharedMaps, level: LevelFit, agreement: Checked | None, heaviest: float) -> bool:
+    """Tell whether the map of all rows significantly disagrees with the rows that use it.
+
+    level : result of `check_shared`. agreement : the check of the map of all rows
+    heaviest : see `calibrators.base.Sampling`
+    """
+    sums = level.checked
+    if sums is None or shared.level[0] != 0:
+        return False
+    check = check_segments(
+        sums, ONE_RANGE, np.zeros(1), tests=sums.tests, dispersion=dispersion_of(agreement), heaviest=heaviest
+    )
+    together = shared.level.size == 1 and not check.agrees
+    return together or any(segment == 0 for segment, _ in check.misfits)
+
+
+class UsersFit(NamedTuple):
+    """Fit of the map of all rows to the rows that use it, and their number."""
+
+    fit: Fit
+    rows: int
+
+
+def fit_users(
+    recipe: Recipe, rows: SortedRows, executor: Executor, segments: Segments, shared: SharedMaps
+) -> UsersFit | None:
+    """Fit the map of all rows anew, to the rows that use it; None if they are too few, or have one score.
+
+    Merges the log once more.
+    """
+    level, users = segments.levels[-1], shared.entry == 0
+    labels = np.stack([level.positives, level.rows - level.positives])[:, level.of]
+    if labels[:, users].sum(axis=1).min() < LEAST_LEFT:
+        return None
+    scratch = f"{rows.plan.scratch}/users"
+    Folder.at(scratch).make()
+    others = write_codes(f"{scratch}/others", (~users).astype(np.int32))
+    cutting = Cutting(segments.coding, (), rows.weighted, left_out=others)
+    plan = replace(rows.plan, scratch=scratch, write=f"{scratch}/score_table")
+    rows, graph, calibrator = rows._replace(plan=plan), Graph(), recipe.calibrator()
+    merged = executor.compute(graph, add_merge(graph, rows, calibrator.first_pass(), cutting))
+    if merged[0].points == 1:
+        return None
+    fit = fit_log(calibrator, rows, executor, recipe.interval, merged, recipe.sampling_rate)
+    return UsersFit(fit, int(labels[:, users].sum()))
+
+
+class _Maps:
+    """The maps of a level, by segment."""
+
+    def __init__(self, maps: Maps) -> None:
+        self._columns = maps.arrays()[: len(CalibrationMap.__dataclass_fields__)]
+        self._ends = np.cumsum([0, *maps.sizes])
+
+    def map(self, index: int) -> CalibrationMap | None:
+        """Return a segment's map; None if it has none."""
+        start, stop = self._ends[index : index + 2].tolist()
+        return CalibrationMap(*(column[start:stop] for column in self._columns)) if start < stop else None
+
+
+def _whole_cells(_: int, codes: Integers, items: Slices) -> tuple[Integers, Slices]:
+    """Join the parts of cells that a bound between ranges of scores divided."""
+    first, last, *sums = items.columns
+    return codes, Slices(*add_up_cells(first, last, sums, items.starts))

@@ -1,0 +1,161 @@
+"""Maps that segments share are checked against the rows that use them, with the truth and plain sums as oracles."""
+
+import json
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.special import expit
+
+import logcal
+from calibrators import Smooth
+from logcal.errors import CheckFailedError
+from pipeline.sort.score_cells import add_up_cells, middle_of
+from tests.common import ANY_TABLE, run_job, write_log
+
+GATE = ANY_TABLE | {"agreement": True}
+
+
+def log_of(large, small, *, odd=0.0, seed=0, rows=8000, few=150, apart=0.0):
+    """Large segments, whose odds are moved by `odd`, and small ones, moved by `apart`."""
+    random = np.random.default_rng([8, seed])
+    segment = np.concatenate([np.repeat(np.arange(large), rows), large + np.repeat(np.arange(small), few)])
+    z = random.normal(-1, 1.2, segment.size)
+    truth = expit(
+        z + np.where(segment < large, odd, apart) + 0.1 * random.normal(size=large + small)[segment]
+    )
+    label = (random.random(segment.size) < truth).astype(np.int8)
+    return pa.table({"score": expit(z), "label": label, "a": segment.astype(np.int32)}), truth
+
+
+def fit(root, table, method="smooth", gate=GATE, **more):
+    write_log(root / "log", table, files=3)
+    return run_job(
+        "fit",
+        log={"path": root / "log", "segment": [name for name in table.column_names if name in "ab"]},
+        store={"path": root / "store", "table": "t"},
+        calibrator={"method": method},
+        segments={"min_rows": 1000, "shrinkage": "none"},
+        gate=gate,
+        scratch=root,
+        **more,
+    )
+
+
+def manifest_of(root):
+    return json.loads(max((root / "store").glob("t/versions/*/manifest.json")).read_text())
+
+
+@pytest.mark.parametrize("method", ["smooth", "platt", "isotonic", "bbq"])
+def test_odd_large_segments_leave_the_small_ones_alone(tmp_path, method, caplog):
+    table, truth = log_of(2, 40, odd=-5.0)
+    with caplog.at_level(logging.WARNING):
+        fit(tmp_path, table, method)
+    users = table["a"].to_numpy() >= 2
+    assert f"fitted to their {users.sum():,} rows" in caplog.text
+    assert manifest_of(tmp_path)["segments"]["rows_of_the_map_of_all"] == users.sum()
+    p = logcal.load(str(tmp_path / "store"), "t").predict(table["score"], {"a": table["a"]})
+    assert p[users].sum() == pytest.approx(table["label"].to_numpy()[users].sum(), rel=0.02)
+    assert np.abs(p[users] - truth[users]).mean() < 0.04
+    # The large ones have maps of their own.
+    assert p[~users].sum() == pytest.approx(table["label"].to_numpy()[~users].sum(), rel=0.05)
+
+
+def test_users_alone_are_fitted_as_their_rows_are_in_memory(tmp_path):
+    table, _ = log_of(2, 40, odd=-5.0)
+    fit(tmp_path, table)
+    users = table["a"].to_numpy() >= 2
+    score, label = table["score"].to_numpy()[users], table["label"].to_numpy()[users]
+    alone = logcal.load(str(tmp_path / "store"), "t").predict(score, {"a": np.full(score.size, 99, np.int32)})
+    np.testing.assert_array_equal(alone, Smooth().fit(score, label).predict(score))
+
+
+def test_too_few_users_for_a_map_are_named(tmp_path):
+    table, _ = log_of(2, 1, odd=-5.0, apart=-2.0, few=600)
+    users = table["a"].to_numpy() == 2
+    assert table["label"].to_numpy()[users].sum() < 100
+    with pytest.raises(
+        CheckFailedError, match="without a map of their own, which use the map of all rows, for"
+    ):
+        fit(tmp_path, table)
+    assert manifest_of(tmp_path)["agreement"]["shared"]["misfits"][0]["segment"] == []
+
+
+def test_users_of_a_parents_map_are_named_with_it(tmp_path):
+    """Of the segments of y one has a map of its own, and bends the map that the small ones use."""
+    table, _ = log_of(1, 40, odd=-5.0)
+    own = np.where(table["a"].to_numpy() == 0, "large", table["a"].to_numpy().astype(str))
+    below = table.set_column(2, "a", pa.array(["y"] * len(table))).append_column("b", pa.array(own))
+    others, _ = log_of(1, 0, seed=1)
+    above = others.set_column(2, "a", pa.array(["x"] * len(others))).append_column(
+        "b", pa.array(["z"] * len(others))
+    )
+    with pytest.raises(CheckFailedError, match="which use the map of segment y, for"):
+        fit(tmp_path, pa.concat_tables([below, above]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_honest_segments_share_the_map_of_all_rows(tmp_path, seed, caplog):
+    method = ["smooth", "beta", "isotonic"][seed % 3]
+    random = np.random.default_rng(seed)
+    rows = random.zipf(1.5, 100).clip(max=400) * 20
+    segment = np.repeat(np.arange(100), rows)
+    z = random.normal(-2, 1.2, segment.size)
+    label = (random.random(segment.size) < expit(0.9 * z)).astype(np.int8)
+    fit(tmp_path, pa.table({"score": expit(z), "label": label, "a": segment}), method)
+    agreement = manifest_of(tmp_path)["agreement"]
+    assert agreement["shared"]["agrees"]
+    assert "fitted to their" not in caplog.text
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_are_those_of_the_rows_that_use_the_map(tmp_path, weighted):
+    table, _ = log_of(3, 30)
+    log = {}
+    weight = np.ones(len(table))
+    if weighted:
+        weight = np.random.default_rng(0).choice([0.5, 1.0, 3.0], len(table))
+        table, log = table.append_column("w", pa.array(weight)), {"weight": "w"}
+    write_log(tmp_path / "log", table, files=3)
+    run_job(
+        "fit",
+        log={"path": tmp_path / "log", "segment": ["a"], **log},
+        store={"path": tmp_path / "store", "table": "t"},
+        calibrator={"method": "platt"},
+        segments={"min_rows": 1000, "shrinkage": "none"},
+        gate=ANY_TABLE,
+        scratch=tmp_path,
+    )
+    (entry,) = manifest_of(tmp_path)["agreement"]["shared"]["most_informative"]
+    users = table["a"].to_numpy() >= 3
+    p = logcal.load(str(tmp_path / "store"), "t").predict(table["score"], {"a": table["a"]})
+    assert entry["weight"] == pytest.approx(weight[users].sum(), rel=1e-12)
+    assert entry["positives"] == pytest.approx((weight * table["label"].to_numpy())[users].sum(), rel=1e-12)
+    # The map is applied in the middle of cells, a 4,096th of a power of two wide.
+    assert entry["expected"] == pytest.approx((weight * p)[users].sum(), rel=1e-5)
+
+
+def test_cells_do_not_depend_on_how_the_items_were_cut():
+    random = np.random.default_rng(0)
+    score = np.sort(np.concatenate([random.random(5000), np.full(300, 0.5), -random.exponential(1e-3, 400)]))
+    starts = np.array([0, 100, 100, 3000, score.size])
+    for i in range(4):
+        score[starts[i] : starts[i + 1]].sort()
+    weight, positives = random.integers(1, 9, (2, score.size)).astype(float)
+    whole, whole_starts = add_up_cells(score, score, [weight, positives], starts)
+    first, last, *sums = whole
+    assert np.all(last - first <= np.abs(first).clip(1e-300) / 2048)
+    np.testing.assert_array_equal(
+        np.add.reduceat(sums[0], whole_starts[:-1][[0, 2, 3]]),
+        np.add.reduceat(weight, starts[:-1][[0, 2, 3]]),
+    )
+    middle = middle_of(first, last)
+    assert np.all((first <= middle) & (middle <= last))
+    # Each item by itself, joined: the same cells.
+    again, again_starts = add_up_cells(score, score, [weight, positives], starts)
+    rejoined, rejoined_starts = add_up_cells(*again[:2], again[2:], again_starts)
+    for one, other in zip(whole, rejoined, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(whole_starts, rejoined_starts)
+    np.testing.assert_array_equal(middle_of(score, score), score)
