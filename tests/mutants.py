@@ -231,21 +231,21 @@ MUTANTS = (
     ),
     (
         "pipeline/labels/outcomes.py",
-        "part = length if self.by_day else 1 + round(share * (length - 1))",
-        "part = length if self.by_day else round(share * length)",
+        "return day if start + part <= end else day - 1",
+        "return day",
         "tests/test_labels.py",
     ),
     (
         "pipeline/log/windows.py",
-        "range(last - self.length + 1, last + 1)",
-        "range(last - self.length, last + 1)",
+        "first = last - self.length + 1",
+        "first = last - self.length + 2",
         "tests/test_windows.py",
     ),
     (
         "pipeline/log/quarantine.py",
         "good = np.isfinite(rows.score) & (rows.label <= 1)",
         "good = np.isfinite(rows.score) & (rows.label <= 2)",
-        "tests/test_bad_input.py",
+        "tests/test_logs.py tests/test_fit.py tests/test_bad_input.py",
     ),
     (
         "pipeline/log/decimals.py",
@@ -263,8 +263,8 @@ MUTANTS = (
     # pipeline/sort, fit, score
     (
         "pipeline/sort/buckets.py",
-        "return cuts[cuts > sample[0]]",
-        "return cuts[1:]",
+        "targets = np.arange(1, buckets) * total_bytes / buckets",
+        "targets = np.zeros(0)",
         "tests/test_run_files.py tests/test_score_table.py",
     ),
     (
@@ -275,14 +275,14 @@ MUTANTS = (
     ),
     (
         "pipeline/sort/counting.py",
-        "few = weight < SHORTEST_FOLDED_TIE",
-        "few = weight <= SHORTEST_FOLDED_TIE",
+        "labels = np.stack([weight - positives, positives], axis=1)[few]",
+        "labels = np.stack([positives, weight - positives], axis=1)[few]",
         "tests/test_run_files.py tests/test_score_table.py",
     ),
     (
         "pipeline/sort/sections.py",
-        "reach = SHORTEST_FOLDED_TIE - 1",
-        "reach = SHORTEST_FOLDED_TIE",
+        "column[positions[matched]] += sums[matched]",
+        "column[positions[matched]] = sums[matched]",
         "tests/test_run_files.py tests/test_score_table.py",
     ),
     (
@@ -301,7 +301,7 @@ MUTANTS = (
         "pipeline/sort/run_merging.py",
         "float(edges[i + 1]), segments, i == 0))",
         "float(edges[i + 1]), segments, True))",
-        "tests/test_run_files.py tests/test_segments.py tests/test_score_table.py",
+        "tests/test_run_files.py tests/test_matrix.py",
     ),
     (
         "pipeline/fit/holdout.py",
@@ -323,8 +323,8 @@ MUTANTS = (
     ),
     (
         "pipeline/score/ranges.py",
-        "if lowest < self.within.lowest:",
-        "if lowest <= self.within.lowest:",
+        "np.count_nonzero(scores < self.within.lowest)",
+        "np.count_nonzero(scores <= self.within.lowest)",
         "tests/test_scored.py tests/test_follow.py",
     ),
     (
@@ -396,13 +396,13 @@ MUTANTS = (
     ),
     # jobs
     (
-        "jobs/exports.py",
+        "jobs/record_exports.py",
         "state = RunState.COMPLETE if code in (0, 99) else ended",
         "state = RunState.COMPLETE if code == 0 else ended",
         "tests/test_records.py",
     ),
     (
-        "jobs/exports.py",
+        "jobs/record_exports.py",
         "round(end, 3) if code in (0, 99) else None",
         "round(end, 3) if code == 0 else None",
         "tests/test_records.py",

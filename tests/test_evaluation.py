@@ -29,7 +29,7 @@ from pipeline.evaluate.evaluation import (
     headline,
 )
 from pipeline.evaluate.report import render_report
-from pipeline.evaluate.significance import judge, required_values, unmet_requirements
+from pipeline.evaluate.significance import chance_text, judge, required_values, unmet_requirements
 from pipeline.execution import InlineExecutor
 from pipeline.files.records import jsonable, to_json
 from pipeline.fit.self_check import no_check
@@ -629,3 +629,10 @@ def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     said = words(render_report(sampled, fitted, {}))
     assert "Bins of equal width." in said
     assert "MCB" not in said
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"), [(1.9, "may explain it"), (-2.1, "beyond chance"), (2.1, "beyond")]
+)
+def test_two_standard_errors_are_beyond_chance(difference, text):
+    assert text in chance_text(difference, 1.0)

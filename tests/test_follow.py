@@ -328,6 +328,16 @@ def test_times_order_files_and_never_leave_one_out(world):
     assert [s.name for s in follower.listing(complete=True).new] == ["date=1970-01-02/later.parquet"]
 
 
+def test_all_days_are_listed_again_once_the_time_has_passed(world):
+    world.rules = Rules(lookback=1, relist=3600.0)
+    follower = world.started()
+    follower.listing()
+    world.arrive("date=2020-01-01/old.parquet")
+    assert not follower.listing().new
+    follower._last_complete -= 3600
+    assert [file.name for file in follower.listing().new] == ["date=2020-01-01/old.parquet"]
+
+
 def test_between_whole_listings_only_days_within_the_lookback_are_listed(world):
     today = dt.datetime.now(dt.UTC).date()
     for days in (0, 3, 4, -1):

@@ -12,7 +12,7 @@ from calibrators.core.map import CalibrationMap
 from logcal.adjustments import Adjustments
 from logcal.lookup_table import SegmentedLookup
 from pipeline.table import map_change as map_pairs
-from pipeline.table.map_change import TableMaps, TwoTables
+from pipeline.table.map_change import MapChange, TableMaps, TwoTables
 
 TINY = 5e-324
 
@@ -162,3 +162,10 @@ def test_of_no_pairs_nothing_is_found():
     maps = some_maps(np.random.default_rng(0), GRIDS["few"], moved=True)
     none = np.empty(0, np.int64)
     assert TwoTables(maps, maps, 0.0, 1.0).changes(none, none).shape == (5, 0)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0.1, 0.4), (0.4, 0.1)])
+def test_the_relative_change_does_not_depend_on_which_map_is_new(old, new):
+    assert MapChange(mean=0.3, largest=0.5, at=0.2, mean_old=old, mean_new=new).relative == pytest.approx(
+        0.75
+    )

@@ -11,7 +11,7 @@ from common import write_log
 from scipy.stats import ks_2samp
 
 from calibrators.core.map import CalibrationMap
-from pipeline.score.shift import ShiftRule, bins_of
+from pipeline.score.shift import Bins, ShiftRule, bins_of
 
 
 @pytest.fixture
@@ -133,3 +133,12 @@ def step_map(values, counts):
         counts,
         zeros,
     )
+
+
+def test_where_no_limit_is_known_chance_is_allowed_for():
+    """Of few rows a distance of 0.4 is no sign of another model: two standard errors of it are 1 / sqrt(rows) each."""
+    bins = Bins(CalibrationMap.from_bins(np.empty(0), np.ones(1), np.ones(1), np.ones(1)), np.full(10, 0.1))
+    for rows, warned in ((300, False), (30_000, True)):
+        shift = ShiftRule(None).judge(bins, (0,) * 4 + (rows // 6,) * 6)
+        assert shift.distance == pytest.approx(0.4)
+        assert (shift.warned, shift.beyond) == (warned, False)
