@@ -10,6 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+_DTYPES = {
+    pa.from_numpy_dtype(dtype): dtype
+    for dtype in map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
+}
+
+
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """Return numpy's type of numbers."""
+    found = _DTYPES.get(kind)
+    return np.dtype(kind.to_pandas_dtype()) if found is None else found
+
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """Return the values of a column of numbers or booleans, with the column's type.
@@ -20,10 +31,10 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
         chunks = [as_numpy(chunk) for chunk in column.chunks]
         if len(chunks) == 1:
             return chunks[0]
-        return np.concatenate([np.empty(0, column.type.to_pandas_dtype()), *chunks])
+        return np.concatenate([np.empty(0, dtype_of(column.type)), *chunks])
     if pa.types.is_boolean(column.type):
         return as_numpy(column.cast(pa.uint8())).view(np.bool_)
-    kind = np.dtype(column.type.to_pandas_dtype())
+    kind = dtype_of(column.type)
     if len(column) == 0:
         return np.empty(0, kind)
     return np.frombuffer(column.buffers()[1], kind, count=len(column), offset=column.offset * kind.itemsize)
@@ -73,6 +84,6 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         values = [None if value is None else (value - dt.date(1970, 1, 1)).days for value in values]
         dtype = np.dtype(np.int32)
     else:
-        dtype = np.dtype(kind.to_pandas_dtype())
+        dtype = dtype_of(kind)
     numbers = np.array([0 if value is None else value for value in values], dtype)
     return pa.Array.from_buffers(kind, numbers.size, [bitmap, pa.py_buffer(numbers)])

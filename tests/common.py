@@ -42,6 +42,18 @@ ANY_TABLE = {
 """A gate that lets any table pass: logs of tests are small."""
 
 
+def _text_view() -> pa.DataType:
+    """The type of Polars' texts where pyarrow writes it, or else one that is written by any version."""
+    try:
+        pq.write_table(pa.table({"a": pa.array(["b"], pa.string_view())}), pa.BufferOutputStream())
+    except pa.ArrowNotImplementedError:
+        return pa.large_string()
+    return pa.string_view()
+
+
+TEXT_VIEW = _text_view()
+
+
 def wave(score: np.ndarray) -> np.ndarray:
     """A truth that rises on the whole, and falls at times."""
     return 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)

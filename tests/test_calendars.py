@@ -60,7 +60,9 @@ def test_days_of_a_year_to_the_minute_and_their_bounds(zone, year):
     times = hours(f"{year}-01-01", f"{year + 1}-01-01", 10)
     times = np.unique(np.concatenate([times, times + 60_000_000, times + 61_000_000]))
     days = local_times(times, zone) // DAY
-    expected = pd.to_datetime(times, unit="us", utc=True).tz_convert(zone).tz_localize(None).normalize()
+    expected = (
+        pd.to_datetime(times, unit="us", utc=True).tz_convert(ZoneInfo(zone)).tz_localize(None).normalize()
+    )
     assert (days == expected.to_numpy().astype("datetime64[D]").astype(int)).all()
     for first, last in np.random.default_rng(0).integers(0, len(times), (100, 2)).tolist():
         first, last = min(first, last), max(first, last)

@@ -268,6 +268,9 @@ def test_local_workers_have_the_memory_that_is_set_and_no_more():
             executor.run("stage", np.ones, [(100_000_000,)])
         assert executor.run("stage", np.sum, [([1, 2],)]) == [3]
         before = threading.active_count()
+    end = time.monotonic() + 60
+    while threading.active_count() >= before and time.monotonic() < end:
+        time.sleep(0.01)
     assert threading.active_count() < before
 
 

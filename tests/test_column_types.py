@@ -21,6 +21,7 @@ from pipeline.log.column_types import meaning
 from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, Columns, label_codes, numbers, open_log, read_rows
 from pipeline.log.segment_values import Encoder, number, unified_values
 from pipeline.log.windows import choose_window
+from tests.common import TEXT_VIEW
 
 ROWS = 600
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
@@ -28,7 +29,7 @@ WRITERS = {
     "pandas 2": [pa.float64(), pa.int64(), pa.string(), pa.int64(), pa.bool_(), pa.date32()],
     "pandas 3": [pa.float64(), pa.float64(), pa.large_string(), pa.int64(), pa.bool_(), pa.date32()],
     "categories": [pa.float32(), pa.int8(), DICTIONARY, pa.int8(), pa.bool_(), pa.string()],
-    "Polars": [pa.float64(), pa.uint8(), pa.string_view(), pa.uint32(), pa.bool_(), pa.date32()],
+    "Polars": [pa.float64(), pa.uint8(), TEXT_VIEW, pa.uint32(), pa.bool_(), pa.date32()],
     "DuckDB": [pa.decimal128(11, 10), pa.bool_(), pa.string(), pa.int32(), pa.bool_(), pa.date32()],
     "Spark": [pa.float32(), pa.int32(), pa.string(), pa.decimal128(10, 0), pa.bool_(), pa.large_string()],
 }

@@ -250,30 +250,30 @@ def test_object_stores(tmp_path, scoring):
     table = pa.table({"score": scores(300)})
     try:
         for name in ("day=1/a.parquet", "day=2/b.parquet"):
-            with filesystem.open(f"/bucket/log/{name}", "wb") as file:
+            with filesystem.open(f"/scored/log/{name}", "wb") as file:
                 pq.write_table(table, file, row_group_size=100)
-        log = open_log("memory://bucket/log", Columns("score"))
-        scored = run(log, scoring, "memory://bucket/out")
-        assert {f.removeprefix("/bucket/out/") for f in filesystem.find("/bucket/out")} == {
+        log = open_log("memory://scored/log", Columns("score"))
+        scored = run(log, scoring, "memory://scored/out")
+        assert {f.removeprefix("/scored/out/") for f in filesystem.find("/scored/out")} == {
             "day=1/a.parquet", "day=2/b.parquet",
         }  # fmt: skip
-        assert filesystem.find("/bucket/.out.logcal") == ["/bucket/.out.logcal/manifest.json"]
+        assert filesystem.find("/scored/.out.logcal") == ["/scored/.out.logcal/manifest.json"]
         local = run(log, scoring, tmp_path / "local")
         assert local.files == scored.files
         for file in scored.files:
-            own = filesystem.cat_file(f"/bucket/out/{file.path}")
+            own = filesystem.cat_file(f"/scored/out/{file.path}")
             assert own == (tmp_path / "local" / file.path).read_bytes()
             assert len(own) == file.counts.bytes
         with pytest.raises(NothingToDoError):
-            run(log, scoring, "memory://bucket/out")
-        for overlapping in ("memory://bucket/log/out", "memory://bucket/log", "memory://bucket"):
+            run(log, scoring, "memory://scored/out")
+        for overlapping in ("memory://scored/log/out", "memory://scored/log", "memory://scored"):
             with pytest.raises(ConfigError, match="expected a folder apart from the log"):
                 run(log, scoring, overlapping)
     finally:
-        filesystem.rm("/bucket", recursive=True)
+        filesystem.rm("/scored", recursive=True)
 
 
-@pytest.mark.parametrize("place", ["", "memory://bucket/"])
+@pytest.mark.parametrize("place", ["", "memory://scored/"])
 @pytest.mark.parametrize("rows", [300, 300_000])
 @pytest.mark.parametrize("spoiled", ["values", "codes", "version"])
 def test_an_output_that_reads_otherwise_than_it_was_written_is_not_published(

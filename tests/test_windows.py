@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from common import prepared, run_job
+from common import TEXT_VIEW, prepared, run_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -313,7 +313,7 @@ def test_days_of_files_of_several_types_are_merged(tmp_path):
     column_log(tmp_path / "log", "us")
     segments = {"segment": ["model", "k"]}
     kinds = ["us", "date32", "text", "ns/UTC"]
-    texts = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
+    texts = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), TEXT_VIEW]
     wholes = [pa.int64(), pa.int8(), pa.decimal128(19, 0), pa.uint32()]
     for i in range(4):
         path = tmp_path / "log" / f"part-{i}.parquet"
