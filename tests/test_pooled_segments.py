@@ -22,6 +22,7 @@ from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
 from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.own import choose_maps
+from calibrators.segments.totals import large
 from jobs import tables
 from logcal.adjustments import Adjustments, adjust_map
 from logcal.errors import InputRejectedError
@@ -887,3 +888,9 @@ def test_many_segments_are_adjusted_by_a_samples_variances():
     p = expit(found.shift[:, None] + found.slope[:, None] * curve.logit)
     assert (n * p).sum() == pytest.approx(k.sum(), rel=0.002)
     assert 0.25 <= found.variances[0] <= 1.0
+
+
+def test_segments_with_many_of_both_labels_keep_their_totals():
+    weight = np.array([5000.0, 5000.0, 1e6, 1e6])
+    positives = np.array([2500.0, 2499.0, 1e6 - 2500, 1e6 - 2499])
+    assert large(weight, positives).tolist() == [True, False, True, False]
