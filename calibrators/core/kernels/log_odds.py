@@ -97,7 +97,8 @@ def _mantissa(x, k):
 @kernel(inline=True)
 def exp_of_negative(x):
     """Return exp(x) for x <= 0, with an error below one unit in the last place."""
-    x = max(x, _UNDERFLOW)
+    # NaN, from steps that are too long, must not become an index.
+    x = x if x > _UNDERFLOW else _UNDERFLOW
     k = np.rint(x * _LOG2_E)
     # 2**k in two factors: only the second product can round, if the result is subnormal.
     down = -np.int64(k)

@@ -86,8 +86,9 @@ def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a,
     for _ in range(_ROUNDS):
         g_a, g_d = out[0] - a * inverse_a, out[1] - d * inverse_d
         h_aa, h_ad, h_dd = out[2] + inverse_a, out[3], out[4] + inverse_d
-        if free_a and free_d:
-            determinant = h_aa * h_dd - h_ad * h_ad
+        determinant = h_aa * h_dd - h_ad * h_ad
+        # Of enormous weights at one score it is 0: the prior does not count beside them.
+        if free_a and free_d and determinant > 0.0:
             step_a = (h_dd * g_a - h_ad * g_d) / determinant
             step_d = (h_aa * g_d - h_ad * g_a) / determinant
         elif free_a:
