@@ -82,6 +82,26 @@ def test_too_few_users_for_a_map_are_named(tmp_path):
     assert manifest_of(tmp_path)["agreement"]["shared"]["misfits"][0]["segment"] == []
 
 
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+@pytest.mark.parametrize("odd", [False, True])
+def test_segments_with_one_score_are_checked_with_the_map_that_they_use(tmp_path, method, odd):
+    table, truth = log_of(2, 1, few=4000)
+    single = table["a"].to_numpy() == 1
+    score = np.where(single, 0.3, table["score"].to_numpy())
+    right = np.where(single, 0.3, truth)
+    share = np.where(single & odd, 0.9, right)
+    label = (np.random.default_rng(3).random(score.size) < share).astype(np.int8)
+    table = pa.table({"score": score, "label": label, "a": table["a"]})
+    if odd:
+        with pytest.raises(CheckFailedError, match=r"in segment 1 for scores from 0\.3 on"):
+            fit(tmp_path, table, method)
+    else:
+        fit(tmp_path, table, "smooth" if method == "platt" else method)
+    (level,) = manifest_of(tmp_path)["agreement"]["levels"]
+    (entry,) = [row for row in level["most_informative"] if row["segment"] == ["1"]]
+    assert (entry["weight"], entry["positives"]) == (single.sum(), label[single].sum())
+
+
 def test_users_of_a_parents_map_are_named_with_it(tmp_path):
     """Of the segments of y one has a map of its own, and bends the map that the small ones use."""
     table, _ = log_of(1, 40, odd=-5.0)

@@ -49,7 +49,14 @@ from pipeline.fit.self_check import (
     sums_of_points,
     sums_of_rows,
 )
-from pipeline.fit.shared_maps import bends_all_rows, check_shared, cut_shared, find_shared, fit_users
+from pipeline.fit.shared_maps import (
+    bends_all_rows,
+    check_shared,
+    check_single,
+    cut_shared,
+    find_shared,
+    fit_users,
+)
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, add_merge
 from pipeline.sort.segment_tasks import (
@@ -207,6 +214,7 @@ def finish_segments(
         )
     numbered_levels = numbered.segments.levels
     levels, results, lines, shared = [level_0], [], [], None
+    singles = []
     for level, reasons, level_results in zip(
         numbered_levels,
         numbered.reasons,
@@ -215,16 +223,16 @@ def finish_segments(
     ):
         levels.append(_level_fit(level, level_results, list(reasons), interval))
         results += [result for _, result in level_results]
+        singles.append(level_results)
         lines.append(_lines_of(len(level.keys), level_results))
     if any(line is not None for level_lines in lines for line in level_lines):
         _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
-    users = None
+    users, unchecked = None, [replace(level_0, maps=Maps([0])), *levels[1:]]
     if numbered.shared is not None:
         files = first[0].shuffled[-1]
         check = functools.partial(
             check_shared, numbered.shared, files, executor, lines=lines, rate=recipe.sampling_rate
         )
-        unchecked = [replace(level_0, maps=Maps([0])), *levels[1:]]
         # Scores that are used as they are, were not fitted.
         shared = check(unchecked if identity else levels)
         heaviest = fit.calibrator.sampling_.heaviest
@@ -234,6 +242,7 @@ def finish_segments(
         fit = replace(users.fit, table=fit.table)
         level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
         levels[0], shared = level_0, check(unchecked)
+    check_single(unchecked if identity else levels, lines, singles, recipe.sampling_rate)
     first_map, repair = level_0.maps.first(), 0.0 if fit.agreement is None else fit.agreement.repair
     monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
@@ -367,7 +376,9 @@ def _fit_small(settings: _Settings, segments: Slices) -> Fitted:
     checked = sums_of_points(
         segments, np.concatenate(expected), np.array([result.fitted for result in results])
     )
-    return _collect(results, settings.interval)._replace(checked=checked)
+    single = np.array([result.outcome == ONE_SCORE for result in results])
+    one_score = np.array([column[segments.starts[:-1][single]] for column in segments.columns])
+    return _collect(results, settings.interval)._replace(checked=checked, single=one_score)
 
 
 def _fit_pooled(ends: float, segments: Slices) -> Fitted:
@@ -376,8 +387,18 @@ def _fit_pooled(ends: float, segments: Slices) -> Fitted:
     rows = sizes.tolist()
     reasons = [ONE_SCORE if size == 0 else None for size in rows]
     checked = sums_of_rows(columns, sizes)
+    items, starts = segments.columns, segments.starts
+    one_score = starts[:-1][sizes == 0]
+    sums = (
+        np.add.reduceat(column, starts[:-1])[sizes == 0] for column in (items[2], items[len(items) // 2 + 1])
+    )
     return Fitted(
-        Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0, checked=checked
+        Maps(rows, [[column] for column in columns]),
+        reasons,
+        monotone=True,
+        repair=0.0,
+        checked=checked,
+        single=np.array([items[0][one_score], *sums]),
     )
 
 

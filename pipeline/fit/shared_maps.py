@@ -25,7 +25,7 @@ from pipeline.sort.score_table import SortedRows, add_merge
 from pipeline.sort.segment_merge import Cutting, LevelCut
 from pipeline.sort.segment_tasks import map_segments
 from pipeline.sort.segments import Segments, ShuffleFile, Slices, write_codes
-from pipeline.table.segment_maps import LevelFit, Maps
+from pipeline.table.segment_maps import ONE_SCORE, Fitted, LevelFit, Maps
 
 _MISSING = "missing"
 
@@ -161,6 +161,52 @@ def fit_users(
         return None
     fit = fit_log(calibrator, rows, executor, recipe.interval, merged, recipe.sampling_rate)
     return UsersFit(fit, int(labels[:, users].sum()))
+
+
+def check_single(
+    levels: Sequence[LevelFit],
+    lines: Sequence[Sequence[Line | None]],
+    results: Sequence[Sequence[tuple[Integers, Fitted]]],
+    rate: float,
+) -> None:
+    """Add the segments with one score, which have no map of their own, to the sums for the checks of their levels.
+
+    levels, lines, rate : see `check_shared`
+    results : for each level after the first the segments of each task, and their fits
+    """
+    maps = [_Maps(level.maps) for level in levels]
+    for number, (level, fits) in enumerate(zip(levels[1:], results, strict=True), 1):
+        parts = [] if level.checked is None else [(np.arange(len(level.keys)), level.checked)]
+        assert level.of is not None
+        leaf = np.unique(level.of, return_index=True)[1]
+        for codes, fitted in fits:
+            single = codes[[reason == ONE_SCORE for reason in fitted.reasons]]
+            if not single.size:
+                continue
+            found = [_used_map(own, number, levels, lines, maps) for own in leaf[single].tolist()]
+            points = Slices(list(fitted.single), np.arange(single.size + 1))
+            expected = [expected_positives(*pair, rate) for pair in zip(found, points.points(), strict=True)]
+            checked = np.array([outcome is not _MISSING for outcome in found])
+            parts.append((single, sums_of_points(points, np.concatenate(expected), checked)))
+        if len(parts) > 1 or level.checked is None:
+            level.checked = joined(parts, len(level.keys))
+
+
+def _used_map(
+    leaf: int,
+    below: int,
+    levels: Sequence[LevelFit],
+    lines: Sequence[Sequence[Line | None]],
+    maps: Sequence[_Maps],
+) -> CalibrationMap | Line | str:
+    """Return the map or line above a level that a segment of the last level uses. leaf, below : the two."""
+    for number in range(below - 1, -1, -1):
+        of = levels[number].of
+        index = 0 if of is None or number == 0 else int(of[leaf])
+        found = (lines[number - 1][index] if number else None) or maps[number].map(index)
+        if found is not None:
+            return found
+    return _MISSING
 
 
 class _Maps:

@@ -135,6 +135,7 @@ class Fitted(NamedTuple):
     lines : a line of log-odds for a segment that has one instead of a map, else None
     refuted : number of maps without a band, because their observations refute a non-decreasing true probability
     checked : sums for the check of the maps against their rows
+    single : float64 array, shape (3, segments): score, weight and positives of the segments with one score, in order
     """
 
     maps: Maps
@@ -144,6 +145,7 @@ class Fitted(NamedTuple):
     lines: list[Line | None] = []  # noqa: RUF012 it is never changed
     refuted: int = 0
     checked: SegmentSums | None = None
+    single: Array = np.empty((3, 0))
 
 
 @dataclass

@@ -98,7 +98,7 @@ def _mantissa(x, k):
 def exp_of_negative(x):
     """Return exp(x) for x <= 0, with an error below one unit in the last place."""
     # NaN, from steps that are too long, must not become an index.
-    x = x if x > _UNDERFLOW else _UNDERFLOW
+    x = max(_UNDERFLOW, x)
     k = np.rint(x * _LOG2_E)
     # 2**k in two factors: only the second product can round, if the result is subnormal.
     down = -np.int64(k)
