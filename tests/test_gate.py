@@ -16,6 +16,7 @@ from jobs.config.sections import GateConfig, WindowConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
 from jobs.resume import older_data
 from logcal.errors import CheckFailedError
+from logcal.version import __version__
 from pipeline.execution import InlineExecutor
 from pipeline.fit import pooled_segments
 from pipeline.fit.holdout import HeldOut, RowWeights
@@ -247,6 +248,20 @@ def test_a_large_change_is_warned_of_and_refused_where_that_is_wanted(place, gat
     (warning,) = done.json["gate"]["warnings"]
     assert warning.startswith("the probability changes by")
     assert 0.5 < done.json["gate"]["change"]["relative"] <= 1
+
+
+def test_a_large_change_names_what_differs_besides_the_rows(place, gated, monkeypatch):
+    """Where the live version is another program's or another method's, its rows may not be why the maps moved."""
+    columns = predictions(4000)
+    place.write_log(columns)
+    gated("calibrator.method=smooth").expect(0)
+    moved = place.write_log(dict(columns, score=columns["score"] ** 4), name="moved")
+    monkeypatch.setattr("jobs.gate.requirements.__version__", "9.1.0")
+    gated("gate.max_change=0.001", "calibrator.method=isotonic", log__path=moved).expect(
+        4,
+        f"made by logcal {__version__}, this one by 9.1.0",
+        "the live version has calibrator.method=smooth, this one isotonic",
+    )
 
 
 def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place, gated):

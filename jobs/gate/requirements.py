@@ -14,6 +14,7 @@ from jobs.config.sections import GateConfig, whole_days
 from jobs.gate.agreement import REMEDY, disagreement, fallback_text
 from jobs.rows import ChosenRows, open_log_and_window
 from logcal.errors import ConfigError, InputRejectedError, counted
+from logcal.version import __version__
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
 from pipeline.log.logs import Columns
@@ -255,7 +256,7 @@ def judge(
         facts["change"] = change.as_dict()
         change_text = (
             f"the probability changes by {change.mean:.3g} on average, {100 * change.relative:.3g} % of the larger "
-            f"mean ({change.mean_old:.3g} before, {change.mean_new:.3g} now)"
+            f"mean ({change.mean_old:.3g} before, {change.mean_new:.3g} now){_causes(config, current)}"
         )
         if gate.max_change is not None and change.relative > gate.max_change:
             failed.append(("max_change", f"expected {gate.max_change:g} at most, found that {change_text}"))
@@ -277,6 +278,24 @@ def judge(
     for warning in warnings:
         log.warning("gate: %s", warning)
     return Verdict(facts, refusals, warnings)
+
+
+def _causes(config: FitConfig, current: Version | None) -> str:
+    """Say which of the things that move maps differ from the live version's, besides the rows."""
+    if current is None:
+        return ""
+    live, method = current.manifest, config.calibrator.method
+    made_by = live["software"].get("logcal")
+    causes = []
+    if made_by != __version__:
+        causes.append(f"the live version was made by logcal {made_by}, this one by {__version__}")
+    if live["method"] != method:
+        causes.append(f"the live version has calibrator.method={live['method']}, this one {method}")
+    elif live["parameters"] != config.calibrator.params:
+        causes.append("the live version has other calibrator.params")
+    if not live.get("agreement"):
+        causes.append("the live version was never checked against its own rows")
+    return "".join(f"; {cause}" for cause in causes)
 
 
 def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
