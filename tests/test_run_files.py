@@ -1,5 +1,6 @@
 """Packed run files against the arrays that went in, and folded ties against exact fractions."""
 
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrators.core.passes import Points
 from calibrators.core.sorting import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files
-from pipeline.sort.run_files import COLUMNS, WEIGHTED, RunFile, read_run, restore_run, write_run
-from pipeline.sort.sections import Sections, UnitRows, WeightedRows
+from pipeline.sort.run_files import COLUMNS, WEIGHTED, RunFile, RunSegments, read_run, restore_run, write_run
+from pipeline.sort.run_merging import merge_piece, pieces_of
+from pipeline.sort.sections import Sections, UnitRows, WeightedRows, _merge_points
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)
 # Often the same, often a float's, so that there are ties and bits that all numbers lack.
@@ -251,3 +254,46 @@ def test_rows_and_entries_are_merged_in_the_order_of_score_and_code(seed, n, m):
     found = np.stack([np.asarray(column, np.float64) for column in sections.sorted_sums()])
     assert (np.lexsort((found[1], found[0])) == np.arange(n + m)).all()
     np.testing.assert_array_equal(found[:, np.lexsort(found[::-1])], whole[:, np.lexsort(whole[::-1])])
+
+
+def test_pieces_of_a_group_of_runs_count_each_segments_rows_once(tmp_path):
+    random = np.random.default_rng(0)
+    runs, expected = [], Counter()
+    for number, names in enumerate((["a", "b"], ["b", "c", "a"], ["d"])):
+        code, label = random.integers(0, len(names), 400), random.integers(0, 2, 400)
+        score = np.sort(random.random(400))
+        counts = np.zeros((len(names), 2), np.int64)
+        np.add.at(counts, (code, label), 1)
+        expected.update({(name, i): int(counts[k, i]) for k, name in enumerate(names) for i in (0, 1)})
+        rows = UnitRows(score, (2 * code + label).astype(np.int32))
+        segments = RunSegments([pa.array(names)], counts)
+        runs.append(write_run(str(tmp_path / f"run-{number}"), Sections(rows).sorted(), segments))
+    pieces = pieces_of(runs, np.array([-np.inf, 0.3, 0.7, np.inf]))
+    merged = [merge_piece(piece, str(tmp_path / f"merged-{i}")) for i, piece in enumerate(pieces)]
+    found = Counter()
+    for run in merged:
+        for name, row in zip(run.segments.values[0].to_pylist(), run.segments.counts.tolist(), strict=True):
+            found.update({(name, 0): row[0], (name, 1): row[1]})
+    assert +found == +expected
+    assert sum(run.sizes[0] for run in merged) == 1200
+
+
+@given(st.lists(st.tuples(FEW, st.integers(1, 9)), min_size=1), st.lists(st.tuples(FEW, st.integers(1, 9))))
+def test_points_are_merged_as_their_rows_are(first, others):
+    def points(rows):
+        scores = sorted({score + 0.0 for score, _ in rows})
+        weight = [float(sum(w for score, w in rows if score == s)) for s in scores]
+        return [np.array(scores), np.array(weight), np.floor(np.array(weight) / 2)]
+
+    one, other = points(first), points(others)
+    found = _merge_points([column.copy() for column in one], Points(*other))
+    sums = {}
+    for score, weight, positives in zip(
+        *(np.append(*pair) for pair in zip(one, other, strict=True)), strict=True
+    ):
+        w, k = sums.get(score, (0.0, 0.0))
+        sums[score] = w + weight, k + positives
+    assert found.score.tolist() == sorted(sums)
+    assert list(zip(found.weight.tolist(), found.positives.tolist(), strict=True)) == [
+        sums[s] for s in sorted(sums)
+    ]

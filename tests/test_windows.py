@@ -91,6 +91,14 @@ def test_files_of_days_outside_of_a_window_are_not_opened(tmp_path, log):
     assert content(run(tmp_path, log, "empty", window=window())) == first
 
 
+@pytest.mark.parametrize("day", [2, 4])
+def test_the_first_and_the_last_day_of_a_window_are_set_aside_if_a_file_is_damaged(tmp_path, log, day):
+    (log / f"date={date_of(day)}" / "damaged.parquet").write_text("this is no Parquet file")
+    found = manifest(run(tmp_path, log, window=window(bad_days="set_aside")))["window"]
+    assert date_of(day) not in [own["day"] for own in found["days"]]
+    assert date_of(3) in [own["day"] for own in found["days"]]
+
+
 def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
     shutil.rmtree(log / f"date={date_of(2)}")
     write_day(log, 3, rows_of(33, 10), "late")
