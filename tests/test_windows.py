@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +94,9 @@ def test_files_of_days_outside_of_a_window_are_not_opened(tmp_path, log):
 
 @pytest.mark.parametrize("day", [2, 4])
 def test_the_first_and_the_last_day_of_a_window_are_set_aside_if_a_file_is_damaged(tmp_path, log, day):
-    (log / f"date={date_of(day)}" / "damaged.parquet").write_text("this is no Parquet file")
+    damaged = log / f"date={date_of(day)}" / "damaged.parquet"
+    damaged.write_text("this is no Parquet file")
+    os.utime(damaged, (1.0, 1.0))
     found = manifest(run(tmp_path, log, window=window(bad_days="set_aside")))["window"]
     assert date_of(day) not in [own["day"] for own in found["days"]]
     assert date_of(3) in [own["day"] for own in found["days"]]
