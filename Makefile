@@ -80,6 +80,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@if command -v actionlint; then actionlint; else echo "left out: actionlint is not installed"; fi
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -132,7 +133,8 @@ lock: $(VENV)/bin/python
 	        --output-file requirements/$${extras##*,}.txt pyproject.toml requirements/build.in || exit 1; \
 	done
 
-# Checks the tree, builds the source distribution and the wheel into dist/, and tries the wheel where this tree is not.
+# Runs the checks, builds the source distribution and the wheel into dist/, and tries the wheel where this tree is not.
+# `make release CHECKED=1` leaves out the checks, some hours, where they have just passed.
 release:
 	$(PYTHON) tests/release.py build/release
 

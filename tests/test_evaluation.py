@@ -16,10 +16,12 @@ from common import evaluate, over, simulated, write_log, write_lookup
 from scipy.special import rel_entr
 
 from calibrators import CalibrationMap, Isotonic, Points, collapse
+from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import error_bar_passes
 from calibrators.measures.in_memory import assess, assess_points
 from calibrators.measures.predictions import Assessment, Measures, run_passes
 from calibrators.measures.reliability_curve import reliability_curve
+from jobs.config.sections import REQUIRABLE
 from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.evaluation import (
     MEASURE_LABELS,
@@ -108,7 +110,7 @@ def test_tables_of_different_rows_are_refused():
 
 
 def measured(**values):
-    return replace(Measures(*[0.5] * len(MEASURE_LABELS)), **values)
+    return replace(Measures(**dict.fromkeys(MEASURES, 0.5)), **values)
 
 
 def beside(before, after):
@@ -152,6 +154,11 @@ def test_a_change_is_better_or_worse_beyond_its_error():
         "unchanged",
     }
     assert headline(found).startswith("Calibration changed little")
+
+
+def test_each_measure_can_be_shown_and_required():
+    assert sorted(MEASURE_LABELS) == sorted(MEASURES)
+    assert set(MEASURES) <= set(REQUIRABLE)
 
 
 def test_changes_know_which_direction_is_better():
@@ -572,7 +579,7 @@ def test_scores_that_are_not_probabilities_have_an_after_side_only():
     assert len(drawings(page)) == 5
     said = words(page)
     assert "The scores are not probabilities;" in said
-    assert "8 measures before calibration: not taken, because scores from -" in said
+    assert f"{len(MEASURES) - 1} measures before calibration: not taken, because scores from -" in said
     assert "they are not shown before calibration" in said
 
 

@@ -48,7 +48,7 @@ HIT_PLACEMENTS, HIT_SQUARES : placement and its square, summed over positives; a
 MISS_PLACEMENTS, MISS_SQUARES : the same with positives and negatives exchanged
 """
 
-SUMS = 21
+SUMS = MISS_SQUARES + 1
 BINNED = 4
 """Number of leading sums that are also kept for bins."""
 
@@ -105,13 +105,13 @@ def accumulate(points, losses, columns, state, borders, rate):
                     upto[c, e, 0, q], upto[c, e, 1, q] = high[q], low[q]
                 e += 1
                 edge = edges[e] if e < edges.size else np.inf
-            while high[0] + w >= limit:
+            while high[WEIGHT] + w >= limit:
                 for q in range(BINNED):
                     below[c, t, 0, q], below[c, t, 1, q] = high[q], low[q]
                 ties[c, t, 0], ties[c, t, 1], ties[c, t, 2], ties[c, t, 3] = a, w, k, square
                 t += 1
                 limit = limits[c, t] if t < limits.shape[1] else np.inf
-            x[0], x[1], x[3] = w, k, square
+            x[WEIGHT], x[POSITIVES], x[SQUARES] = w, k, square
             if proper:
                 a = chance[i]
                 b = 1.0 - a
@@ -119,35 +119,41 @@ def accumulate(points, losses, columns, state, borders, rate):
                 inner = 0.0 < a < 1.0
                 v = w * a * b
                 residual = k * b - n * a
-                x[2] = w * a
-                x[4] = k * (b * b) + n * (a * a)
-                x[5] = (k * hit if k > 0.0 and a > 0.0 else 0.0) + (n * miss if n > 0.0 and b > 0.0 else 0.0)
-                x[6] = (0.0 if a > 0.0 else k) + (0.0 if b > 0.0 else n)
-                x[7] = v * (b + a / rate)
-                x[8] = residual
-                x[9] = residual * (b - a)
-                x[10] = v * (b - a) * (b - a)
+                x[PREDICTED] = w * a
+                x[BRIER] = k * (b * b) + n * (a * a)
+                x[LOG_LOSS] = (k * hit if k > 0.0 and a > 0.0 else 0.0) + (
+                    n * miss if n > 0.0 and b > 0.0 else 0.0
+                )
+                x[INFINITE] = (0.0 if a > 0.0 else k) + (0.0 if b > 0.0 else n)
+                x[VARIANCE] = v * (b + a / rate)
+                x[RESIDUAL] = residual
+                x[SIGNED] = residual * (b - a)
+                x[SIGNED_VARIANCE] = v * (b - a) * (b - a)
                 odds = miss - hit if inner else 0.0
-                x[11] = residual if inner else 0.0
-                x[12] = odds * residual
+                x[INNER] = residual if inner else 0.0
+                x[SLOPE] = odds * residual
                 # In this order because log-odds are below 800, while a product of two small numbers may underflow.
-                x[13] = v * odds
-                x[14] = v * odds * odds
-                x[15] = 0.0 if inner else w
-                x[16] = v
+                x[CROSS] = v * odds
+                x[SLOPE_INFORMATION] = v * odds * odds
+                x[LEFT_OUT] = 0.0 if inner else w
+                x[INFORMATION] = v
             if exact[c]:
-                placement = 2.0 * (high[0] - high[1]) + n
-                x[17] = k * placement
-                x[18] = k * placement * placement
-                placement = 2.0 * high[1] + k
-                x[19] = n * placement
-                x[20] = n * placement * placement
+                placement = 2.0 * (high[WEIGHT] - high[POSITIVES]) + n
+                x[HIT_PLACEMENTS] = k * placement
+                x[HIT_SQUARES] = k * placement * placement
+                placement = 2.0 * high[POSITIVES] + k
+                x[MISS_PLACEMENTS] = n * placement
+                x[MISS_SQUARES] = n * placement * placement
             else:
-                hits = (factor * high[1], factor * low[1])
-                misses = add_pairs(factor * high[0], factor * low[0], -hits[0], -hits[1])
+                hits = (factor * high[POSITIVES], factor * low[POSITIVES])
+                misses = add_pairs(factor * high[WEIGHT], factor * low[WEIGHT], -hits[0], -hits[1])
                 hit, tied = factor * k, two_sum(factor * w, -factor * k)
-                x[17], low[17], x[18], low[18] = _terms(misses, tied, hit, 0.0, low[17], low[18])
-                x[19], low[19], x[20], low[20] = _terms(hits, (hit, 0.0), tied[0], tied[1], low[19], low[20])
+                x[HIT_PLACEMENTS], low[HIT_PLACEMENTS], x[HIT_SQUARES], low[HIT_SQUARES] = _terms(
+                    misses, tied, hit, 0.0, low[HIT_PLACEMENTS], low[HIT_SQUARES]
+                )
+                x[MISS_PLACEMENTS], low[MISS_PLACEMENTS], x[MISS_SQUARES], low[MISS_SQUARES] = _terms(
+                    hits, (hit, 0.0), tied[0], tied[1], low[MISS_PLACEMENTS], low[MISS_SQUARES]
+                )
             for q in range(SUMS):
                 s = high[q] + x[q]
                 y = s - high[q]

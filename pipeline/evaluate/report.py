@@ -21,7 +21,13 @@ from pipeline.evaluate.evaluation import (
     headline,
     ranking,
 )
-from pipeline.evaluate.significance import comparison_sentence, excess_error, judge, percentage_points
+from pipeline.evaluate.significance import (
+    HIGHER_IS_BETTER,
+    comparison_sentence,
+    excess_error,
+    judge,
+    percentage_points,
+)
 from pipeline.pages.figures import (
     AFTER,
     BEFORE,
@@ -104,6 +110,7 @@ def render_report(
         notes=list(notes),
         size=f"{ranking(evaluation)} {size_sentence(evaluation)}".strip(),
         changes=changes(evaluation),
+        higher_is_better=HIGHER_IS_BETTER,
         reasons=reasons(before.measures, after.measures),
         figures=report_figures(evaluation, calibration_map, None if interval is None else interval[1]),
         map=map_facts(calibration_map, before) | {"interval": None if interval is None else interval[0]},

@@ -52,7 +52,7 @@ def segment_task_of(sizes: Sizes, weighted: bool, *, tests: bool) -> SegmentTask
     weighted : whether the log has weights
     tests : see `pipeline.evaluate.evaluation.side_passes`
     """
-    bins, sampling_rate = sizes
+    bins, sampling_rate = sizes.bins, sizes.sampling_rate
     # Neither a log's weights nor those of sampled rows are counts of rows.
     finish = partial(_measured_fields, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
     options = [MeasureOptions(edges=bin_edges(bins), rate=sampling_rate)]
