@@ -1,10 +1,10 @@
 """Check and build a release: `make release`, or python tests/release.py FOLDER, for the environments.
 
 The tree is clean, the changelog has the version with a date, and a tag of that name, if there is one, is this commit.
-The checks of `make everything` pass, but for those that take long or change the machine; CHECKED=1 leaves them out where
-they have just passed. Then the source distribution and the wheel are built into dist/ and checked with twine. The wheel is
-installed with the locked versions into an environment that knows nothing of this tree; there `pip check` and README's
-commands pass.
+The checks of `make everything` pass, but for those that take long or change the machine; CHECKED=1 leaves them out
+where they have just passed. Then the source distribution and the wheel are built into dist/ and checked with twine. The
+wheel is installed with the locked versions into an environment that knows nothing of this tree; there `pip check` and
+README's commands pass.
 """
 
 from __future__ import annotations
