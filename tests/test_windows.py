@@ -92,14 +92,15 @@ def test_files_of_days_outside_of_a_window_are_not_opened(tmp_path, log):
     assert content(run(tmp_path, log, "empty", window=window())) == first
 
 
-@pytest.mark.parametrize("day", [2, 4])
-def test_the_first_and_the_last_day_of_a_window_are_set_aside_if_a_file_is_damaged(tmp_path, log, day):
+@pytest.mark.parametrize("day", [2, 3, 4])
+def test_any_day_of_a_window_is_set_aside_if_a_file_is_damaged(tmp_path, log, day):
     damaged = log / f"date={date_of(day)}" / "damaged.parquet"
     damaged.write_text("this is no Parquet file")
     os.utime(damaged, (1.0, 1.0))
     found = manifest(run(tmp_path, log, window=window(bad_days="set_aside")))["window"]
-    assert date_of(day) not in [own["day"] for own in found["days"]]
-    assert date_of(3) in [own["day"] for own in found["days"]]
+    assert [own["day"] for own in found["days_damaged"]] == [date_of(day)]
+    files = {own["day"]: own["files"] for own in found["days"]}
+    assert files == {date_of(number): int(number != day) for number in (2, 3, 4)}
 
 
 def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):

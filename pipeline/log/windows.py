@@ -304,11 +304,12 @@ class _Opening:
             )
 
     def choose(self, log: Log) -> Window:
-        """Choose the window's days; a closed day may be the last one."""
-        closed_last = max((entry.day for entry in self.closed), default=None)
-        window = choose_window(log, self.column, self.length, self.until)
-        if self.until is None and closed_last is not None and closed_last > window.last:
-            window = choose_window(log, self.column, self.length, day_of(closed_last))
+        """Choose the window's days; a closed day may be the first or the last one."""
+        closed = [entry.day for entry in self.closed]
+        begin = min(closed, default=None)
+        window = choose_window(log, self.column, self.length, self.until, begin)
+        if self.until is None and closed and max(closed) > window.last:
+            window = choose_window(log, self.column, self.length, day_of(max(closed)), begin)
         return replace(window, closed=tuple(entry for entry in self.closed if entry.day in window.days))
 
 
@@ -318,7 +319,9 @@ def hive_day(path: str, column: str) -> int | None:
     return None if day is None else day_number(day)
 
 
-def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> Window:
+def choose_window(
+    log: Log, column: str, length: int, until: dt.date | None, begin: int | None = None
+) -> Window:
     """Choose the last days of a log.
 
     Parameters
@@ -328,6 +331,7 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
         integers such as 20260131 or text such as 2026-01-31; or key of hive folders
     length : number of days
     until : the last day; None: the newest day of the log
+    begin : first day whose files are not opened, as days since 1970-01-01; it may be before the log's first; or None
 
     Raises
     ------
@@ -339,6 +343,7 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
     """
     files = _placed(_date_files(log, column, log.columns.calendar), column)
     log_first = min(group.first for file in files for group in file.groups)
+    log_first = log_first if begin is None else min(log_first, begin)
     log_last, latest = _newest(files), log.columns.calendar.latest
     last = log_last if until is None else day_number(until)
     last = last if latest is None else min(last, latest)
