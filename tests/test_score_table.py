@@ -1,6 +1,7 @@
 """The out-of-core sort: equal to sorting in memory, whatever the files, the parts and the workers."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from calibrators import collapse
 from calibrators.core.passes import Pass
+from jobs.config.sections import ScoreTableConfig
 from logcal.errors import InputRejectedError
 from pipeline.days.source import Source
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
@@ -22,6 +24,7 @@ from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, score_table
 from pipeline.sort.parts import write_points
+from pipeline.sort.runs import round_scores
 from pipeline.sort.score_table import SortedRows, SortPlan, add_merge, build_score_table, scratch_bytes
 from tests.sorted_logs import assert_same, points_of
 
@@ -188,3 +191,45 @@ def test_row_groups_of_a_kept_table_are_sorted_one_by_one(tmp_path):
     total = add_sort_kept(graph, kept, log, (), plan)
     table, _ = InlineExecutor().compute(graph, add_merge(graph, SortedRows(log, plan, total)))
     assert_same(points_of(table), points)
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ("none", [0.125, 0.1, -2.5e-7, 1e300, 7.0]),
+        ("float32", [0.125, float(np.float32(0.1)), float(np.float32(-2.5e-7)), 1e300, 7.0]),
+        ("1e-2", [0.12, 0.1, 0.0, 1e300, 7.0]),
+        ("1e-7", [0.125, 0.1, -2e-7, 1e300, 7.0]),
+    ],
+)
+def test_scores_go_to_the_nearest_of_the_grid(grid, expected):
+    score = np.array([0.125, 0.1, -2.5e-7, 1e300, 7.0])
+    rounded, move = round_scores(score, grid)
+    np.testing.assert_array_equal(rounded, expected)
+    assert move == np.abs(rounded - score).max()
+    special = np.array([np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(round_scores(special, grid)[0], special)
+
+
+@pytest.mark.parametrize("power", range(1, 10))
+def test_the_nearest_of_the_grid_is_that_of_exact_fractions(power):
+    unit = Fraction(1, 10**power)
+    rng = np.random.default_rng(power)
+    halves = (rng.integers(-(10**power), 10**power, 300) + 0.5) / 10.0**power
+    score = np.concatenate(
+        [halves, np.nextafter(halves, 1), np.nextafter(halves, -1), [0.05, 0.15, 0.25, 0.5]]
+    )
+    rounded, _ = round_scores(score, f"1e-{power}")
+    exact = [round(Fraction(s) / unit) / 10.0**power for s in score.tolist()]
+    np.testing.assert_array_equal(rounded, exact)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("1e-6", "1e-6"), (1e-6, "1e-6"), (0.001, "1e-3"), (0.5, None), ("1e-10", None)]
+)
+def test_a_grid_may_be_written_as_a_number(given, kept):
+    if kept is None:
+        with pytest.raises(ValueError, match="power of ten"):
+            ScoreTableConfig.model_validate({"grid": given})
+    else:
+        assert ScoreTableConfig.model_validate({"grid": given}).grid == kept

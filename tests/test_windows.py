@@ -20,13 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import fit
-from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.days import day_tables
 from pipeline.days.day_profiles import factor
 from pipeline.execution import InlineExecutor
 from pipeline.files import clock
-from pipeline.sort.runs import round_scores
 from pipeline.table.store import TableStore
 from tests.sorted_logs import Shuffled
 from tests.window_logs import FIRST, content, date_of, manifest, rows_of, run, window, write_day
@@ -378,48 +376,6 @@ def test_weights_out_of_range_are_bad_rows_however_days_lie_in_files(tmp_path, d
     assert "rows_waiting" not in found
     with pytest.raises(InputRejectedError, match="weight_out_of_range"):
         run(tmp_path, tmp_path / "log", log={"weight": "w"}, window=window("2d"))
-
-
-@pytest.mark.parametrize(
-    ("grid", "expected"),
-    [
-        ("none", [0.125, 0.1, -2.5e-7, 1e300, 7.0]),
-        ("float32", [0.125, float(np.float32(0.1)), float(np.float32(-2.5e-7)), 1e300, 7.0]),
-        ("1e-2", [0.12, 0.1, 0.0, 1e300, 7.0]),
-        ("1e-7", [0.125, 0.1, -2e-7, 1e300, 7.0]),
-    ],
-)
-def test_scores_go_to_the_nearest_of_the_grid(grid, expected):
-    score = np.array([0.125, 0.1, -2.5e-7, 1e300, 7.0])
-    rounded, move = round_scores(score, grid)
-    np.testing.assert_array_equal(rounded, expected)
-    assert move == np.abs(rounded - score).max()
-    special = np.array([np.nan, np.inf, -np.inf])
-    np.testing.assert_array_equal(round_scores(special, grid)[0], special)
-
-
-@pytest.mark.parametrize("power", range(1, 10))
-def test_the_nearest_of_the_grid_is_that_of_exact_fractions(power):
-    unit = Fraction(1, 10**power)
-    rng = np.random.default_rng(power)
-    halves = (rng.integers(-(10**power), 10**power, 300) + 0.5) / 10.0**power
-    score = np.concatenate(
-        [halves, np.nextafter(halves, 1), np.nextafter(halves, -1), [0.05, 0.15, 0.25, 0.5]]
-    )
-    rounded, _ = round_scores(score, f"1e-{power}")
-    exact = [round(Fraction(s) / unit) / 10.0**power for s in score.tolist()]
-    np.testing.assert_array_equal(rounded, exact)
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"), [("1e-6", "1e-6"), (1e-6, "1e-6"), (0.001, "1e-3"), (0.5, None), ("1e-10", None)]
-)
-def test_a_grid_may_be_written_as_a_number(given, kept):
-    if kept is None:
-        with pytest.raises(ValueError, match="power of ten"):
-            ScoreTableConfig.model_validate({"grid": given})
-    else:
-        assert ScoreTableConfig.model_validate({"grid": given}).grid == kept
 
 
 def test_two_fits_at_once_on_one_store(tmp_path, log):
