@@ -86,7 +86,8 @@ def ours(
         (),
         [
             f"log.path={folder / 'log'}", f"store.path={folder / 'store'}", f"store.table={name}",
-            "log.score_transform=sigmoid", "gate.min_rows=0", "cluster.kind=threads", "cluster.workers=2", *settings,
+            "log.score_transform=sigmoid", "gate={min_rows: 0, agreement: false}", "cluster.kind=threads",
+            "cluster.workers=2", *settings,
             *([f"log.segment=[{', '.join(columns)}]"] if columns else []),
         ],
     )  # fmt: skip
