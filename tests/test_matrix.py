@@ -41,7 +41,7 @@ from pipeline.sort import run_merging
 from pipeline.sort.runs import round_scores
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_maps import SegmentRules
-from tests.sorted_logs import maps_of_segments
+from tests.sorted_logs import maps_of_segments, without_refits
 
 pytestmark = pytest.mark.usefixtures("guarded_arguments")
 
@@ -230,6 +230,7 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
         "label_bytes": drawn.choice((1 << 12, 1 << 28)),
     }
     patch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, **sizes))
+    without_refits(patch)
     # Whether runs are merged twice.
     patch.setattr(run_merging, "MOST_READS", drawn.choice((1, 1 << 22)))
     place = f"memory://{uuid.uuid4().hex}" if case.kind == "store" else str(root)

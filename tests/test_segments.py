@@ -40,7 +40,7 @@ from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_tasks import pack
 from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
-from tests.sorted_logs import Shuffled, maps_of_segments, reason_of, sorted_rows
+from tests.sorted_logs import Shuffled, maps_of_segments, reason_of, sorted_rows, without_refits
 
 NAMES = tuple(CalibrationMap.__dataclass_fields__)
 
@@ -362,6 +362,7 @@ def rows_in_memory(table, expected, columns):
 )
 def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, method, params, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
+    without_refits(monkeypatch)
     columns = ("model", "country")
     table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)
     found = fit(tmp_path, table, columns, weighted, rules, method, params)

@@ -102,17 +102,36 @@ def test_segments_with_one_score_are_checked_with_the_map_that_they_use(tmp_path
     assert (entry["weight"], entry["positives"]) == (single.sum(), label[single].sum())
 
 
-def test_users_of_a_parents_map_are_named_with_it(tmp_path):
-    """Of the segments of y one has a map of its own, and bends the map that the small ones use."""
-    table, _ = log_of(1, 40, odd=-5.0)
+def nested(few):
+    """Of the segments of y one has a map of its own, and is odd; the segment x has nothing below."""
+    table, truth = log_of(1, 40, odd=-5.0, few=few)
     own = np.where(table["a"].to_numpy() == 0, "large", table["a"].to_numpy().astype(str))
     below = table.set_column(2, "a", pa.array(["y"] * len(table))).append_column("b", pa.array(own))
-    others, _ = log_of(1, 0, seed=1)
+    others, right = log_of(1, 0, seed=1)
     above = others.set_column(2, "a", pa.array(["x"] * len(others))).append_column(
         "b", pa.array(["z"] * len(others))
     )
+    return pa.concat_tables([below, above]), np.concatenate([truth, right])
+
+
+@pytest.mark.parametrize("method", ["smooth", "beta", "isotonic"])
+def test_a_parents_map_that_is_bent_is_fitted_to_those_that_use_it(tmp_path, method, caplog):
+    table, truth = nested(few=150)
+    with caplog.at_level(logging.WARNING):
+        fit(tmp_path, table, method)
+    assert "1 parent's map was fitted to them alone" in caplog.text
+    assert manifest_of(tmp_path)["segments"]["parents_of_users"] == 1
+    keys = {name: table[name] for name in "ab"}
+    p = logcal.load(str(tmp_path / "store"), "t").predict(table["score"], keys)
+    users = ~np.isin(table["b"].to_numpy(zero_copy_only=False), ["large", "z"])
+    assert p[users].sum() == pytest.approx(table["label"].to_numpy()[users].sum(), rel=0.02)
+    assert np.abs(p[users] - truth[users]).mean() < 0.04
+
+
+def test_a_parents_map_with_too_few_users_is_named(tmp_path):
+    table, _ = nested(few=20)
     with pytest.raises(CheckFailedError, match="which use the map of segment y, for"):
-        fit(tmp_path, pa.concat_tables([below, above]))
+        fit(tmp_path, table, "platt")
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -230,6 +230,13 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
             "was fitted to their %s rows instead",
             f"{fit.users:,}",
         )
+    if fit.parents:
+        segments["parents_of_users"] = fit.parents
+        _logger.warning(
+            "segments without a map of their own contradict their parents' maps, which those with their own bend: %s "
+            "fitted to them alone",
+            "1 parent's map was" if fit.parents == 1 else f"{fit.parents:,} parents' maps were",
+        )
     facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
     facts["agreement"] = {
         **(no_check() if overall.agreement is None else overall.agreement.facts()),

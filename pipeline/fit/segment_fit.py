@@ -24,7 +24,7 @@ from calibrators.core.arrays import Codes
 from calibrators.core.fine_cells import FineCells
 from calibrators.core.intervals import NONE, POSTERIOR, divided, interval_passes
 from calibrators.core.map import CalibrationMap, Interval
-from calibrators.core.passes import Pass, in_memory, run_passes
+from calibrators.core.passes import Pass, Points, in_memory, run_passes
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import joined
 from calibrators.segments.partial_pooling import fit_groups
@@ -51,10 +51,12 @@ from pipeline.fit.self_check import (
 )
 from pipeline.fit.shared_maps import (
     bends_all_rows,
+    check_of,
     check_shared,
     check_single,
     cut_shared,
     find_shared,
+    fit_bent_parents,
     fit_users,
 )
 from pipeline.sort.runs import RunReceipt
@@ -142,9 +144,7 @@ def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0)
     """
     if isinstance(calibrator, Isotonic) and recipe.pooled:
         return SegmentTask(functools.partial(_fit_pooled, float(calibrator.ends)))
-    if recipe.interval == NONE:  # intervals belong to rows of a map, which lines do not have
-        calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
-    settings = _Settings(calibrator, recipe.monotone, recipe.interval, recipe.sampling_rate)
+    settings = _settings(recipe, calibrator)
     return SegmentTask(
         small=functools.partial(_fit_small, settings),
         first=calibrator.first_pass(),
@@ -225,24 +225,31 @@ def finish_segments(
         results += [result for _, result in level_results]
         singles.append(level_results)
         lines.append(_lines_of(len(level.keys), level_results))
-    if any(line is not None for level_lines in lines for line in level_lines):
-        _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
-    users, unchecked = None, [replace(level_0, maps=Maps([0])), *levels[1:]]
+    users, parents, unchecked = None, 0, [replace(level_0, maps=Maps([0])), *levels[1:]]
     if numbered.shared is not None:
-        files = first[0].shuffled[-1]
-        check = functools.partial(
-            check_shared, numbered.shared, files, executor, lines=lines, rate=recipe.sampling_rate
-        )
+        place = numbered.shared, first[0].shuffled[-1], executor
+        check = functools.partial(check_shared, *place, lines=lines, rate=recipe.sampling_rate)
         # Scores that are used as they are, were not fitted.
         shared = check(unchecked if identity else levels)
         heaviest = fit.calibrator.sampling_.heaviest
-        if not identity and bends_all_rows(numbered.shared, shared, fit.agreement, heaviest):
+        verdict = check_of(shared, fit.agreement, heaviest)
+        if interval == NONE:
+            fit_points = functools.partial(
+                _fit_points, _settings(recipe, fit.calibrator.for_segments()), heaviest
+            )
+            enough = numbered.shared.with_enough(numbered.segments, recipe.rules)
+            parents = fit_bent_parents(*place, verdict, levels, lines, fit_points, enough)
+        if not identity and bends_all_rows(numbered.shared, verdict):
             users = fit_users(recipe, rows, executor, numbered.segments, numbered.shared)
-    if users is not None:
-        fit = replace(users.fit, table=fit.table)
-        level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
-        levels[0], shared = level_0, check(unchecked)
+        if users is not None:
+            fit = replace(users.fit, table=fit.table)
+            level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
+            levels[0] = level_0
+        if users is not None or parents:
+            shared = check(unchecked if identity or users is not None else levels)
     check_single(unchecked if identity else levels, lines, singles, recipe.sampling_rate)
+    if any(line is not None for level_lines in lines for line in level_lines):
+        _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
     first_map, repair = level_0.maps.first(), 0.0 if fit.agreement is None else fit.agreement.repair
     monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
@@ -255,6 +262,7 @@ def finish_segments(
         refuted=refuted + sum(result.refuted for result in results),
         shared=shared,
         users=None if users is None else users.rows,
+        parents=parents,
     )
     return fitted, fit
 
@@ -364,6 +372,16 @@ class _Settings(NamedTuple):
     monotone: str
     interval: str
     sampling_rate: float
+
+
+def _settings(recipe: Recipe, calibrator: Calibrator) -> _Settings:
+    if recipe.interval == NONE:  # intervals belong to rows of a map, which lines do not have
+        calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
+    return _Settings(calibrator, recipe.monotone, recipe.interval, recipe.sampling_rate)
+
+
+def _fit_points(settings: _Settings, heaviest: float, points: Points) -> CalibrationMap | Line | str:
+    return _fit(settings, heaviest, points.score.size, in_memory(points)).outcome
 
 
 def _fit_small(settings: _Settings, segments: Slices) -> Fitted:

@@ -6,7 +6,7 @@ against the rows that use it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ import numpy as np
 from calibrators.base import Line
 from calibrators.core.arrays import Codes, Integers, Mask
 from calibrators.core.map import CalibrationMap
-from calibrators.measures.segment_check import check_segments, joined
+from calibrators.core.passes import Points
+from calibrators.measures.segment_check import SegmentCheck, check_segments, joined
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.fit.calibration import Fit, Recipe, fit_log
@@ -25,7 +26,7 @@ from pipeline.sort.score_table import SortedRows, add_merge
 from pipeline.sort.segment_merge import Cutting, LevelCut
 from pipeline.sort.segment_tasks import map_segments
 from pipeline.sort.segments import Segments, ShuffleFile, Slices, write_codes
-from pipeline.table.segment_maps import ONE_SCORE, Fitted, LevelFit, Maps
+from pipeline.table.segment_maps import ONE_SCORE, Fitted, LevelFit, Maps, SegmentRules
 
 _MISSING = "missing"
 
@@ -48,6 +49,16 @@ class SharedMaps(NamedTuple):
     level: Integers
     segment: Integers
     entry: Codes
+
+    def with_enough(self, segments: Segments, rules: SegmentRules) -> Mask:
+        """Return the mask of the maps whose users have enough rows for a map by the rules of segments."""
+        level, used = segments.levels[-1], self.entry >= 0
+        rows, positives = (
+            np.bincount(self.entry[used], column[level.of][used], self.level.size).astype(np.int64)
+            for column in (level.rows, level.positives)
+        )
+        reasons = replace(rules, partial_pooling=False).reasons(rows, positives)
+        return np.array([reason is None for reason in reasons], np.bool_)
 
 
 def find_shared(segments: Segments, own: Sequence[Mask]) -> SharedMaps | None:
@@ -116,20 +127,71 @@ def check_shared(
     )
 
 
-def bends_all_rows(shared: SharedMaps, level: LevelFit, agreement: Checked | None, heaviest: float) -> bool:
-    """Tell whether the map of all rows significantly disagrees with the rows that use it.
+def check_of(level: LevelFit, agreement: Checked | None, heaviest: float) -> SegmentCheck:
+    """Check shared maps.
 
     level : result of `check_shared`. agreement : the check of the map of all rows
     heaviest : see `calibrators.base.Sampling`
     """
     sums = level.checked
-    if sums is None or shared.level[0] != 0:
-        return False
-    check = check_segments(
+    assert sums is not None
+    return check_segments(
         sums, ONE_RANGE, np.zeros(1), tests=sums.tests, dispersion=dispersion_of(agreement), heaviest=heaviest
     )
-    together = shared.level.size == 1 and not check.agrees
-    return together or any(segment == 0 for segment, _ in check.misfits)
+
+
+def bends_all_rows(shared: SharedMaps, check: SegmentCheck) -> bool:
+    """Tell whether the map of all rows significantly disagrees with the rows that use it."""
+    if shared.level[0] != 0:
+        return False
+    alone = shared.level.size == 1 and not check.agrees
+    return alone or any(entry == 0 for entry, _ in check.misfits)
+
+
+def fit_bent_parents(
+    shared: SharedMaps,
+    files: Sequence[ShuffleFile],
+    executor: Executor,
+    check: SegmentCheck,
+    fitted: Sequence[LevelFit],
+    lines: Sequence[list[Line | None]],
+    fit: Callable[[Points], CalibrationMap | Line | str],
+    wanted: Mask,
+) -> int:
+    """Fit parents' maps that significantly disagree with the segments that use them to these segments alone.
+
+    The maps of all rows stay: see `fit_users`. Parents are fitted to cells of scores, a 4,096th of a power of two wide.
+
+    check : their check. wanted : mask of the shared maps whose users have enough rows
+    fitted, lines : see `check_shared`; the maps and lines are replaced
+    fit : function from points to a map or a line, or the reason for neither
+
+    Returns
+    -------
+    number of maps that were fitted
+    """
+    bent = [code for code, _ in check.misfits if shared.level[code] > 0 and wanted[code]]
+    new: dict[int, dict[int, CalibrationMap | None]] = {}
+    for codes, cells in map_segments(files, executor, _whole_cells, _TASK_BYTES, cut=False) if bent else ():
+        first, last, *sums = cells.columns
+        points = Slices([middle_of(first, last), *sums], cells.starts)
+        for code, own in zip(codes.tolist(), points.points(), strict=True):
+            if code not in bent or isinstance(outcome := fit(own), str):
+                continue
+            number, segment = int(shared.level[code]), int(shared.segment[code])
+            lines[number - 1][segment] = None if isinstance(outcome, CalibrationMap) else outcome
+            new.setdefault(number, {})[segment] = outcome if isinstance(outcome, CalibrationMap) else None
+    for number, maps in new.items():
+        fitted[number].maps = _replaced(fitted[number].maps, maps)
+    return sum(map(len, new.values()))
+
+
+def _replaced(maps: Maps, new: Mapping[int, CalibrationMap | None]) -> Maps:
+    """Return maps with some exchanged; None: no map."""
+    old, found = _Maps(maps), Maps.empty([])
+    for segment in range(len(maps.sizes)):
+        found.add(new[segment] if segment in new else old.map(segment))
+    return found.packed()
 
 
 class UsersFit(NamedTuple):

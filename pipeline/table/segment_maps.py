@@ -197,6 +197,7 @@ class SegmentedFit:
     interval : kind of the intervals, one of `calibrators.core.intervals.KINDS`
     refuted : number of maps without a band, see `Fitted`
     shared : check of the maps that segments without one of their own use, see `pipeline.fit.shared_maps`
+    parents : number of parents' maps that were fitted to the segments without one of their own alone
     users : number of rows of such segments, if the map of all rows was fitted to these rows alone; or else None
     """
 
@@ -210,6 +211,7 @@ class SegmentedFit:
     refuted: int = 0
     shared: LevelFit | None = None
     users: int | None = None
+    parents: int = 0
 
     def origins(self) -> tuple[list[str], npt.NDArray[np.int32]]:
         """Return the source and the level of the map that each segment of the last level uses."""
