@@ -142,10 +142,10 @@ release:
 everything:
 	$(PYTHON) tests/everything.py
 
-# Known vulnerabilities of the locked packages; needs the network.
+# Known vulnerabilities of the locked packages, by OSV; needs the network. A package that cannot be looked up is a failure.
 audit: $(VENV)/bin/python
 	$(PIP) pip-audit
-	$(BIN)/pip-audit --disable-pip --require-hashes --requirement requirements/run.txt
+	$(BIN)/pip-audit --strict --vulnerability-service osv --disable-pip --require-hashes --requirement requirements/run.txt
 
 # Branch coverage of `make test`, with its commands and workers.
 coverage: $(VENV)/.dev

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 def _network() -> str | None:
     """Return what is missing for targets that download advisories."""
     try:
-        socket.getaddrinfo("osv.dev", 443)
+        socket.getaddrinfo("api.osv.dev", 443)
     except OSError:
         return "no network"
     return None
