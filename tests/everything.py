@@ -65,9 +65,12 @@ def main(targets: list[str]) -> int:
             continue
         started = time.monotonic()
         with (logs / f"{target}.txt").open("w") as log:
-            code = subprocess.run(["make", target], cwd=ROOT, stdout=log, stderr=log, check=False).returncode
-        text = (logs / f"{target}.txt").read_text("utf-8", "replace").strip()
-        last = text.rpartition("\n")[2].strip(" =") if text else ""
+            make = ["make", "--silent", target]
+            code = subprocess.run(make, cwd=ROOT, stdout=log, stderr=log, check=False).returncode
+        lines = (logs / f"{target}.txt").read_text("utf-8", "replace").splitlines()
+        last = next(
+            (line.strip(" =") for line in reversed(lines) if line and not line.startswith("make")), ""
+        )
         failed += code != 0
         outcome = "passed" if code == 0 else f"FAILED ({logs.relative_to(ROOT) / target}.txt)"
         print(f"{target}: {outcome}, {(time.monotonic() - started) / 60:.1f} min; {last[:100]}", flush=True)
