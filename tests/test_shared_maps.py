@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import logcal
 from calibrators import Smooth
 from logcal.errors import CheckFailedError
 from pipeline.sort.score_cells import add_up_cells, middle_of
+from pipeline.sort.score_table import SortPlan
 from tests.common import ANY_TABLE, run_job, write_log
 
 GATE = ANY_TABLE | {"agreement": True}
@@ -198,3 +200,25 @@ def test_cells_do_not_depend_on_how_the_items_were_cut():
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(whole_starts, rejoined_starts)
     np.testing.assert_array_equal(middle_of(score, score), score)
+
+
+@pytest.mark.parametrize("method", ["smooth", "isotonic"])
+def test_maps_of_users_depend_on_rows_alone(tmp_path, method, monkeypatch):
+    """Not on files, and not on how rows are divided into runs and ranges of scores."""
+    table, _ = nested(few=150)
+    odd, _ = log_of(2, 40, odd=-5.0, seed=4)
+    odd = odd.append_column("b", odd["a"]).set_column(3, "b", pa.array(odd["a"].to_numpy().astype(str)))
+    odd = odd.set_column(2, "a", pa.array(odd["a"].to_numpy().astype(str)))
+    table = pa.concat_tables([table, odd])
+    found = []
+    for sizes in ({}, {"run_rows": 3000, "bucket_bytes": 20_000}):
+        monkeypatch.setattr(SortPlan, "within", lambda plan, *_, sizes=sizes: replace(plan, **sizes))
+        root = tmp_path / str(len(found))
+        fit(root, table, method, ANY_TABLE)
+        manifest = manifest_of(root)
+        assert {"parents_of_users", "rows_of_the_map_of_all"} <= manifest["segments"].keys()
+        found.append(
+            (manifest["fingerprint"], manifest["agreement"]["shared"], manifest["agreement"]["levels"])
+        )
+        table = table.take(np.random.default_rng(0).permutation(len(table)))
+    assert found[0] == found[1]
