@@ -30,6 +30,7 @@ from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
 from pipeline.score.parquet import pages
+from pipeline.score.ranges import CalibrationRange, RangeCount
 from pipeline.score.scored import check_output, score_log, scored_output
 from pipeline.score.scored_file import Scoring, score_file
 
@@ -626,3 +627,10 @@ def test_a_replacement_that_is_refused_leaves_the_old(fitted, call):
     settings = ("output.mode=replace", "score.max_outside_range=0.05")
     call("score", *settings, log__path=new).expect(4)
     assert fitted.tree() == before | shutil_tree
+
+
+def test_scores_at_the_ends_of_the_range_are_inside():
+    count = RangeCount(CalibrationRange(0.2, 0.8))
+    count.add(np.array([0.1, 0.2, 0.2, np.nan, 0.5, 0.8, 0.9, 0.9]))
+    assert (count.below, count.above, count.outside) == (1, 2, 3)
+    assert (count.lowest, count.highest) == (0.1, 0.9)
