@@ -31,6 +31,7 @@ _RESOLUTION = 1e-12
 MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
 _COLUMNS = 6
 _TRIES = 4
+_NONE = np.empty(0)
 _SALTS = (np.uint64(0x6A09E667F3BCC908), np.uint64(0xBB67AE8584CAA73B))
 
 
@@ -92,9 +93,11 @@ def gathered_bytes(points: int, parts: int) -> float:
 def _cells_of_points(points: Points) -> _Part:
     score, weight, positives = (np.ascontiguousarray(column) for column in points)
     bits = score.view(np.uint64)
+    total, ones = float(weight.sum()), float(positives.sum())
+    of_label = ((weight, positives, total - ones), (positives, _NONE, ones))
     drawn = [
-        _draw(partial(kernel.candidate_points, score, bits, column), score.size, float(column.sum()), salt)
-        for column, salt in zip((weight - positives, positives), _SALTS, strict=True)
+        _draw(partial(kernel.candidate_points, score, bits, column, others), score.size, sum_, salt)
+        for (column, others, sum_), salt in zip(of_label, _SALTS, strict=True)
     ]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
     marked = np.searchsorted(score, marks)

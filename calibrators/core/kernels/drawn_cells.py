@@ -26,12 +26,13 @@ def _uniform(bits, salt):
 
 
 @kernel
-def candidate_points(score, bits, weight, least, room, salt):
+def candidate_points(score, bits, weight, others, least, room, salt):
     """Return the points with a priority of at least `least`, up to `room` of them.
 
     Parameters
     ----------
-    score, weight : float64 arrays, shape (m,); weights >= 0; rows of weight 0 are never drawn
+    score, weight, others : float64 arrays, shape (m,); weight - others >= 0 is the weight of the rows to draw from;
+        if `others` is empty, it is `weight`. Rows of weight 0 are never drawn
     bits : the memory of `score` as uint64
     least : float >= 0
     room : int: largest number of points to return
@@ -44,8 +45,11 @@ def candidate_points(score, bits, weight, least, room, salt):
     """
     drawn = np.empty((room, 2))
     size = 0
+    subtract = others.size > 0
     for i in range(score.size):
         w = weight[i]
+        if subtract:
+            w -= others[i]
         if w > 0.0:
             u = _uniform(bits[i], salt)
             # A multiplication decides most cases without a division.
