@@ -12,6 +12,7 @@ from scipy.special import expit
 import logcal
 from calibrators import Smooth
 from logcal.errors import CheckFailedError
+from logcal.reading import read_table
 from pipeline.sort.score_cells import add_up_cells, middle_of
 from pipeline.sort.score_table import SortPlan
 from tests.common import ANY_TABLE, run_job, write_log
@@ -116,13 +117,16 @@ def nested(few):
     return pa.concat_tables([below, above]), np.concatenate([truth, right])
 
 
-@pytest.mark.parametrize("method", ["smooth", "beta", "isotonic"])
+@pytest.mark.parametrize("method", ["smooth", "beta", "isotonic", "bbq"])
 def test_a_parents_map_that_is_bent_is_fitted_to_those_that_use_it(tmp_path, method, caplog):
     table, truth = nested(few=150)
     with caplog.at_level(logging.WARNING):
         fit(tmp_path, table, method)
     assert "1 parent's map was fitted to them alone" in caplog.text
     assert manifest_of(tmp_path)["segments"]["parents_of_users"] == 1
+    lookup = read_table(str(next((tmp_path / "store").glob("t/versions/*/lookup.parquet"))))
+    maps = [lookup.map_of(key) for key in lookup.keys]
+    assert manifest_of(tmp_path)["monotone"] == all(own.monotone for own in maps if own is not None)
     keys = {name: table[name] for name in "ab"}
     p = logcal.load(str(tmp_path / "store"), "t").predict(table["score"], keys)
     users = ~np.isin(table["b"].to_numpy(zero_copy_only=False), ["large", "z"])

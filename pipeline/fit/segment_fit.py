@@ -234,9 +234,8 @@ def finish_segments(
         heaviest = fit.calibrator.sampling_.heaviest
         verdict = check_of(shared, fit.agreement, heaviest)
         if interval == NONE:
-            fit_points = functools.partial(
-                _fit_points, _settings(recipe, fit.calibrator.for_segments()), heaviest
-            )
+            settings = _settings(recipe, fit.calibrator.for_segments())
+            fit_points = functools.partial(_fit_points, settings, heaviest, results)
             enough = numbered.shared.with_enough(numbered.segments, recipe.rules)
             parents = fit_bent_parents(*place, verdict, levels, lines, fit_points, enough)
         if not identity and bends_all_rows(numbered.shared, verdict):
@@ -380,8 +379,12 @@ def _settings(recipe: Recipe, calibrator: Calibrator) -> _Settings:
     return _Settings(calibrator, recipe.monotone, recipe.interval, recipe.sampling_rate)
 
 
-def _fit_points(settings: _Settings, heaviest: float, points: Points) -> CalibrationMap | Line | str:
-    return _fit(settings, heaviest, points.score.size, in_memory(points)).outcome
+def _fit_points(
+    settings: _Settings, heaviest: float, results: list[Fitted], points: Points
+) -> CalibrationMap | Line | str:
+    result = _fit(settings, heaviest, points.score.size, in_memory(points))
+    results.append(_collect([result], settings.interval))
+    return result.outcome
 
 
 def _fit_small(settings: _Settings, segments: Slices) -> Fitted:

@@ -170,7 +170,7 @@ def fit_bent_parents(
     -------
     number of maps that were fitted
     """
-    bent = [code for code, _ in check.misfits if shared.level[code] > 0 and wanted[code]]
+    bent = {code for code, _ in check.misfits if shared.level[code] > 0 and wanted[code]}
     new: dict[int, dict[int, CalibrationMap | None]] = {}
     for codes, cells in map_segments(files, executor, _whole_cells, _TASK_BYTES, cut=False) if bent else ():
         first, last, *sums = cells.columns
