@@ -16,6 +16,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.pooled_segments import Numbered, PooledLevels, add_pooled, pooled_pass
+from pipeline.fit.shared_maps import LEAST_LEFT
 from pipeline.sort.score_table import SortedRows, add_merge
 from pipeline.sort.segment_tasks import cut_levels
 from pipeline.sort.segments import write_codes
@@ -23,9 +24,6 @@ from pipeline.table.segment_maps import LevelFit
 
 LEAST_SHARE = 0.01
 """Share of the positives or of the negatives from which outlying segments are left out of the map of all rows."""
-
-LEAST_LEFT = 100
-"""Least number of positives and of negatives of the other segments."""
 
 _MOST_FITS = 3
 

@@ -31,7 +31,7 @@ from pipeline.table.segment_maps import ONE_SCORE, Fitted, LevelFit, Maps, Segme
 _MISSING = "missing"
 
 LEAST_LEFT = 100
-"""Least number of positives and of negatives to which the map of all rows is fitted anew."""
+"""Least number of positives and of negatives of some segments to which the map of all rows is fitted anew."""
 
 _TASK_BYTES = 64 << 20
 """Bytes of cells of a task."""
