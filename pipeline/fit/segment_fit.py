@@ -50,6 +50,7 @@ from pipeline.fit.self_check import (
     sums_of_rows,
 )
 from pipeline.fit.shared_maps import (
+    SharedCells,
     bends_all_rows,
     check_of,
     check_shared,
@@ -227,8 +228,8 @@ def finish_segments(
         lines.append(_lines_of(len(level.keys), level_results))
     users, parents, unchecked = None, 0, [replace(level_0, maps=Maps([0])), *levels[1:]]
     if numbered.shared is not None:
-        place = numbered.shared, first[0].shuffled[-1], executor
-        check = functools.partial(check_shared, *place, lines=lines, rate=recipe.sampling_rate)
+        cells = SharedCells(numbered.shared, first[0].shuffled[-1], executor)
+        check = functools.partial(check_shared, cells, lines=lines, rate=recipe.sampling_rate)
         # Scores that are used as they are, were not fitted.
         shared = check(unchecked if identity else levels)
         heaviest = fit.calibrator.sampling_.heaviest
@@ -237,7 +238,7 @@ def finish_segments(
             settings = _settings(recipe, fit.calibrator.for_segments())
             fit_points = functools.partial(_fit_points, settings, heaviest, results)
             enough = numbered.shared.with_enough(numbered.segments, recipe.rules)
-            parents = fit_bent_parents(*place, verdict, levels, lines, fit_points, enough)
+            parents = fit_bent_parents(cells, verdict, levels, lines, fit_points, enough)
         if not identity and bends_all_rows(numbered.shared, verdict):
             users = fit_users(recipe, rows, executor, numbered.segments, numbered.shared)
         if users is not None:

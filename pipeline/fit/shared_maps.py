@@ -6,7 +6,7 @@ against the rows that use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -92,34 +92,46 @@ def cut_shared(shared: SharedMaps, scratch: str) -> LevelCut:
     return LevelCut(write_codes(path, shared.entry), shared.level.size, False, f"{path}-cells", cells=True)
 
 
+class SharedCells(NamedTuple):
+    """Cells of the rows that use shared maps.
+
+    shared : the maps. files : shuffle files of the cells, by range of scores. executor : for tasks that read them
+    """
+
+    shared: SharedMaps
+    files: Sequence[ShuffleFile]
+    executor: Executor
+
+    def points(self) -> Iterator[tuple[list[int], Slices]]:
+        """Yield the entries of some maps, and their cells as points."""
+        for codes, cells in map_segments(self.files, self.executor, _whole_cells, _TASK_BYTES, cut=False):
+            first, last, *sums = cells.columns
+            yield codes.tolist(), Slices([middle_of(first, last), *sums], cells.starts)
+
+
 def check_shared(
-    shared: SharedMaps,
-    files: Sequence[ShuffleFile],
-    executor: Executor,
+    cells: SharedCells,
     levels: Sequence[LevelFit],
     lines: Sequence[Sequence[Line | None]],
     rate: float,
 ) -> LevelFit:
     """Compute the sums for the check of shared maps, as a level whose segments are the maps.
 
-    files : the cells of their users' rows, by range of scores
     levels : the fits of all levels, that of all rows first; a map that is missing there is not checked
     lines : for each level after it the line of each segment; None if it has none
     rate : sampling rate of the log, see `calibrators.base.Sampling`
     """
-    places = list(zip(shared.level.tolist(), shared.segment.tolist(), strict=True))
+    places = list(zip(cells.shared.level.tolist(), cells.shared.segment.tolist(), strict=True))
     maps = [_Maps(level.maps) for level in levels]
     parts = []
-    for codes, cells in map_segments(files, executor, _whole_cells, _TASK_BYTES, cut=False):
-        first, last, *sums = cells.columns
-        points = Slices([middle_of(first, last), *sums], cells.starts)
+    for codes, points in cells.points():
         found = [
             (lines[level - 1][index] if level else None) or maps[level].map(index) or _MISSING
-            for level, index in (places[code] for code in codes.tolist())
+            for level, index in (places[code] for code in codes)
         ]
         expected = [expected_positives(*pair, rate) for pair in zip(found, points.points(), strict=True)]
         checked = np.array([outcome is not _MISSING for outcome in found])
-        parts.append((codes, sums_of_points(points, np.concatenate(expected), checked)))
+        parts.append((np.array(codes), sums_of_points(points, np.concatenate(expected), checked)))
     keys = [levels[level].keys[index] for level, index in places]
     none = np.zeros(len(keys), np.int64)
     return LevelFit(
@@ -149,9 +161,7 @@ def bends_all_rows(shared: SharedMaps, check: SegmentCheck) -> bool:
 
 
 def fit_bent_parents(
-    shared: SharedMaps,
-    files: Sequence[ShuffleFile],
-    executor: Executor,
+    cells: SharedCells,
     check: SegmentCheck,
     fitted: Sequence[LevelFit],
     lines: Sequence[list[Line | None]],
@@ -170,12 +180,11 @@ def fit_bent_parents(
     -------
     number of maps that were fitted
     """
+    shared = cells.shared
     bent = {code for code, _ in check.misfits if shared.level[code] > 0 and wanted[code]}
     new: dict[int, dict[int, CalibrationMap | None]] = {}
-    for codes, cells in map_segments(files, executor, _whole_cells, _TASK_BYTES, cut=False) if bent else ():
-        first, last, *sums = cells.columns
-        points = Slices([middle_of(first, last), *sums], cells.starts)
-        for code, own in zip(codes.tolist(), points.points(), strict=True):
+    for codes, points in cells.points() if bent else ():
+        for code, own in zip(codes, points.points(), strict=True):
             if code not in bent or isinstance(outcome := fit(own), str):
                 continue
             number, segment = int(shared.level[code]), int(shared.segment[code])
