@@ -304,7 +304,7 @@ def test_an_output_that_reads_otherwise_than_it_was_written_is_not_published(
     ):
         run(log, scoring, f"{place or tmp_path}/out")
     assert not list(tmp_path.rglob("out*"))
-    assert not fsspec.filesystem("memory").exists("/bucket")
+    assert not fsspec.filesystem("memory").exists("/scored")
 
 
 def test_the_name_of_a_writer_of_another_form_stays(tmp_path, scoring):
