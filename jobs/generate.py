@@ -12,9 +12,10 @@ from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import label_lines, outcomes_of, settings_of
 from logcal.errors import InputRejectedError, counted
+from logcal.schema import FORMAT_VERSION
 from pipeline.classifier.estimators import EstimatorRecipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
-from pipeline.classifier.shipped_classifier import FOLDER, FORMAT, METADATA, MODEL, TRAINING_SCORES
+from pipeline.classifier.shipped_classifier import FOLDER, METADATA, MODEL, TRAINING_SCORES
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.generate.feature_facts import DataFacts, fact_tasks, gather_facts
@@ -152,7 +153,7 @@ class Prepared(Startable):
         assert generated.shipped is not None
         table = self.training.table
         return {
-            "format_version": FORMAT,
+            "format_version": FORMAT_VERSION,
             "run_id": self.identity,
             "sha256": generated.shipped.sha256,
             "score": generated.shipped.score,

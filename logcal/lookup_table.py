@@ -48,7 +48,7 @@ class LookupFacts:
     fingerprint : see `fingerprint` and `segmented_fingerprint`
     rows : number of rows of all maps
     segments : names of the segment columns
-    format_version : format version of the file
+    features : those of `logcal.schema.FEATURES` that the table has
     interval : kind of the rows' intervals, 'posterior', 'band' or 'venn_abers'; None without intervals
     """
 
@@ -61,7 +61,7 @@ class LookupFacts:
     fingerprint: str
     rows: int
     segments: tuple[str, ...] = ()
-    format_version: str = "1"
+    features: tuple[str, ...] = ()
     interval: str | None = None
 
     @property
@@ -91,7 +91,7 @@ class SegmentedLookup:
     starts : int64 array, shape (maps + 1,): first row of each map, and the number of rows
     owners : keys of the maps: a column of values for each segment column
     levels : int64 array, shape (maps,): number of leading columns that make up the map's key
-    segments : the segments that the table was fitted to; columns as `logcal.schema.segments` or `adjusted_segments`
+    segments : the segments that the table was fitted to; columns as `logcal.schema.segments`
     index : finds the number of a segment's map; with `adjustments`, the number of its entry
     adjustments : adjustments of maps by segments; None without partial pooling
     interval : interval of each row of the maps; None without intervals

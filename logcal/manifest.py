@@ -115,7 +115,7 @@ def read_manifest(path: str, content: bytes) -> dict[str, Any]:
     Raises
     ------
     InputRejectedError
-        It is not a version's manifest, or has an unknown format version.
+        It is not a version's manifest, or is of another format.
     """
     if len(content) > MOST_BYTES:
         raise _damaged(path, f"a manifest of at most {MOST_BYTES:,} bytes", f"{len(content):,}")
@@ -124,8 +124,9 @@ def read_manifest(path: str, content: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise _damaged(path, "JSON", f"a damaged file ({error})") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if version not in schema.FORMAT_VERSIONS:
-        raise InputRejectedError(f"{path}: {schema.other_format(version)}")
+    schema.check_format(path, version, "publish it again")
+    _check(path, manifest, {"features": [str]}, ())
+    schema.check_features(path, manifest["features"])
     _check(path, manifest, _MODEL, ())
     return dict(manifest)
 
@@ -197,10 +198,9 @@ def fingerprint(
     Equal content has equal fingerprints, whichever version of pyarrow writes it.
     """
     facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
-    version = schema.FORMAT_VERSION
     if interval is not None:
-        facts["interval"], version = interval[0], schema.SECOND_FORMAT_VERSION
-    digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
+        facts["interval"] = interval[0]
+    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
     for name in _MAP:
         digest.update(np.asarray(getattr(calibration_map, name), "<f8").tobytes())
     for column in () if interval is None else interval[1]:
@@ -215,7 +215,6 @@ def segmented_fingerprint(
     rows: npt.NDArray[np.int64],
     maps: dict[str, Array],
     segments: pa.Table,
-    version: str = schema.FORMAT_VERSION,
     interval: Interval | None = None,
 ) -> str:
     """Return the fingerprint of a table with segments.
@@ -228,10 +227,9 @@ def segmented_fingerprint(
     rows : number of rows of each key's map
     maps : columns of all maps
     segments : the table of segments
-    version : format version
     interval : interval of each row of the maps
     """
-    digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
+    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
     # A map's segment is hashed once, not once per row.
     digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
     _update(digest, keys, in_rows=True)

@@ -33,15 +33,8 @@ _CACHED_TABLES = 2
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 _MAP = schema.LOOKUP_TABLE.names
 _NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
-_SEGMENTS = dict(
-    zip(
-        schema.FORMAT_VERSIONS,
-        (schema.segments, schema.adjusted_segments, schema.sigmoid_segments, schema.segments),
-        strict=True,
-    )
-)
 _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
-_JSON_KEYS = ("parameters", "data")
+_TEXTS, _JSONS = ("version", "method", "score_transform", "fingerprint"), ("parameters", "data")
 
 
 def read_table(path: str) -> LookupTable | SegmentedLookup:
@@ -54,7 +47,7 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     Raises
     ------
     InputRejectedError
-        The file does not exist, is not a lookup table of a known format version, its rows are not calibration maps, or
+        The file does not exist, is not a lookup table of this format, its rows are not calibration maps, or
         it was changed after it was published.
     TemporaryError
         The storage is unavailable.
@@ -220,20 +213,20 @@ def _map_columns(table: pa.Table) -> dict[str, Array]:
 
 def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
     """Read the facts in the metadata, and check the columns."""
-    columns = parquet.schema_arrow
-    segmented = (_PREFIX + "segments").encode() in (columns.metadata or {})
-    facts = facts_of(path, columns.metadata, parquet.metadata.num_rows) if segmented else None
-    names = facts.segments if facts else ()
-    with_interval = (_PREFIX + "interval").encode() in (columns.metadata or {})
-    plain_table = schema.INTERVAL_TABLE if with_interval else schema.LOOKUP_TABLE
+    columns, prefix = parquet.schema_arrow, _PREFIX.encode()
+    metadata = {key: value for key, value in (columns.metadata or {}).items() if key.startswith(prefix)}
+    # A file that is no table of logcal's is described by its columns.
+    facts = facts_of(path, metadata, parquet.metadata.num_rows) if metadata else None
+    names, with_interval = (facts.segments, facts.interval is not None) if facts else ((), False)
     segmented_table = functools.partial(schema.segmented_lookup, interval=with_interval)
+    plain_table = schema.INTERVAL_TABLE if with_interval else schema.LOOKUP_TABLE
     expected = _expected_columns(columns, names, segmented_table) if names else plain_table
-    if not columns.remove_metadata().equals(expected):
+    if facts is None or not columns.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{path}: expected a lookup table with the columns {_describe(expected)}; found {_describe(columns)}: "
             "publish it again"
         )
-    return facts or facts_of(path, columns.metadata, parquet.metadata.num_rows)
+    return facts
 
 
 def _expected_columns(columns: pa.Schema, names: Sequence[str], expected: Any) -> pa.Schema:
@@ -251,31 +244,26 @@ def _describe(columns: pa.Schema) -> str:
     return ", ".join(f"{f.name} {f.type}{'' if f.nullable else ' not null'}" for f in columns)
 
 
-def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
+def facts_of(path: str, metadata: dict[bytes, bytes], rows: int) -> LookupFacts:
     """Read the facts in a lookup table's Parquet metadata; InputRejectedError for another file.
 
+    metadata : its entries with logcal's prefix
     rows : number of rows of the table
     """
-    prefix = _PREFIX.encode()
     try:
-        texts = {
-            key[len(prefix) :].decode(): value.decode()
-            for key, value in (metadata or {}).items()
-            if key.startswith(prefix)
-        }
+        texts = {key.decode().removeprefix(_PREFIX): value.decode() for key, value in metadata.items()}
     except UnicodeDecodeError as error:
         raise _unreadable(path, error) from None
-    version = texts.get("format_version")
-    if version not in schema.FORMAT_VERSIONS:
-        raise InputRejectedError(f"{path}: {schema.other_format(version)}")
     try:
-        values: dict[str, Any] = {key: parse_json(texts[key]) for key in _JSON_KEYS}
-        values |= {key: texts[key] for key in ("version", "method", "score_transform", "fingerprint")}
+        schema.check_format(path, texts.get("format_version"), "publish it again")
+        features = tuple(parse_json(texts["features"]))
+        schema.check_features(path, features)
+        values: dict[str, Any] = {key: parse_json(texts[key]) for key in _JSONS}
+        values |= {key: texts[key] for key in _TEXTS}
         values["monotone"] = {"true": True, "false": False}[texts["monotone"]]
-        values["segments"] = tuple(parse_json(texts.get("segments", "[]")))
-        values["format_version"] = version
-        values["interval"] = texts.get("interval")
-    except (KeyError, ValueError) as error:
+        values["segments"] = tuple(parse_json(texts["segments"])) if schema.SEGMENTS in features else ()
+        values["interval"] = texts["interval"] if schema.INTERVAL in features else None
+    except (KeyError, TypeError, ValueError) as error:
         raise InputRejectedError(
             f"{path}: expected a lookup table's metadata, found them incomplete ({error}): publish it again"
         ) from None
@@ -284,7 +272,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
             f"{path}: expected a score transform among {', '.join(TRANSFORMS)}, found "
             f"'{values['score_transform']}': use the version of logcal that wrote it"
         )
-    return LookupFacts(rows=rows, **values)
+    return LookupFacts(rows=rows, features=features, **values)
 
 
 # Tables with segments
@@ -294,7 +282,8 @@ def _segmented_lookup(path: str, content: bytes, facts: LookupFacts, table: pa.T
     segments_path = storage.sibling(path, SEGMENTS_FILE)
     segments_content = _read_file(segments_path, "table of segments", "publish it again")
     segments = _read_rows(segments_path, _open_parquet(segments_path, segments_content))
-    expected = _expected_columns(segments.schema, facts.segments, _SEGMENTS[facts.format_version])
+    columns_of = functools.partial(schema.segments, features=facts.features)
+    expected = _expected_columns(segments.schema, facts.segments, columns_of)
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{segments_path}: expected the columns {_describe(expected)}; found {_describe(segments.schema)}: "
@@ -323,7 +312,7 @@ def _assemble(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> Segmen
     keys = [pa.concat_arrays([a, one_array(segments.column(n))]) for a, n in zip(owners, names, strict=True)]
     rows, adjustments = segments.num_rows, None
     segment_levels, entries = np.full(rows, len(names)), np.full(rows, -1)
-    if facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION):
+    if schema.ADJUSTMENTS in facts.features:
         segment_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
         adjustments, entries = _adjustments(segments, keys, levels, segment_levels)
     index = SegmentIndex(
@@ -433,7 +422,6 @@ def _fingerprint_of(lookup: SegmentedLookup) -> str:
         np.concatenate(sizes),
         lookup.maps,
         lookup.segments,
-        lookup.facts.format_version,
         lookup.interval,
     )
 

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.core.arrays import Array
-from logcal.errors import ConfigError
+from logcal.errors import ConfigError, InputRejectedError
 
 FORMAT_VERSION = "1"
-"""Format version of lookup tables and manifests; readers refuse a version that they do not know."""
+"""Version of everything that logcal writes. Readers refuse another one."""
 
-SECOND_FORMAT_VERSION = "2"
-"""Format version of tables with adjusted maps or intervals, which readers of version 1 would ignore."""
+SEGMENTS, INTERVAL, ADJUSTMENTS, SIGMOIDS = "segments", "interval", "adjustments", "sigmoids"
+FEATURES = (SEGMENTS, INTERVAL, ADJUSTMENTS, SIGMOIDS)
+"""Parts that a table may have beside a map of all rows; its manifest and metadata list them. Readers refuse features
+that they do not know, so that a later version can add one without another format version.
 
-THIRD_FORMAT_VERSION = "3"
-"""Format version of tables whose segments have sigmoids of the score instead of maps."""
+segments: maps of segments; interval: an interval in each row; adjustments: segments adjust maps of others (partial
+pooling); sigmoids: segments have sigmoids of the score in the place of maps
+"""
 
-FOURTH_FORMAT_VERSION = "4"
-"""Format version of tables with segments and intervals, without adjusted maps."""
-
-FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION, THIRD_FORMAT_VERSION, FOURTH_FORMAT_VERSION)
+_NEWER = "a newer version of logcal wrote it: use that version"
 
 
-def other_format(found: object) -> str:
-    """Describe a format version that is not among FORMAT_VERSIONS."""
-    text = "none" if found is None else str(found)
-    newer = text.isdecimal() and int(text) > int(FORMAT_VERSIONS[-1])
-    advice = "a newer version of logcal wrote it: use that version" if newer else "publish it again"
-    expected = f"{', '.join(FORMAT_VERSIONS[:-1])} or {FORMAT_VERSIONS[-1]}"
-    return f"expected format_version {expected}, found {text}: {advice}"
+def check_format(path: str, version: object, remedy: str) -> None:
+    """Check the format version of a file.
+
+    path : of the file, for messages
+    remedy : what to do with a file that no newer version of logcal wrote
+
+    Raises
+    ------
+    InputRejectedError
+        It has another version.
+    """
+    if version == FORMAT_VERSION:
+        return
+    text = "none" if version is None else str(version)
+    newer = text.isdecimal() and int(text) > int(FORMAT_VERSION)
+    raise InputRejectedError(
+        f"{path}: expected format_version {FORMAT_VERSION}, found {text}: {_NEWER if newer else remedy}"
+    )
+
+
+def check_features(path: str, features: Iterable[object]) -> None:
+    """Check that all of a table's features are known; InputRejectedError names those that are not."""
+    if unknown := [str(feature) for feature in features if feature not in FEATURES]:
+        raise InputRejectedError(
+            f"{path}: expected features among {', '.join(FEATURES)}, found {', '.join(unknown)}: {_NEWER}"
+        )
 
 
 LOOKUP_METADATA_PREFIX = "logcal."
@@ -78,11 +97,31 @@ def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]], *, interval: bo
     return pa.schema([*keys, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *maps])
 
 
-def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """Return the columns of the table of segments: one row per segment of the log, sorted (null first)."""
+LOGIT_FROM = ("map", "score", "log_odds")
+"""Origin of the adjusted log-odds: a map's probability, the score itself, or the score's own log-odds."""
+
+
+def segments(columns: Iterable[tuple[str, pa.DataType]], features: Collection[str] = ()) -> pa.Schema:
+    """Return the columns of the table of segments: one row per segment of the log, sorted (null first).
+
+    With adjustments it has a row per segment of each level. A row's probability is then
+    sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first fitted_level columns, clipped
+    to [prob_min, prob_max]; with shift 0 and slope 1 it is q.
+
+    With sigmoids it also has logit_from, one of LOGIT_FROM. With score, a row's probability is
+    sigma(logit_shift + logit_slope * score); with log_odds it is
+    sigma(logit_shift + logit_slope * logit(score clipped to [prob_min, prob_max])), with map as with adjustments.
+
+    columns : names and types of the segment columns
+    features : the table's features
+    """
+    adjusted = ADJUSTMENTS in features
+    level = [pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False)]
+    numbers = ("logit_shift", "logit_slope", "prob_min", "prob_max")
     return pa.schema(
         [
             *(pa.field(name, kind) for name, kind in columns),
+            *(level if adjusted else ()),
             pa.field("rows", pa.int64(), nullable=False),  # rows used
             pa.field("rows_positive", pa.int64(), nullable=False),  # rows used with label 1
             # segment, moved, parent, global or identity
@@ -91,34 +130,10 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
             pa.field("fitted_level", pa.int32(), nullable=False),
             # Why the map was not fitted to the segment's rows; null if it was.
             pa.field("reason", pa.string()),
+            *(pa.field(name, pa.float64(), nullable=False) for name in (numbers if adjusted else ())),
+            *([pa.field("logit_from", pa.string(), nullable=False)] if SIGMOIDS in features else ()),
         ]
     )
-
-
-def adjusted_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """Return the columns of segments with partial pooling: a row per segment of each level, in order.
-
-    A row's probability is sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first
-    fitted_level columns, clipped to [prob_min, prob_max]; with shift 0 and slope 1 it is q.
-    """
-    fields = list(segments(columns))
-    position = [field.name for field in fields].index("rows")
-    fields.insert(position, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False))
-    names = ("logit_shift", "logit_slope", "prob_min", "prob_max")
-    return pa.schema([*fields, *(pa.field(name, pa.float64(), nullable=False) for name in names)])
-
-
-LOGIT_FROM = ("map", "score", "log_odds")
-"""Origin of the adjusted log-odds: a map's probability, the score itself, or the score's own log-odds."""
-
-
-def sigmoid_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """Return the columns of segments with sigmoids: as `adjusted_segments`, and logit_from, one of LOGIT_FROM.
-
-    With logit_from score, a row's probability is sigma(logit_shift + logit_slope * score); with log_odds it is
-    sigma(logit_shift + logit_slope * logit(score clipped to [prob_min, prob_max])), with map as in `adjusted_segments`.
-    """
-    return adjusted_segments(columns).append(pa.field("logit_from", pa.string(), nullable=False))
 
 
 # Transforms of scores, applied before calibration and again before a lookup table is used.

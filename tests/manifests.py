@@ -18,6 +18,7 @@ DATA = {
 }
 
 FITTED: dict[str, Any] = {
+    "features": [],
     "run_id": "r",
     "method": "isotonic",
     "parameters": {},

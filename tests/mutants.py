@@ -352,9 +352,9 @@ MUTANTS = (
         "tests/test_folds.py",
     ),
     (
-        "pipeline/follow/ledger.py",
-        'written.get("format", FORMAT) > FORMAT',
-        'written.get("format", FORMAT) > FORMAT + 1',
+        "logcal/schema.py",
+        "int(text) > int(FORMAT_VERSION)",
+        "int(text) > int(FORMAT_VERSION) + 1",
         "tests/test_follow.py",
     ),
     (

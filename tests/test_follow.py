@@ -578,12 +578,12 @@ def test_the_ledger_of_another_stream(world):
     world.take_all()
     path = Path(records_beside(str(world.output))) / "stream.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format": 2}))
+    path.write_text(json.dumps({**content, "format_version": "2"}))
     with pytest.raises(InputRejectedError, match=r"ledger of this stream is damaged .*--rebuild"):
         world.ledger().begin(STREAM)
     del content["checksum"]
-    path.write_text(json.dumps({**content, "format": 2}))
-    with pytest.raises(InputRejectedError, match="newer logcal"):
+    path.write_text(json.dumps({**content, "format_version": "2"}))
+    with pytest.raises(InputRejectedError, match="newer version of logcal"):
         world.ledger().begin(STREAM)
 
 

@@ -301,7 +301,7 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method, weights)
     made = run("fit", tmp_path, calibrator=calibrator, log=log, **sections)
     loaded = read_table(made["lookup_path"])
     assert loaded.facts.interval == kind
-    assert loaded.facts.format_version == "2"
+    assert loaded.facts.features == ("interval",)
     np.testing.assert_allclose(loaded.map.weight.sum(), points.weight.sum())
     expected = expected_interval(kind, method, points, loaded.map, rate, heaviest)
     for found, own in zip(loaded.interval, expected, strict=True):
@@ -395,7 +395,7 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
     made = run("fit", tmp_path, log=log, segments=segments, calibrator={"method": method, "interval": kind})
     found = read_table(made["lookup_path"])
     assert found.facts.interval == kind
-    assert found.facts.format_version == "4"
+    assert found.facts.features == ("segments", "interval")
     assert made["segments"]["intervals_refuted"] == (1 if kind == "band" else 0)
     assert ("of 1 of the segments' maps refute" in caplog.text) == (kind == "band")
     for name in "abd":
@@ -440,7 +440,7 @@ def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
     assert "refute" in caplog.text
     loaded = read_table(made["lookup_path"])
     assert loaded.interval is None
-    assert loaded.facts.format_version == "1"
+    assert loaded.facts.features == ()
     manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
     assert manifest["interval"] == "refuted"
 

@@ -66,7 +66,8 @@ def test_file_has_the_documented_columns_and_keys(path):
     assert found.remove_metadata() == schema.LOOKUP_TABLE
     keys = {key.decode().removeprefix("logcal.") for key in found.metadata}
     assert keys == {
-        "format_version", "version", "method", "parameters", "score_transform", "monotone", "data", "fingerprint"
+        "format_version", "features", "version", "method", "parameters", "score_transform", "monotone", "data",
+        "fingerprint",
     }  # fmt: skip
     assert found.metadata[b"logcal.parameters"] == b'{"a":null,"b":[1,2.5],"strict":false}'
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
@@ -153,12 +154,19 @@ def with_content(content):
     return lambda path: Path(path).write_bytes(content)
 
 
-FORMATS = "expected format_version 1, 2, 3 or 4, found"
 GAP = [MAP.score_lo[0], np.nextafter(MAP.score_lo[1], 1.0), *MAP.score_lo[2:]]
 CANNOT_BE_READ = [
     (with_content(b""), "found a file that cannot be read"),
     (with_content(b"score,label\n0.5,1\n"), "found a file that cannot be read"),
-    (rewritten(metadata={"logcal.format_version": "5"}), f"{FORMATS} 5: a newer version of logcal wrote it"),
+    (
+        rewritten(metadata={"logcal.format_version": "5"}),
+        "expected format_version 1, found 5: a newer version of logcal wrote it",
+    ),
+    (
+        rewritten(metadata={"logcal.features": '["segments","rays","waves"]'}),
+        "expected features among .*, found rays, waves: a newer version of logcal wrote it: use that version",
+    ),
+    (rewritten(metadata={"logcal.features": "null"}), "metadata, found them incomplete"),
     (rewritten(drop="logcal.format_version"), "found none"),
 ]
 IS_NO_TABLE = [
@@ -168,7 +176,7 @@ IS_NO_TABLE = [
     ),
     *(
         (rewritten(drop=f"logcal.{key}"), rf"metadata, found them incomplete \('{key}'\)")
-        for key in ("version", "method", "parameters", "score_transform", "monotone", "data")
+        for key in ("features", "version", "method", "parameters", "score_transform", "monotone", "data")
     ),
     (
         rewritten(metadata={"logcal.score_transform": "probit"}),

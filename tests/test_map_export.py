@@ -58,7 +58,7 @@ def test_a_map_as_json_gives_plain_python_the_same_probabilities(fitted, tmp_pat
     found = json.loads(file.read_text(), parse_constant=refuse)
     printed = fitted.run("tables", "export", *table, "--version", "000001", "--output", "-").expect(0)
     assert printed.stdout == file.read_text()
-    assert (found["format"], found["format_version"]) == ("logcal-map", 1)
+    assert (found["format"], found["format_version"]) == ("logcal-map", "1")
     assert (found["table"], found["version"]) == ("ads", fitted.current)
     assert (found["score_transform"], found["grid"], found["rows"][0]["score_lo"]) == ("none", None, None)
     loaded = logcal.load(str(fitted.store), "ads")
@@ -66,9 +66,10 @@ def test_a_map_as_json_gives_plain_python_the_same_probabilities(fitted, tmp_pat
     assert scores.size == 10_000
     predict = readers()["predictor"](file)
     np.testing.assert_array_equal([predict(score) for score in scores.tolist()], loaded.predict(scores))
-    file.write_text(json.dumps(found | {"format_version": 2}))
-    with pytest.raises(ValueError, match="another format"):
-        readers()["predictor"](file)
+    for other in ({"format_version": "2"}, {"features": ["rays"]}):
+        file.write_text(json.dumps(found | other))
+        with pytest.raises(ValueError, match="another format, or unknown features"):
+            readers()["predictor"](file)
     code = [line for line in recipe("python")[0].splitlines() if line.strip()]
     assert len(code) <= 20
 

@@ -548,7 +548,7 @@ def test_from_a_log_to_its_report(tmp_path):
     assert set(segments["fitted_on"]) == {"segment", "moved"}
     assert [row["level"] for row in segments["variances"]] == [1, 2]
     manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
-    assert manifest["format_version"] == "2"
+    assert (manifest["format_version"], manifest["features"]) == ("1", ["segments", "adjustments"])
     run("score", tmp_path, output={"path": str(tmp_path / "scored")})
     scored = pq.read_table(tmp_path / "scored")
     loaded = logcal.load(str(tmp_path / "store"), "t")

@@ -488,7 +488,13 @@ def test_a_manifest_of_another_format_is_refused(store):
     version = publish(store)
     path = f"{version.folder}/manifest.json"
     store.filesystem.pipe_file(path, json.dumps({**version.manifest, "format_version": "99"}).encode())
-    with pytest.raises(InputRejectedError, match="expected format_version 1, 2, 3 or 4, found 99"):
+    with pytest.raises(
+        InputRejectedError, match="expected format_version 1, found 99: a newer version of logcal"
+    ):
+        store.version()
+    features = {**version.manifest, "features": ["interval", "rays"], "table": 5}
+    store.filesystem.pipe_file(path, json.dumps(features).encode())
+    with pytest.raises(InputRejectedError, match=r"features among .*, found rays: a newer version of logcal"):
         store.version()
     store.filesystem.pipe_file(path, b"{")
     with pytest.raises(InputRejectedError, match="expected JSON, found a damaged file"):

@@ -632,7 +632,7 @@ def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of, monoton
     platt = {"method": "platt", "params": {"input": method}, "monotone": monotone}
     found = fit(tmp_path, table, ("model",), rules=SegmentRules(100, 10), **platt)
     files, read = publish(tmp_path, found, ("model",))
-    assert files.format_version == "3"
+    assert read.facts.features == ("segments", "adjustments", "sigmoids")
     assert len(files.segments) < 10_000
     # A sigmoid that falls is a table where that is repaired.
     of_rows, of_levels = (level.maps.sizes for level in found.levels)

@@ -149,7 +149,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
     ("text", "error", "message"),
     [
         ("{", InputRejectedError, "expected JSON"),
-        ('{"format_version": "7"}', InputRejectedError, "expected a classifier of format 1"),
+        ('{"format_version": "7"}', InputRejectedError, "expected format_version 1, found 7: a newer"),
         (None, ConfigError, r"classifier.path: expected a folder with classifier.json"),
     ],
 )

@@ -28,7 +28,7 @@ from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Points
 from calibrators.measures.assessment import DecisionThreshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
-from logcal.schema import apply_transform
+from logcal.schema import apply_transform, check_format
 from logcal.storage import open_filesystem, parse_json
 from pipeline import schema
 from pipeline.classifier.estimators import one_thread, scores_of
@@ -41,7 +41,6 @@ _SCHEMA = "schema.json"
 _ZIP_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 METADATA = "classifier.json"
 TRAINING_SCORES = "_training_scores.parquet"
-FORMAT = "1"
 
 BATCH_ROWS = 4096
 """Rows scored at a time. Batches are always this large, so that results do not depend on the layout of files."""
@@ -257,10 +256,8 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
             continue
         except ValueError:
             raise InputRejectedError(f"{folder}/{METADATA}: expected JSON, found something else") from None
-        if not isinstance(metadata, dict) or metadata.get("format_version") != FORMAT:
-            raise InputRejectedError(
-                f"{folder}/{METADATA}: expected a classifier of format {FORMAT}, found another: generate it again"
-            )
+        version = metadata.get("format_version") if isinstance(metadata, dict) else None
+        check_format(f"{folder}/{METADATA}", version, "generate it again")
         # Workers may have another working directory.
         classifier = ShippedClassifier(
             root if isinstance(filesystem, LocalFileSystem) else folder, packages, metadata

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logcal.errors import TemporaryError
+from logcal.schema import FORMAT_VERSION
 from pipeline.days.day_files import (
     FACTS,
     StoredDay,
@@ -46,7 +47,6 @@ from pipeline.table.published import PublishedTable
 
 Settings = dict[str, Any]
 
-FORMAT = 9
 _GRID_BYTES = 48 << 20
 """Bytes of a merged run on a score grid, where rows are ties; a day then has few runs, however many its rows."""
 
@@ -225,7 +225,7 @@ def _reused(day: int, cover: Cover) -> list[DayTable]:
 
 
 def _digest(files: frozenset[FileId], settings: Settings) -> str:
-    content = {"format": FORMAT, "settings": settings, "files": sorted(files)}
+    content = {"format_version": FORMAT_VERSION, "settings": settings, "files": sorted(files)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

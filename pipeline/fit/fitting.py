@@ -186,7 +186,7 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
     if recipe.interval != NONE:
         facts["interval"] = recipe.interval if interval is not None else "refuted"
     if interval is not None:
-        facts["format_version"] = schema.SECOND_FORMAT_VERSION
+        facts["features"] = [schema.INTERVAL]
         table_facts["interval"] = (recipe.interval, interval)
     return Content(
         fit.table,
@@ -256,7 +256,7 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
     return Content(
         overall.table,
         None if fit.identity else fit.levels[0].maps.first(),
-        {**facts, "format_version": files.format_version, **_path_facts(overall)},
+        {**facts, "features": files.facts["features"], **_path_facts(overall)},
         files.fingerprint,
         files.lookup_bytes,
         {SEGMENTS_FILE: files.segments},

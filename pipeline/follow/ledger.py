@@ -33,13 +33,13 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.schema import FORMAT_VERSION, check_format
 from logcal.storage import open_filesystem, parse_json, with_checksum
 from pipeline.files.folders import Folder
 from pipeline.files.locks import locking
 from pipeline.files.requests import together
 from pipeline.files.storage import records_beside
 
-FORMAT = 1
 COMPACT_EVERY = 100
 """Batches between states."""
 
@@ -157,18 +157,14 @@ class Ledger:
         InputRejectedError
             A newer logcal wrote it.
         """
-        content = {"format": FORMAT, **stream}
+        content = {"format_version": FORMAT_VERSION, **stream}
         written = self.stream()
         if written is None:
             if self.folder.create(_STREAM, _json(content)):
                 return
             written = self.stream() or {}
-        if written.get("format", FORMAT) > FORMAT:
-            raise InputRejectedError(
-                f"{self.root}: expected a ledger of format {FORMAT} or older, found {written['format']}: "
-                "use a newer logcal"
-            )
-        different = [key for key, value in content.items() if written.get(key) != value and key != "format"]
+        check_format(f"{self.root}/{_STREAM}", written.get("format_version"), "use another output")
+        different = [key for key, value in content.items() if written.get(key) != value]
         if different:
             listed = "; ".join(f"{k}: {written.get(k)!r}, now {content[k]!r}" for k in sorted(different))
             raise ConfigError(

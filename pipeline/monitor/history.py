@@ -20,19 +20,20 @@ import numpy as np
 
 from calibrators.measures.drift import DriftState, Evidence, alarms
 from logcal.errors import InputRejectedError, counted
+from logcal.schema import FORMAT_VERSION, check_format
 from logcal.storage import with_checksum
 from pipeline.files.folders import Folder
 from pipeline.files.records import jsonable
 from pipeline.pages.day_pages import excess_sentence
 from pipeline.table.journal import Decision, read_decisions
 
-FORMAT = 2
-
 FOLDER = "monitor"
 """Name of the folder of the history, beside a table's versions."""
 
 ACKNOWLEDGE = "acknowledge"
 """Decision of a person that closes the alarm of a day."""
+
+_REMEDY = "move it away to begin anew"
 
 OPEN_DAYS = 30
 """Days after which an alarm that nobody closed is closed."""
@@ -259,7 +260,7 @@ class History:
     def as_json(self) -> bytes:
         """Encode the history as JSON, with infinite numbers as text."""
         document = {
-            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
             "settings": self.settings,
             "days": self.days,
             "columns": self.columns,
@@ -280,9 +281,8 @@ class History:
         InputRejectedError
             The document is something else.
         """
+        check_format(path, document.get("format_version"), _REMEDY)
         try:
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']}")
             days = [WatchedDay(**{k: _decoded(k, v) for k, v in day.items()}) for day in document["days"]]
             segments = [(tuple(entry["segment"]), _read_state(entry)) for entry in document["segments"]]
             return cls(
@@ -295,8 +295,7 @@ class History:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputRejectedError(
-                f"{path}: expected the history that monitor writes, found something else ({error}): move it away to "
-                "begin anew"
+                f"{path}: expected the history that monitor writes, found something else ({error}): {_REMEDY}"
             ) from None
 
 

@@ -11,8 +11,8 @@ from logcal import schema
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup
 from logcal.segment_types import kind_of
 
-FORMAT, FORMAT_VERSION = "logcal-map", 1
-"""Name and version of the schema, which docs/recipes.md describes."""
+FORMAT = "logcal-map"
+"""Name of the format, which docs/recipes.md describes."""
 
 _ROW = ("score_lo", "prob_lo", "slope", "anchor")
 
@@ -40,7 +40,8 @@ def json_map(table: LookupTable | SegmentedLookup, name: str, grid: str | None =
     """
     facts = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": schema.FORMAT_VERSION,
+        "features": [name for name in table.facts.features if name != schema.INTERVAL],
         "table": name,
         "version": table.facts.version,
         "method": table.facts.method,

@@ -57,13 +57,13 @@ def lookup_bytes(
     content = fingerprint(calibration_map, interval=interval, **facts)
     facts["monotone"] = calibration_map.monotone
     columns = [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names]
-    layout, format_version = schema.LOOKUP_TABLE, schema.FORMAT_VERSION
+    layout, facts["features"] = schema.LOOKUP_TABLE, []
     if interval is not None:
-        facts["interval"] = interval[0]
+        facts["interval"], facts["features"] = interval[0], [schema.INTERVAL]
         columns += interval[1]
-        layout, format_version = schema.INTERVAL_TABLE, schema.SECOND_FORMAT_VERSION
+        layout = schema.INTERVAL_TABLE
     table = pa.Table.from_arrays([as_column(column) for column in columns], schema=layout)
-    return _as_parquet(table, metadata_of(facts, version, content, format_version), [])
+    return _as_parquet(table, metadata_of(facts, version, content), [])
 
 
 def _as_parquet(table: pa.Table, metadata: dict[str, str] | None, dictionaries: list[str]) -> bytes:
@@ -73,16 +73,15 @@ def _as_parquet(table: pa.Table, metadata: dict[str, str] | None, dictionaries: 
     return buffer.getvalue()
 
 
-def metadata_of(
-    facts: dict[str, Any], version: str, content: str, format_version: str = schema.FORMAT_VERSION
-) -> dict[str, str]:
+def metadata_of(facts: dict[str, Any], version: str, content: str) -> dict[str, str]:
     """Return the Parquet metadata of a lookup table.
 
-    facts : method, parameters, score_transform, monotone and data; for a segmented table also its segment columns
+    facts : features, method, parameters, score_transform, monotone and data; also segments and interval with these
+        features
     content : the fingerprint
     """
     names = ("method", "parameters", "score_transform", "monotone", "data")
-    metadata = {"format_version": format_version, "version": version}
+    metadata = {"format_version": schema.FORMAT_VERSION, "features": facts["features"], "version": version}
     metadata |= {name: facts[name] for name in names} | {"fingerprint": content}
     metadata |= {name: facts[name] for name in ("interval", "segments") if name in facts}
     return {
@@ -104,8 +103,8 @@ def cached_lookup_table(path: str) -> LookupTable:
 _MAP = schema.LOOKUP_TABLE.names
 RESERVED = frozenset(schema.INTERVAL_TABLE.names) | frozenset(
     name
-    for columns in (schema.segmented_lookup, schema.sigmoid_segments, evaluated_segments)
-    for name in columns([]).names
+    for columns in (schema.segmented_lookup([]), schema.segments([], schema.FEATURES), evaluated_segments([]))
+    for name in columns.names
 )
 """Names of the tables' columns, which a segment column cannot have."""
 
@@ -119,7 +118,6 @@ class SegmentedFiles:
     rows : number of rows of the lookup table
     sources, reasons : number of segments by source of the map, and by reason for a missing map
     table, facts : content and metadata of lookup.parquet
-    format_version : format version of both files
     """
 
     fingerprint: str
@@ -129,11 +127,10 @@ class SegmentedFiles:
     reasons: dict[str, int]
     table: pa.Table = field(repr=False)
     facts: dict[str, Any] = field(repr=False)
-    format_version: str = schema.FORMAT_VERSION
 
     def lookup_bytes(self, version: str) -> bytes:
         """Return the bytes of lookup.parquet, the same for the same content and version."""
-        metadata = metadata_of(self.facts, version, self.fingerprint, self.format_version)
+        metadata = metadata_of(self.facts, version, self.fingerprint)
         names = self.table.schema.names[: self.table.schema.get_field_index(_MAP[0])]
         return _as_parquet(self.table, metadata, names)
 
@@ -155,16 +152,19 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     table = _maps_table(fit, columns, owners, rows)
     segments, sources, reasons = _segments_table(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    version = schema.FORMAT_VERSIONS[
-        ("logit_shift" in segments.schema.names) + ("logit_from" in segments.schema.names)
-    ]
     interval = None
     if fit.interval != NONE:
-        version = schema.FOURTH_FORMAT_VERSION
         interval = Interval(*(as_numpy(table.column(name)) for name in schema.INTERVAL_TABLE.names[-2:]))
-    content = segmented_fingerprint(facts, fit.types, owners, rows, maps, segments, version, interval)
+    content = segmented_fingerprint(facts, fit.types, owners, rows, maps, segments, interval)
+    present = {
+        schema.SEGMENTS: True,
+        schema.INTERVAL: fit.interval != NONE,
+        schema.ADJUSTMENTS: "logit_shift" in segments.schema.names,
+        schema.SIGMOIDS: "logit_from" in segments.schema.names,
+    }
+    facts["features"] = [name for name, has in present.items() if has]
     data = _as_parquet(segments, None, segments.schema.names)
-    return SegmentedFiles(content, data, table.num_rows, sources, reasons, table, facts, version)
+    return SegmentedFiles(content, data, table.num_rows, sources, reasons, table, facts)
 
 
 def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:
@@ -208,8 +208,8 @@ def _segments_table(
     adjustments = [level.adjustments for level in adjusting if level.adjustments is not None]
     sigmoids = [part.kind for part in adjustments if part.kind is not None]
     levels = adjusting or [last]
-    make = schema.sigmoid_segments if sigmoids else schema.adjusted_segments if adjusting else schema.segments
-    layout = make(zip(columns, fit.types, strict=True))
+    features = [*([schema.ADJUSTMENTS] if adjusting else ()), *([schema.SIGMOIDS] if sigmoids else ())]
+    layout = schema.segments(zip(columns, fit.types, strict=True), features)
     values = dict(zip(columns, _columns(levels, fit), strict=True))
     if adjusting:
         kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]

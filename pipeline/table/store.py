@@ -110,6 +110,7 @@ class TableStore(PublishedTable):
                     written[path] = folder.write(path, data)
                 complete = {
                     "format_version": schema.FORMAT_VERSION,
+                    "features": [],
                     "table": self.table,
                     "version": name,
                     "previous_version": previous,
