@@ -39,7 +39,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     chosen = config.estimator.model_dump()
     recipe = EstimatorRecipe(chosen.pop("class"), **chosen)
     check_recipe(recipe, config.generate.training)
-    labels = outcomes_of(config.data, "data")
+    labels = outcomes_of(config.data)
     roles = Roles(**config.data.model_dump(exclude={"path": True, "key": True, "labels": True}))
     if labels is not None:
         roles = replace(roles, label=config.data.labels.label or "label")

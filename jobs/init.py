@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from jobs.config.loading import Values, known_keys, path_keys, read_values
+from jobs.config.naming import in_keys
 from jobs.config.paths import relative_to
 from jobs.outcome import Outcome
 from jobs.registry import JOBS
@@ -73,7 +74,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         values.pop("log.label", None)
     notes |= dict.fromkeys(overrides, "as given")
     refused, read = facts.reading(_used(values))
-    for key, text in read.items():
+    for key, text in in_keys(read).items():
         notes[key] = f"{notes[key]}; {text}" if notes.get(key) else text
     target.mkdir(parents=True, exist_ok=True)
     path = shlex.quote(str(Path(folder) / name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from jobs.config.naming import in_keys
 from pipeline.execution import Executor
 
 REPORT, RUN = "report.html", "run.json"
@@ -55,6 +56,11 @@ class Outcome:
 
     summary: dict[str, Any]
     lines: list[str]
+
+    def __post_init__(self) -> None:
+        """Say the job's keys for the parameters of pipeline that texts name."""
+        object.__setattr__(self, "summary", in_keys(self.summary))
+        object.__setattr__(self, "lines", in_keys(self.lines))
 
 
 class Startable(Protocol):

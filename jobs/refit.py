@@ -99,9 +99,9 @@ class Refits:
         """Return a digest of a refit's inputs: configuration, files with rows and labels, the live version."""
         config, descriptions = self._fit_config(), sorted(self._unusable())
         descriptions.append(f"up to {latest_labelled(config.log, config.window)}")
-        for paths, setting in ((config.log.path, "log.path"), (config.log.labels.path, "log.labels.path")):
+        for paths in (config.log.path, config.log.labels.path):
             try:
-                files = find_files(paths, setting).files if paths else ()
+                files = find_files(paths).files if paths else ()
                 descriptions += [f"{file.identity}" for file in files]
             except InputRejectedError as error:
                 descriptions.append(str(error))

@@ -67,7 +67,7 @@ def columns_of(
     columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
     latest = latest_labelled(config, window)
     columns = replace(columns, calendar=calendar_of(window)._replace(latest=latest))
-    labels = outcomes_of(config, "log", window, newest)
+    labels = outcomes_of(config, window, newest)
     if labels is None:
         return columns
     # Name of the labels in messages; it must differ from the columns that are read.
@@ -77,10 +77,7 @@ def columns_of(
 
 
 def outcomes_of(
-    config: LogConfig | DataConfig,
-    section: str,
-    window: WindowConfig | None = None,
-    newest: int | None = None,
+    config: LogConfig | DataConfig, window: WindowConfig | None = None, newest: int | None = None
 ) -> Outcomes | None:
     """Return the labels of a section if they are in other files, otherwise None.
 
@@ -99,8 +96,8 @@ def outcomes_of(
     predicted = config.time or (None if window is None else window.column)
     if wait is not None and predicted is None:
         raise ConfigError(
-            f"{section}.labels.wait: expected {section}.time or window.column, which say when predictions were made, "
-            f"found neither with wait={labels.wait}"
+            "$labels.wait: expected $time or window.column, which say when predictions were made, found neither with "
+            f"wait={labels.wait}"
         )
     source = LabelSource(
         labels.path,
@@ -113,7 +110,6 @@ def outcomes_of(
         labels.missing,
         labels.duplicates,
         config.label,
-        section,
         newest,
         calendar_of(window),
     )

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from jobs import interrupts
+from jobs.config.naming import JOB, in_keys
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.records import Attempt
 from jobs.registry import Job
@@ -129,8 +130,13 @@ def in_settings_of(config: JobConfig, function: Callable[P, T], *args: P.args, *
     """Call a function in the settings of a configuration, which end with it: the caller may be a program."""
 
     def call() -> T:
+        JOB.set(type(config))
         _set_up_environment(config)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except LogcalError as error:
+            error.args = (in_keys(str(error)),)
+            raise
 
     return copy_context().run(call)
 
@@ -257,6 +263,6 @@ def exit_code_and_message(error: BaseException) -> tuple[int, str]:
         return interrupts.exit_code(), str(error) or "interrupted; nothing was published"
     fault = as_fault(error)
     if fault is not None:
-        return fault.exit_code, without_secrets(str(fault))
+        return fault.exit_code, without_secrets(in_keys(str(fault)))
     message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
     return BUG, without_secrets(message)

@@ -60,7 +60,7 @@ def prepare(config: ScoreConfig, choice: ChosenRows = ANY) -> Prepared:
         log = with_segments_of(version, log)
     else:
         features = classifying.classifier.features
-        log = open_features(config.log.path, Roles(None), setting="log", trained_features=features).log
+        log = open_features(config.log.path, Roles(None), trained_features=features).log
         window = window_of(config.window, log, config.score.last)
     if window is not None:
         log = replace(log, files=window.log.files, columns=replace(log.columns, date=None))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs.config.naming import in_keys
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from jobs.tables import write_file
@@ -51,7 +52,7 @@ def page(store: str, output: str) -> Outcome:
         raise InputRejectedError(f"expected published tables, found none in {store}: see `logcal fit`")
     base = None if is_url(output) else Path(os.path.abspath(output)).parent  # noqa: PTH100 - `Path` resolves more
     text = render_store(without_secrets(store), [_linked(row, base) for row in rows])
-    write_file(output, text.encode(), "--output")
+    write_file(output, in_keys(text).encode(), "--output")
     troubled = [row.table for row in rows if row.troubles]
     summary = {"store": store, "page": output, "tables": len(rows), "troubled": troubled}
     return Outcome(

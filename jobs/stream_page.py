@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.config.naming import in_keys
 from jobs.config.sections import parse_duration
 from jobs.outcome import REPORT
 from jobs.refit import PUBLISHED, REFUSED, REJECTED
@@ -52,7 +53,7 @@ def write_page(stream: Stream, folder: Path, *, last: bool) -> None:
         None if last else clock.now() + pause,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / REPORT, page.encode())
+    write_whole(folder / REPORT, in_keys(page).encode())
 
 
 def _time(at: float | None) -> str:

@@ -1,5 +1,6 @@
 """Configurations: what is read, what goes over what, and what is said of mistakes."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -10,8 +11,9 @@ import yaml
 
 from calibrators import METHODS
 from jobs.config.cluster import ClusterConfig, parse_bytes
-from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, ScoreConfig
+from jobs.config.jobs import JOB_CONFIGS, EvaluateConfig, FitConfig, FollowConfig, ScoreConfig
 from jobs.config.loading import Values, known_keys, load, resolve_paths
+from jobs.config.naming import JOB, in_keys, key_of
 from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
 from jobs.registry import JOBS
@@ -497,3 +499,68 @@ def test_variables_in_paths(write, monkeypatch, path, expected):
         return
     config = load(ScoreConfig, ["fit.yaml"], FIT[1:])
     assert (config.output.path, config.log.path) == (expected, ("log", expected))
+
+
+# Messages of pipeline
+
+
+def texts_of_pipeline():
+    """Yield the place and the text of every string of pipeline that is no docstring."""
+    root = Path(__file__).parents[1]
+    for path in sorted((root / "pipeline").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(
+                    part.value if isinstance(part, ast.Constant) else "{path}" for part in node.values
+                )
+            elif (
+                isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+            ):
+                text = node.value
+            else:
+                continue
+            yield f"{path.relative_to(root)}:{node.lineno}", text
+
+
+def test_pipeline_names_no_key():
+    keys = {key for model in JOB_CONFIGS.values() for key in known_keys(model) if "." in key}
+    key = re.compile(rf"(?<![\w./])({'|'.join(map(re.escape, keys))})(?!\w|\.[a-z])")
+    texts = list(texts_of_pipeline())
+    assert len(texts) > 3000
+    assert [place for place, text in texts if key.search(text.replace("{path}", "path"))] == []
+
+
+def test_every_parameter_that_pipeline_names_has_a_key():
+    names = {
+        name for _, text in texts_of_pipeline() for name in re.findall(r"\$([a-z_]+(?:\.[a-z_]+)?)", text)
+    }
+    assert len(names) > 50
+    for name in names:
+        assert key_of(name, None) or key_of(name.split(".")[0], None), name
+
+
+@pytest.mark.parametrize(
+    ("job", "text", "said"),
+    [
+        ("fit", "$label, $labels.time, $labels", "log.label, log.labels.time, log.labels.path"),
+        ("generate", "$label, $labels.time, $labels", "data.label, data.labels.time, data.labels.path"),
+        ("days", "$date=day, $last; $probability", "window.column=day, window.last; output.column"),
+        (
+            "score",
+            "$paths, $params.bins, $output.mode=replace",
+            "log.path, calibrator.params.bins, output.mode=replace",
+        ),
+        ("compare", "$params", "compare.params"),
+        (
+            "follow",
+            "a/$HOME, $1, $unknown.name, $recipe.interval.",
+            "a/$HOME, $1, $unknown.name, calibrator.interval.",
+        ),
+    ],
+)
+def test_parameters_have_the_names_of_the_jobs_keys(job, text, said):
+    token = JOB.set(JOB_CONFIGS[job])
+    assert in_keys({"lines": [text]}) == {"lines": [said]}
+    JOB.reset(token)

@@ -62,7 +62,7 @@ def test_nulls_are_nan_in_numbers_and_none_in_categories():
 def test_whole_numbers_may_be_named_as_categories(tmp_path):
     table = opened(tmp_path, {"code": [10, 20] * 6, "x": np.arange(12.0)}, categories=("code",))
     assert table.features == (Feature("code", "category"), Feature("x", "number"))
-    with pytest.raises(InputRejectedError, match=r"column 'x' \(data.categories\): expected text or whole"):
+    with pytest.raises(InputRejectedError, match=r"column 'x' \(\$categories\): expected text or whole"):
         opened(tmp_path, {"x": np.arange(12.0)}, categories=("x",))
 
 

@@ -495,7 +495,7 @@ def test_generate_takes_labels_of_other_files(place):
     joined["data__labels__path"] = write(place.root / "others", pa.table({"key": [900, 901]}))
     joined["output__path"] = place.root / "none"
     refused = place.job("generate", *more, "data.key=id", "data.labels.key=key", **settings, **joined)
-    refused.expect(3, "data.labels: expected outcomes of some predictions, found none for 400 rows")
+    refused.expect(3, "data.labels.path: expected outcomes of some predictions, found none for 400 rows")
 
 
 @pytest.mark.parametrize("where", ["delta", "memory"])

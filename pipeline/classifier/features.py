@@ -56,14 +56,14 @@ class Roles:
     keep: tuple[str, ...] = ()
 
     def named(self) -> Iterator[tuple[str, str]]:
-        """Yield each named column and the setting that names it."""
+        """Yield each named column and the role that names it."""
         for role in ("label", "row_id", "group", "time"):
             name = getattr(self, role)
             if name is not None:
-                yield name, f"data.{role}"
+                yield name, f"${role}"
         for role in ("features", "exclude", "categories", "keep"):
             for name in getattr(self, role) or ():
-                yield name, f"data.{role}"
+                yield name, f"${role}"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,6 @@ def open_features(
     paths: str | Sequence[str],
     roles: Roles,
     *,
-    setting: str = "data",
     trained_features: Sequence[Feature] | None = None,
     labels: Outcomes | None = None,
 ) -> FeatureTable:
@@ -118,7 +117,6 @@ def open_features(
     ----------
     paths : path, directory, glob or fsspec URL, or several
     roles : roles of the columns
-    setting : section of the configuration that names the paths, for messages
     trained_features : the features and kinds that a classifier was trained with
     labels : where the labels are, if not in the data; `roles.label` is the name that they get
 
@@ -128,7 +126,7 @@ def open_features(
         All problems at once: no files; a file that is not Parquet; a column that is missing, has an unusable type, or
         differs in kind between files; no features; no rows.
     """
-    opened = open_files(paths, f"{setting}.path")
+    opened = open_files(paths)
     schemas = opened.schemas
     name = str(roles.label)
     if labels is not None:  # neither keys nor a label column in the data are features
@@ -137,7 +135,7 @@ def open_features(
         roles = replace(roles, label=None, exclude=tuple(dict.fromkeys([*roles.exclude, *others])))
     if not schemas:
         opened.check("data", paths, ())
-    features, schema, problems = check_features(schemas, roles, setting, trained_features)
+    features, schema, problems = check_features(schemas, roles, trained_features)
     opened.check("data", paths, problems)
     columns = Columns(roles.label or features[0].name, roles.label)
     log = opened.log(columns, {f.name: str(f.type) for f in schema})
@@ -151,18 +149,18 @@ def open_features(
 
 
 def check_features(
-    schemas: Sequence[tuple[str, pa.Schema]], roles: Roles, setting: str, trained: Sequence[Feature] | None
+    schemas: Sequence[tuple[str, pa.Schema]], roles: Roles, trained: Sequence[Feature] | None
 ) -> tuple[list[Feature], pa.Schema, list[str]]:
     """Return the features, the types of all used columns, and the problems found."""
     first = schemas[0][1]
     roles_by_name = dict(roles.named())
-    assigned = {name for name, role in roles.named() if role != "data.categories"}
+    assigned = {name for name, role in roles.named() if role != "$categories"}
     others = [name for name in first.names if name not in assigned]
     names = others if roles.features is None else list(roles.features)
     if trained is not None:
         names = [feature.name for feature in trained]
     for name in names:
-        roles_by_name.setdefault(name, f"a feature of {setting}.path")
+        roles_by_name.setdefault(name, "a feature of $paths")
     kinds = dict(trained) if trained is not None else {}
     checked = {name: type_of(name, role, schemas) for name, role in roles_by_name.items()}
     types = {name: kind for name, (kind, _) in checked.items() if kind is not None}
@@ -176,7 +174,7 @@ def check_features(
     problems += [_role_problem(roles, role, types) for role in ("label", "row_id", "group", "time")]
     if not names:
         problems.append(
-            f"expected feature columns, found none besides {examples(list(roles_by_name), 5)}: set data.features"
+            f"expected feature columns, found none besides {examples(list(roles_by_name), 5)}: set $features"
         )
     return features, pa.schema(list(types.items())), [problem for problem in problems if problem]
 
@@ -188,14 +186,14 @@ def _feature_kind(name: str, dtype: pa.DataType, roles: Roles, trained: str | No
     codes = name in roles.categories and (pa.types.is_integer(value_type) or pa.types.is_boolean(value_type))
     categorical = _is_text(value_type) or pa.types.is_dictionary(dtype) or codes
     if name in roles.categories and not categorical:
-        return CATEGORY, f"column '{name}' (data.categories): expected text or whole numbers, found {dtype}"
+        return CATEGORY, f"column '{name}' ($categories): expected text or whole numbers, found {dtype}"
     kind = CATEGORY if categorical else NUMBER
     if pa.types.is_null(dtype):
-        return kind, f"column '{name}': expected values, found only nulls: leave it out (data.exclude)"
+        return kind, f"column '{name}': expected values, found only nulls: leave it out ($exclude)"
     if not (numeric or categorical):
         return kind, (
             f"column '{name}': expected a feature of numbers, booleans or text, found {dtype}: leave it out "
-            "(data.exclude), or convert it"
+            "($exclude), or convert it"
         )
     if trained not in (None, kind) and not (trained == CATEGORY and pa.types.is_integer(value_type)):
         return kind, f"column '{name}': the classifier was trained with a {trained} here, found {dtype}"
@@ -232,7 +230,7 @@ def _role_problem(roles: Roles, role: str, types: dict[str, pa.DataType]) -> str
     }[role]
     if fits:
         return ""
-    return f"column '{name}' (data.{role}): expected {_ROLE_TYPES[role]}, found {types[name]}"
+    return f"column '{name}' (${role}): expected {_ROLE_TYPES[role]}, found {types[name]}"
 
 
 def read_batches(

@@ -60,7 +60,7 @@ class Output:
     beside : whether the manifest lies beside the folder, instead of in it
     among : folder whose readers take all files in it; the manifest then lies beside that folder, unless it is a mount
         point or the top of a file system, or nothing can be written beside it
-    replace : whether the output may replace another run's
+    replace : whether the output may replace another run's; None: never, and there is no setting `mode` for it
 
     Raises
     ------
@@ -71,11 +71,11 @@ class Output:
     def __init__(
         self,
         path: str,
-        setting: str = "output.path",
+        setting: str = "$output",
         *,
         beside: bool = False,
         among: str | None = None,
-        replace: bool = False,
+        replace: bool | None = None,
     ) -> None:
         self.filesystem, self.root = open_filesystem(path, setting)
         self.local = isinstance(self.filesystem, LocalFileSystem)
@@ -86,7 +86,6 @@ class Output:
         if beside and among is not None:
             self.beside = self._beside_parent(among) or self.beside
         self.replace = replace
-        self._mode = f"{setting.removesuffix('path')}mode"
         self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
         self._marker = f"{self.beside}/{_UNFINISHED_BESIDE}" if beside else f"{self.root}/{_UNFINISHED}"
 
@@ -358,8 +357,8 @@ class Output:
         if names or self.filesystem.isfile(self.root):
             shown = examples(sorted(name.rstrip("/").rpartition("/")[2] for name in names), 3)
             origin = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
-            has_mode = self.beside is not None or self.setting == "report.path"
-            remedy = f", or set {self._mode}=replace" if manifest is not None and has_mode else ""
+            mode = f"{self.setting.removesuffix('.path')}.mode"
+            remedy = f", or set {mode}=replace" if manifest is not None and self.replace is not None else ""
             raise ConfigError(
                 f"{self.setting}: expected a folder that is new or empty, found {shown or 'a file'} in "
                 f"{self.root}{origin}: choose another, or remove it{remedy}"

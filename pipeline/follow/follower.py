@@ -184,9 +184,9 @@ class Follower:
         change = compare(listed, self.ledger.files, complete=complete, ignore_changed=ignore)
         if change.changed and self.rules.changed == FAIL:
             raise CheckFailedError(
-                f"follow.changed=fail: expected files that stay as they were, found {len(change.changed):,} with "
+                f"$changed=fail: expected files that stay as they were, found {len(change.changed):,} with "
                 f"another size or stamp than when they were scored ({examples(change.changed, 3)}): put them back, or "
-                "set follow.changed to rescore or ignore"
+                "set $changed to rescore or ignore"
             )
         if since is not None:
             change = change._replace(gone=tuple(self._within(change.gone, since)))
@@ -279,7 +279,7 @@ class Follower:
         if not (shift.beyond and scoring.shift.refuse):
             log.warning("%s", shift.text())
             return outcomes, shift.text() if shift.beyond else ""
-        reason = f"score.max_shift: {shift.text()}"
+        reason = f"$max_shift: {shift.text()}"
         judged = []
         for outcome in outcomes:
             source = outcome.source
@@ -302,7 +302,9 @@ class Follower:
                 # A clock that was set back must not delay giving up.
                 since = waiting[name] = min(waiting.get(name, now), now)
                 if now - since >= self.rules.give_up:
-                    reason = f"{name}: not readable within {self.rules.give_up:g} s (log.give_up): {outcome.reason}"
+                    reason = (
+                        f"{name}: not readable within {self.rules.give_up:g} s ($give_up): {outcome.reason}"
+                    )
                     known[name] = Known(source.size, source.stamp, reason=reason)
                 else:
                     _, _, wait = self._retry.get(name, (source, 0.0, _FIRST_WAIT / 2))

@@ -110,7 +110,7 @@ class LogFacts:
         for role, name in roles:
             if role != "day" and name not in types:
                 continue
-            setting = "window.column" if role == "day" else f"log.{role}"
+            setting = "$date" if role == "day" else f"${role}"
             text = how_read(role, types_of(name, setting, schemas)[0])
             bounds = next((column.low for column in self.columns if column.name == name), None)
             if role == "day" and bounds is None:
@@ -148,7 +148,7 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     InputRejectedError
         No files, or files whose footers cannot be read.
     """
-    opened = open_files(paths, "log.path")
+    opened = open_files(paths)
     if opened.unreadable:
         raise InputRejectedError(f"the log cannot be used.\n{listing(opened.unreadable)}")
     files = opened.files

@@ -95,16 +95,16 @@ def meaning(role: str, kind: pa.DataType) -> str | None:
 
 
 def check_roles(
-    schemas: Schemas, roles: Sequence[tuple[str, str]], section: str = "log"
+    schemas: Schemas, roles: Sequence[tuple[str, str]], prefix: str = ""
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the types and problems of columns, given as (role, name); `section.role` is the setting of a column.
+    """Return the types and problems of columns, given as (role, name); prefix : of the roles' names in messages.
 
     The type of a column with several types is the one that its meaning has: double, string, int64, bool or date32.
     """
     types: dict[str, str] = {}
     problems = []
     for role, name in roles if schemas else ():
-        setting = f"{section}.{role}"
+        setting = f"${prefix}{role}"
         found, problem = types_of(name, setting, schemas, f": set {setting}")
         if problem := problem or _problem(role, name, setting, found):
             problems.append(problem)
@@ -168,7 +168,7 @@ def how_read(role: str, found: Mapping[pa.DataType, list[str]]) -> str:
             else f"decimals: read as the nearest doubles, which keep {DOUBLE_DIGITS} digits"
         )
     if any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds):
-        parts.append("timestamps with a time zone: days are those of window.timezone")
+        parts.append("timestamps with a time zone: days are those of $timezone")
     return "; ".join(parts)
 
 
@@ -214,7 +214,7 @@ def type_of(name: str, role: str, schemas: Schemas, advice: str = "") -> tuple[p
 
 def date_columns(schemas: Schemas, names: Sequence[str]) -> tuple[str, ...]:
     """Return the segment columns that are dates in some files; text in the others is read as dates."""
-    found = {name: types_of(name, "log.segment", schemas)[0] for name in names}
+    found = {name: types_of(name, "$segment", schemas)[0] for name in names}
     return tuple(name for name, kinds in found.items() if pa.date32() in map(values_type, kinds))
 
 

@@ -153,14 +153,11 @@ def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
     return total
 
 
-def complete_counts(
-    counts: LabelCounts | None, outcomes: int, *, matched: bool, section: str = "log"
-) -> LabelCounts | None:
+def complete_counts(counts: LabelCounts | None, outcomes: int, *, matched: bool) -> LabelCounts | None:
     """Check and complete the counts of all rows; None if no labels were joined.
 
     outcomes : number of outcomes
     matched : whether at least one row must have an outcome
-    section : section of the configuration, for messages
 
     Raises
     ------
@@ -175,10 +172,9 @@ def complete_counts(
         return None
     if counts.matched or not (matched and counts.missing):
         return replace(counts, orphaned=max(0, outcomes - counts.outcomes))
-    details = f"; the outcomes of {counts.late:,} came after {section}.labels.wait" if counts.late else ""
+    details = f"; the outcomes of {counts.late:,} came after $wait" if counts.late else ""
     details += f"; the outcomes of {counts.early:,} are of days before" if counts.early else ""
     raise InputRejectedError(
-        f"{section}.labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{details}: "
-        f"compare the values of {section}.key with those of {section}.labels.key, and {section}.labels.time with the "
-        "rows' times"
+        f"$labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{details}: "
+        "compare the values of $key with those of $labels.key, and $labels.time with the rows' times"
     )

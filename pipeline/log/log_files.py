@@ -163,7 +163,7 @@ class FileListing:
     snapshots: tuple[dict[str, Any], ...] = ()
 
 
-def find_files(paths: str | Sequence[str], setting: str = "log.path") -> FileListing:
+def find_files(paths: str | Sequence[str], setting: str = "$paths") -> FileListing:
     """Find the Parquet files at a path, directory, glob or fsspec URL, or at several on one file system.
 
     Directories are searched recursively, through symbolic links. Names that start with "_" or "." are skipped, as in
@@ -244,7 +244,7 @@ def folders_of(filesystem: Any, root: str, files: Sequence[LogFile]) -> list[str
     return sorted({file.path.removesuffix(file.relative).rstrip("/") for file in files})
 
 
-def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[Any, str]:
+def expected_folder(paths: Sequence[str], setting: str = "$paths") -> tuple[Any, str]:
     """Return the file system and path of a log that is one folder, which may be empty or not exist yet.
 
     Raises
@@ -424,7 +424,7 @@ def unreadable_file(filesystem: Any, file: LogFile, error: InputRejectedError) -
     if type(error) is not FileRejectedError or not is_being_written(filesystem, file.path):
         return error
     return FileBeingWrittenError(
-        f"{error}. Modified less than {GIVE_UP.get():g} s ago (log.give_up), it may still be being written: run again "
+        f"{error}. Modified less than {GIVE_UP.get():g} s ago ($give_up), it may still be being written: run again "
         "later"
     )
 

@@ -215,7 +215,6 @@ def open_log(
     """
     opened = open_files(
         paths,
-        "log.path",
         columns.folders,
         lambda files: select([f for f in files if f.relative not in skip]),
         columns.names,
@@ -280,10 +279,10 @@ class OpenedFiles(NamedTuple):
 
 def open_files(
     paths: str | Sequence[str],
-    setting: str,
     folders: Sequence[str] = (),
     select: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
     names: Sequence[str] = (),
+    setting: str = "$paths",
 ) -> OpenedFiles:
     """Find files and read their footers.
 

@@ -129,13 +129,13 @@ class Scoring:
 
     def new_columns(self) -> list[tuple[str, str]]:
         """Return the setting and the name of each added column, in order."""
-        calibrated = [("output.column", self.probability), ("output.version_column", self.table_version)]
+        calibrated = [("$probability", self.probability), ("$version_column", self.table_version)]
         if self.interval:
-            calibrated[1:1] = [("output.interval", name) for name in INTERVAL_COLUMNS]
+            calibrated[1:1] = [("$scoring.interval", name) for name in INTERVAL_COLUMNS]
         if self.classifying is None:
             return calibrated
-        decision = ("output.decision_column", self.classifying.decision)
-        return [("log.score", self.score), *calibrated[:-1], decision, calibrated[-1]]
+        decision = ("$decision_column", self.classifying.decision)
+        return [("$score", self.score), *calibrated[:-1], decision, calibrated[-1]]
 
     def load(self) -> None:
         """Load the table, and the classifier's model, as this process keeps them: their errors are not a file's."""
@@ -240,7 +240,7 @@ def _read_copied(filesystem: Any, written: str, size: int, expected: Expected, p
                 if out_of_memory(error) or getattr(error, "errno", None) is not None:
                     raise
                 raise InputRejectedError(
-                    f"{path}: expected columns that can be read (score.verify), found '{name}', which cannot "
+                    f"{path}: expected columns that can be read ($verify), found '{name}', which cannot "
                     f"({reason(error)}): write the file again"
                 ) from None
 
@@ -263,13 +263,13 @@ def _write(
     rows = parquet.metadata.num_rows
     if file.range.outside > scoring.max_outside * rows:
         raise InputRejectedError(
-            f"{path}: score.max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
+            f"{path}: $max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
             f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
         )
     if scoring.shift is not None and scoring.each_file and scoring.shift.refuse:
         shift = scoring.shift.judge(file.bins, file.counts)
         if shift is not None and shift.beyond:
-            raise InputRejectedError(f"{path}: score.max_shift: {shift.text()}")
+            raise InputRejectedError(f"{path}: $max_shift: {shift.text()}")
     out = file.range
     counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
     unread = () if scoring.verify else _unread(parquet.schema_arrow.names, scoring)
@@ -299,7 +299,7 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
             )
     if scoring.classifying is not None:
         features = scoring.classifying.classifier.features
-        *_, problems = check_features([(path, schema)], Roles(None), "log", features)
+        *_, problems = check_features([(path, schema)], Roles(None), features)
     else:
         schema = with_fields(schema, [scoring.score, *scoring.segments])
         schema = with_keys(schema, path, scoring.segments)

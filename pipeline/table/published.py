@@ -63,8 +63,8 @@ class PublishedTable:
         try:
             check_name(table)
         except ValueError as error:
-            raise ConfigError(f"store.table: {error}") from None
-        self.filesystem, root = open_filesystem(path, "store.path")
+            raise ConfigError(f"$table: {error}") from None
+        self.filesystem, root = open_filesystem(path, "$store")
         self.table = table
         self.folder = Folder(self.filesystem, f"{root.rstrip('/')}/{table}")
         self.local = self.folder.local

@@ -57,7 +57,7 @@ class TableStore(PublishedTable):
             No permission, or a file where a folder is needed.
         """
         if self.local:
-            check_writable(Path(self.root), "store.path")
+            check_writable(Path(self.root), "$store")
 
     def publish(
         self,
