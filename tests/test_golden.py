@@ -63,8 +63,6 @@ def assert_same_columns(found, expected, but=()):
 def test_scoring_with_a_table_gives_what_it_gave(golden, table):
     run_job("score", "log.path=to-score", "store.path=store", f"store.table={table}", "output.path=now")
     now, before = golden / "now" / "part-0.parquet", golden / "scored" / table / "part-0.parquet"
-    if writer(now) == writer(before):
-        assert now.read_bytes() == before.read_bytes()
     assert_same_columns(pq.read_table(now), pq.read_table(before))
 
 

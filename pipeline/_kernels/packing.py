@@ -1,4 +1,4 @@
-"""Lossless bit packing of columns of doubles, and dictionary encoding for Parquet.
+"""Lossless bit packing of columns of doubles.
 
 A column is cut into blocks of integers; each block uses the bit width of its largest integer. Ascending doubles are
 stored as differences of their bit patterns (delta encoding); others as differences from the block's smallest magnitude
@@ -207,69 +207,3 @@ def unpack_tags(words, stop, out):
         w += (n * width + 63) // 64
         m += n
     return m
-
-
-_MULTIPLIER = np.uint64(
-    0x9E3779B97F4A7C15
-)  # 2**64 / golden ratio: spreads neighbouring doubles over the slots
-_EMPTY = -1
-
-
-@kernel
-def encode(bits, slots, shift, dictionary, used, limit, codes):
-    """Replace values by their indices in a dictionary that grows in order of appearance.
-
-    Parameters
-    ----------
-    bits : uint64 array, shape (n,): the values' bit patterns
-    slots : int32 array, shape (2**k,), at least twice `limit`: open-addressing hash table, -1 where empty
-    shift : 64 - k
-    dictionary : uint64 array, shape (limit,) or more; dictionary[:used] is filled
-    codes : unsigned integer array, shape (n,): filled
-
-    Returns
-    -------
-    int
-        The new length of the dictionary, or -1 if it would exceed `limit`; codes are then incomplete.
-    """
-    mask = np.uint64(slots.size - 1)
-    for i in range(bits.size):
-        value = bits[i]
-        slot = (value * _MULTIPLIER) >> shift
-        while True:
-            code = slots[np.int64(slot)]
-            if code == _EMPTY:
-                if used == limit:
-                    return -1
-                dictionary[used] = value
-                slots[np.int64(slot)] = used
-                code = used
-                used += 1
-                break
-            if dictionary[code] == value:
-                break
-            slot = (slot + np.uint64(1)) & mask
-        codes[i] = code
-    return used
-
-
-@kernel
-def pack_codes(codes, width, out):
-    """Pack codes of `width` <= 16 bits, lowest bits first.
-
-    codes : uint16 array, shape (n,)
-    out : uint32 array, shape (ceil(n * width / 32),): filled
-    """
-    pending = np.uint64(0)
-    count = 0
-    j = 0
-    for i in range(codes.size):
-        pending |= np.uint64(codes[i]) << np.uint64(count)
-        count += width
-        if count >= 32:
-            out[j] = np.uint32(pending & np.uint64(0xFFFFFFFF))
-            pending >>= np.uint64(32)
-            count -= 32
-            j += 1
-    if count > 0:
-        out[j] = np.uint32(pending)

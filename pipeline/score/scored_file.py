@@ -16,13 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap, Interval
+from logcal.arrow_columns import nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, examples
 from logcal.lookup_table import LookupFacts
 from logcal.schema import apply_transform
@@ -45,8 +45,8 @@ from pipeline.log.logs import Columns, check_columns, numbers
 from pipeline.log.nested import with_columns, with_fields
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import Ending, append_columns, open_target, read_ending
-from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
-from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
+from pipeline.score.parquet.chunks import MOST_ROWS, Chunk, codec_beside, constant_chunk, encode_chunk
+from pipeline.score.parquet.footer import NotExtensibleError
 from pipeline.score.parquet.read_back import Checksum, Expected, open_stored
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.score.shift import Counts, ShiftRule, bins_of, map_of_all_rows
@@ -55,8 +55,6 @@ from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lo
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
 
-Booleans = npt.NDArray[np.bool_]
-
 INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
 """Columns of a scored log, and of its lookup table."""
 
@@ -64,7 +62,7 @@ HELD_BYTES = 1 << 22
 """Size up to which a file is read into memory at once. Its rows are still decoded page by page."""
 
 PAGE_ROWS = 1 << 17
-"""Rows scored at a time, and values in a page. A task uses some tens of bytes of memory for each."""
+"""Rows scored at a time."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +134,11 @@ class Scoring:
             return calibrated
         decision = ("$decision_column", self.classifying.decision)
         return [("$score", self.score), *calibrated[:-1], decision, calibrated[-1]]
+
+    def schema(self) -> pa.Schema:
+        """Return the names and types of the added columns."""
+        kinds = {"output.decision_column": pa.bool_(), "output.version_column": pa.string()}
+        return pa.schema([(name, kinds.get(setting, pa.float64())) for setting, name in self.new_columns()])
 
     def load(self) -> None:
         """Load the table, and the classifier's model, as this process keeps them: their errors are not a file's."""
@@ -259,7 +262,7 @@ def _write(
     """Copy the source and add the new columns; return counts of rows, and what the copy must contain."""
     _check_file(path, parquet, scoring)
     file = _open_file(path, parquet, ending, scoring)
-    written = append_columns(source, copy, file.write_columns, ending)
+    written = append_columns(source, copy, scoring.schema(), file.row_groups(), ending)
     rows = parquet.metadata.num_rows
     if file.range.outside > scoring.max_outside * rows:
         raise InputRejectedError(
@@ -285,7 +288,12 @@ def _unread(names: Sequence[str], scoring: Scoring) -> tuple[str, ...]:
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
-    row_groups_of(parquet.metadata, path)
+    most = max(row_groups_of(parquet.metadata, path), default=0)
+    if most > MOST_ROWS:
+        raise InputRejectedError(
+            f"{path}: expected row groups of at most {MOST_ROWS:,} rows, found one of {most:,}: write the file with "
+            "smaller row groups"
+        )
     schema = parquet.schema_arrow
     names = schema.names
     partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
@@ -313,21 +321,14 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
 
 
 def _open_file(path: str, parquet: pq.ParquetFile, ending: Ending, scoring: Scoring) -> _File:
-    codecs = _codecs(path, parquet, ending.footer, scoring)
-    kind = _SegmentedFile if scoring.segments else _File
-    lookup: Any = (cached_segmented_lookup if scoring.segments else cached_lookup_table)(scoring.lookup)
-    names = [name for _, name in scoring.new_columns()]
-    expected = Expected(ending.metadata, names, lookup.facts.version, ending.start)
-    return kind(path, parquet, codecs, lookup, scoring, expected)
-
-
-def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
-    """Return the codec of the new columns for each row group: that of an existing column."""
     classifying = scoring.classifying
     name = scoring.score if classifying is None else classifying.classifier.features[0].name
-    return [
-        codec_beside(codec) for codec in CheckedFooter(parquet.metadata, path, footer.row_groups).codecs(name)
-    ]
+    footer = CheckedFooter(parquet.metadata, path, ending.footer.row_groups)
+    codecs = [codec_beside(codec) for codec in footer.codecs(name)]
+    kind = _SegmentedFile if scoring.segments else _File
+    lookup: Any = (cached_segmented_lookup if scoring.segments else cached_lookup_table)(scoring.lookup)
+    expected = Expected(ending.metadata, scoring.schema().names, lookup.facts.version, ending.start)
+    return kind(path, parquet, codecs, ending.footer.has_offset_index(), lookup, scoring, expected)
 
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
@@ -340,6 +341,8 @@ class _File:
 
     Attributes
     ----------
+    codecs : codec of the new columns for each row group: that of an existing column
+    indexed : whether the file has offset indexes
     lookup : lookup table; with segments a `SegmentedLookup`
     expected : what the copy must contain, which gets the checksums of the columns
     """
@@ -347,6 +350,7 @@ class _File:
     path: str
     parquet: pq.ParquetFile
     codecs: Sequence[int]
+    indexed: bool
     lookup: Any
     scoring: Scoring
     expected: Expected
@@ -365,71 +369,60 @@ class _File:
         """Number of scores in each bin."""
         return () if self._in_bins is None else tuple(map(int, self._in_bins))
 
-    def _count(self, scores: Array) -> None:
-        """Count transformed scores outside the table's range, and by bin."""
-        self.range.add(scores)
-        if self.bins is not None:
-            found = self.bins.tally(scores)
-            self._in_bins = found if self._in_bins is None else self._in_bins + found
+    def row_groups(self) -> Iterator[list[Chunk]]:
+        """Yield the chunks of the new columns of each row group."""
+        *fields, version = self.scoring.schema()
+        for index, codec in enumerate(self.codecs):
+            sums, columns = [Checksum() for _ in fields], [list[pa.Array]() for _ in fields]
+            for page in self._pages(index):
+                for checksum, column, values in zip(sums, columns, page, strict=True):
+                    checksum.add(values)
+                    column.append(values)
+            self.expected.sums.append(sums)
+            chunked = [pa.chunked_array(c, field.type) for c, field in zip(columns, fields, strict=True)]
+            self.null_rows += chunked[0 if self.scoring.classifying is None else 1].null_count
+            rows = self.parquet.metadata.row_group(index).num_rows
+            yield [
+                *(
+                    encode_chunk(field.name, column, codec, indexed=self.indexed)
+                    for field, column in zip(fields, chunked, strict=True)
+                ),
+                constant_chunk(version.name, self.facts.version, rows, codec, indexed=self.indexed),
+            ]
 
-    def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
-        """Write the chunks of all row groups."""
-        chunks = [self._write(writer, index) for index in range(self.parquet.num_row_groups)]
-        kinds = [DOUBLE] * (1 if self.interval is None else 3)
-        kinds += [BYTE_ARRAY] if self.scoring.classifying is None else [DOUBLE, BOOLEAN, BYTE_ARRAY]
-        columns = zip(*chunks, strict=True) if chunks else ([] for _ in kinds)
-        return [
-            NewColumn(name, kind, list(column))
-            for (_, name), kind, column in zip(self.scoring.new_columns(), kinds, columns, strict=True)
-        ]
+    def _pages(self, row_group: int) -> Iterator[list[pa.Array]]:
+        """Compute the new columns page by page, without the table's version."""
+        classifying, names = self.scoring.classifying, self._names()
+        for batch in read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS):
+            batch = with_columns(batch, names)
+            if classifying is None:
+                raw = numbers(batch.column(self.scoring.score))
+            else:
+                raw = classifying.classifier.scores(batch)
+            scores = apply_transform(raw, self.facts.score_transform)
+            self.range.add(scores)
+            if self.bins is not None:
+                found = self.bins.tally(scores)
+                self._in_bins = found if self._in_bins is None else self._in_bins + found
+            p, *bounds = self._calibrated(scores, batch)
+            columns = [nullable_column(values) for values in (p, *bounds)]
+            if classifying is not None:
+                decision = np.where(np.isnan(p), np.nan, p >= classifying.threshold)
+                columns = [nullable_column(raw), *columns, nullable_column(decision).cast(pa.bool_())]
+            yield columns
 
-    def _write(self, writer: ChunkWriter, index: int) -> list[Chunk]:
-        rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
-        classified = self.scoring.classifying is not None
-        decisions: list[tuple[Booleans, Booleans]] = []
-        pages = self._classified(index, decisions) if classified else self._probabilities(index)
-        count = classified + (1 if self.interval is None else 3)
-        sums = [Checksum() for _ in range(count)]
-        self.expected.sums.append(sums)
-        chunks = writer.write_doubles(self.expected.noted(pages, sums), rows, codec, count)
-        self.null_rows += chunks[int(classified)].nulls
-        if classified:
-            chunks.append(writer.write_booleans(decisions, codec))
-            sums.append(Checksum())
-            for values, null in decisions:
-                sums[-1].add_booleans(values, null)
-        return [*chunks, writer.write_constant(self.facts.version.encode(), rows, codec)]
+    def _names(self) -> list[str]:
+        """Return the columns to read."""
+        classifying = self.scoring.classifying
+        if classifying is None:
+            return [self.scoring.score]
+        return [feature.name for feature in classifying.classifier.features]
 
-    def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-        batches = read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
-        return (with_columns(batch, names) for batch in batches)
-
-    def _scores(self, batch: pa.RecordBatch) -> Array:
-        return apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
-
-    def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
-        """Compute the probabilities of each page, and the bounds of their intervals if these are added."""
-        for batch in self._batches(row_group, [self.scoring.score]):
-            yield self._calibrated(self._scores(batch))
-
-    def _calibrated(self, scores: Array) -> tuple[Array, ...]:
-        """Compute the probabilities of transformed scores, and the bounds of their intervals."""
+    def _calibrated(self, scores: Array, batch: pa.RecordBatch) -> tuple[Array, ...]:
+        """Compute the probabilities of transformed scores, and the bounds of their intervals if these are added."""
         map_: CalibrationMap = self.lookup.map
-        self._count(scores)
         bounds = () if self.interval is None else self.interval.at(map_.score_hi, scores)
         return (map_.predict(scores), *bounds)
-
-    def _classified(
-        self, row_group: int, decisions: list[tuple[Booleans, Booleans]]
-    ) -> Iterator[tuple[Array, ...]]:
-        """Compute the scores of each page, their probabilities and bounds; append to `decisions`, with their nulls."""
-        assert self.scoring.classifying is not None
-        classifier, threshold = self.scoring.classifying.classifier, self.scoring.classifying.threshold
-        for batch in self._batches(row_group, [feature.name for feature in classifier.features]):
-            scores = classifier.scores(batch)
-            p, *bounds = self._calibrated(apply_transform(scores, self.facts.score_transform))
-            decisions.append((p >= threshold, np.isnan(p)))
-            yield scores, p, *bounds
 
 
 class _SegmentedFile(_File):
@@ -439,19 +432,17 @@ class _SegmentedFile(_File):
         super().__post_init__()
         self.dictionaries = self.lookup.index.no_dictionaries()
 
-    def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
-        segments = self.scoring.segments
-        in_file = with_fields(self.parquet.schema_arrow, segments).names
-        names = [self.scoring.score, *(name for name in segments if name in in_file)]
-        for batch in self._batches(row_group, list(dict.fromkeys(names))):
-            keys = with_values(batch, self.path, segments)
-            columns = [
-                segment_column(keys.column(name), name, owner.type)
-                for name, owner in zip(segments, self.lookup.owners, strict=True)
-            ]
-            index, fitted = self.lookup.index.find(columns, self.dictionaries)
-            scores = self._scores(batch)
-            self._count(scores)
-            self.unseen_rows += fitted.size - int(np.count_nonzero(fitted))
-            bounds = () if self.interval is None else self.lookup.intervals(scores, index)
-            yield self.lookup.apply(scores, index), *bounds
+    def _names(self) -> list[str]:
+        in_file = with_fields(self.parquet.schema_arrow, self.scoring.segments).names
+        return list(dict.fromkeys([self.scoring.score, *(n for n in self.scoring.segments if n in in_file)]))
+
+    def _calibrated(self, scores: Array, batch: pa.RecordBatch) -> tuple[Array, ...]:
+        keys = with_values(batch, self.path, self.scoring.segments)
+        columns = [
+            segment_column(keys.column(name), name, owner.type)
+            for name, owner in zip(self.scoring.segments, self.lookup.owners, strict=True)
+        ]
+        index, fitted = self.lookup.index.find(columns, self.dictionaries)
+        self.unseen_rows += fitted.size - int(np.count_nonzero(fitted))
+        bounds = () if self.interval is None else self.lookup.intervals(scores, index)
+        return (self.lookup.apply(scores, index), *bounds)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -17,14 +16,9 @@ from fsspec.spec import AbstractBufferedFile
 
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import begin_sync, temporary_name
-from pipeline.score.parquet.footer import (
-    MAGIC,
-    Footer,
-    NewColumn,
-    extended_footer,
-    read_footer,
-)
-from pipeline.score.parquet.pages import ChunkWriter
+from pipeline.log import thrift
+from pipeline.score.parquet.chunks import Chunk
+from pipeline.score.parquet.footer import MAGIC, Footer, extended_footer, read_footer
 
 _COPY_BYTES = 1 << 23
 
@@ -58,7 +52,8 @@ def read_ending(source: BinaryIO, metadata: pq.FileMetaData | None = None) -> En
 def append_columns(
     source: BinaryIO,
     target: BinaryIO,
-    make_columns: Callable[[ChunkWriter], Sequence[NewColumn]],
+    columns: pa.Schema,
+    row_groups: Iterable[Sequence[Chunk]],
     ending: Ending | None = None,
 ) -> int:
     """Copy a Parquet file and add columns to the copy.
@@ -67,7 +62,8 @@ def append_columns(
     ----------
     source : file, open for reading
     target : empty file for the copy, open for writing; it need not be seekable
-    make_columns : writes the chunks of the new columns with the given writer, and describes the columns
+    columns : names and types of the new columns
+    row_groups : chunks of the new columns for each row group, with offset indexes if the file has them
     ending : end of the source, if it was read already
 
     Returns
@@ -80,19 +76,20 @@ def append_columns(
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    footer, start, _ = ending or read_ending(source)
-    _copy(source, start, target)
-    writer = ChunkWriter(target, start)
-    columns = make_columns(writer)
-    if footer.has_offset_index():
-        # Readers that use offset indexes expect them for all columns.
-        columns = [
-            replace(column, indexes=[writer.write_offset_index(chunk) for chunk in column.chunks])
-            for column in columns
-        ]
-    end = extended_footer(footer, columns)
+    footer, position, _ = ending or read_ending(source)
+    _copy(source, position, target)
+    moved: list[list[thrift.Fields]] = []
+    for chunks in row_groups:
+        moved.append([])
+        for chunk in chunks:
+            content, fields = chunk.moved(position)
+            moved[-1].append(fields)
+            for part in content:
+                target.write(part)
+                position += len(part)
+    end = extended_footer(footer, columns, moved)
     target.write(end)
-    return writer.position + len(end)
+    return position + len(end)
 
 
 def _read(footer: bytes) -> pq.FileMetaData:

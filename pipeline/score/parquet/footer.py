@@ -17,13 +17,13 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from logcal.storage import parse_json
 from logcal.version import __version__
 from pipeline.log import thrift
 from pipeline.log.chunks import RowGroup, read_footer_fields
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
-from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
@@ -31,31 +31,17 @@ TAIL_BYTES = 8
 
 _OFFSET_INDEX = 4
 """Field of a chunk: the offset of its offset index."""
-_OPTIONAL = 1
-_UTF8 = 0
 _ARROW_SCHEMA = b"ARROW:schema"
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _AVRO_SCHEMAS = (b"parquet.avro.schema", b"avro.schema")
 
 
-_ARROW_TYPES = {BOOLEAN: pa.bool_(), DOUBLE: pa.float64(), BYTE_ARRAY: pa.string()}
-_TYPE_NAMES = {BOOLEAN: "boolean", DOUBLE: "double", BYTE_ARRAY: "string"}
+_TYPE_NAMES = {pa.bool_(): "boolean", pa.float64(): "double", pa.string(): "string"}
 """Names of the types in Spark's and Avro's schemas."""
 
 
 class NotExtensibleError(ValueError):
     """Columns cannot be added to this footer."""
-
-
-@dataclass(frozen=True)
-class NewColumn:
-    """Nullable top-level column of booleans, doubles or strings, with one chunk for each row group."""
-
-    name: str
-    physical_type: int
-    chunks: Sequence[Chunk]
-    indexes: Sequence[tuple[int, int]] | None = None
-    """Offset and size in bytes of each chunk's offset index, if the file has offset indexes."""
 
 
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
@@ -123,8 +109,11 @@ def created_by(before: bytes) -> bytes:
     return b"%s (build %s)" % (match[1], b"; ".join(builds))
 
 
-def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
+def extended_footer(footer: Footer, columns: pa.Schema, chunks: Sequence[Sequence[thrift.Fields]]) -> bytes:
     """Return the footer with columns added after all others, followed by the tail that ends the file.
+
+    columns : names and types of the new columns, which are nullable: booleans, doubles or strings
+    chunks : fields of the ColumnChunk struct of each new column, for each row group
 
     The schemas that Arrow, Spark and Avro write into the key-value metadata are extended too, since these readers would
     otherwise not see the new columns.
@@ -136,11 +125,10 @@ def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
     """
     try:
         fields = dict(footer.fields)
-        new = tuple((column.name, column.physical_type) for column in columns)
-        fields[2] = (LIST, _extended_schema(fields[2][1], new))
-        fields[4] = (LIST, _extended_row_groups(footer.row_groups, columns))
+        fields[2] = (LIST, _extended_schema(fields[2][1], columns))
+        fields[4] = (LIST, _extended_row_groups(footer.row_groups, chunks))
         if 5 in fields:
-            fields[5] = (LIST, _extended_metadata(fields[5][1], new))
+            fields[5] = (LIST, _extended_metadata(fields[5][1], columns))
         if 6 in fields:
             fields[6] = (BINARY, thrift.binary(created_by(thrift.read_binary(fields[6][1]))))
         if 7 in fields:
@@ -154,56 +142,35 @@ def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
     return encoded + len(encoded).to_bytes(4, "little") + MAGIC
 
 
-_NamedTypes = tuple[tuple[str, int], ...]
-"""Names and physical types of new columns."""
-
-
 @lru_cache(maxsize=16)
-def _extended_schema(elements: bytes, columns: _NamedTypes) -> bytes:
+def _extended_schema(elements: bytes, columns: pa.Schema) -> bytes:
     """Extend the schema. The result is cached, since most files of a log have the same schema."""
+    sink = pa.BufferOutputStream()
+    pq.ParquetWriter(sink, columns, store_schema=False).close()
+    written = Footer.read(read_footer(pa.BufferReader(sink.getvalue()))[0]).fields
     root, *others = thrift.read_list(elements)
     fields, _ = thrift.read_struct(root)
-    children = thrift.read_integer(fields[5][1])
-    fields[5] = (I32, thrift.integer(children + len(columns)))
-    new = [_schema_element(name, kind) for name, kind in columns]
-    return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *new])
+    fields[5] = (I32, thrift.integer(thrift.read_integer(fields[5][1]) + len(columns)))
+    return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *thrift.read_list(written[2][1])[1:]])
 
 
-def _schema_element(name: str, physical_type: int) -> bytes:
-    """Encode the SchemaElement struct of a new column."""
-    fields: thrift.Fields = {
-        1: (I32, thrift.integer(physical_type)),
-        3: (I32, thrift.integer(_OPTIONAL)),
-        4: (BINARY, thrift.binary(name.encode())),
-    }
-    if physical_type == BYTE_ARRAY:
-        fields[6] = (I32, thrift.integer(_UTF8))
-        fields[10] = (STRUCT, thrift.struct({1: (STRUCT, thrift.struct({}))}))
-    return thrift.struct(fields)
-
-
-def _extended_row_groups(row_groups: Sequence[RowGroup], columns: Sequence[NewColumn]) -> bytes:
+def _extended_row_groups(row_groups: Sequence[RowGroup], chunks: Sequence[Sequence[thrift.Fields]]) -> bytes:
     extended = []
-    for index, row_group in enumerate(row_groups):
+    for row_group, added in zip(row_groups, chunks, strict=True):
         fields = dict(row_group.fields)
-        chunks = [column.chunks[index] for column in columns]
-        encoded = [
-            column.chunks[index].encode(column.name, column.indexes[index] if column.indexes else None)
-            for column in columns
-        ]
-        fields[1] = (LIST, thrift.extended_list(fields[1][1], encoded))
-        for number, added in (
-            (2, sum(c.uncompressed for c in chunks)),
-            (6, sum(c.compressed for c in chunks)),
-        ):
+        fields[1] = (LIST, thrift.extended_list(fields[1][1], [thrift.struct(chunk) for chunk in added]))
+        metadata = [thrift.read_struct(chunk[3][1])[0] for chunk in added]
+        # Uncompressed and compressed bytes, of the row group and of a chunk.
+        for number, of_chunk in ((2, 6), (6, 7)):
             if number in fields:
-                fields[number] = (I64, thrift.integer(thrift.read_integer(fields[number][1]) + added))
+                sizes = (thrift.read_integer(chunk[of_chunk][1]) for chunk in metadata)
+                fields[number] = (I64, thrift.integer(thrift.read_integer(fields[number][1]) + sum(sizes)))
         extended.append(thrift.struct(fields))
     return thrift.list_of(STRUCT, extended)
 
 
 @lru_cache(maxsize=16)
-def _extended_metadata(entries: bytes, columns: _NamedTypes) -> bytes:
+def _extended_metadata(entries: bytes, columns: pa.Schema) -> bytes:
     """Extend the schemas in the key-value metadata. The result is cached, since most files of a log have the same."""
     extended = []
     for entry in thrift.read_list(entries):
@@ -218,31 +185,25 @@ def _extended_metadata(entries: bytes, columns: _NamedTypes) -> bytes:
     return thrift.list_of(STRUCT, extended)
 
 
-def _extended_description(key: bytes, value: bytes, columns: _NamedTypes) -> bytes | None:
+def _extended_description(key: bytes, value: bytes, columns: pa.Schema) -> bytes | None:
     """Extend a schema in the metadata; return None if it does not parse, so that it is left out."""
     try:
         if key == _ARROW_SCHEMA:
             return _extended_arrow_schema(value, columns)
         description: dict[str, Any] = parse_json(value)
-        make = _spark_field if key == _SPARK_SCHEMA else _avro_field
-        description["fields"] += [make(name, kind) for name, kind in columns]
+        for name, kind in zip(columns.names, map(_TYPE_NAMES.get, columns.types), strict=True):
+            spark = {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            avro = {"name": name, "type": ["null", kind], "default": None}
+            description["fields"].append(spark if key == _SPARK_SCHEMA else avro)
         return json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
     except (ValueError, TypeError, KeyError, pa.ArrowException, OSError):
         return None
 
 
 @lru_cache(maxsize=16)
-def _extended_arrow_schema(value: bytes, columns: _NamedTypes) -> bytes:
+def _extended_arrow_schema(value: bytes, columns: pa.Schema) -> bytes:
     """Extend the Arrow schema. It has a cache of its own, since other metadata may differ from file to file."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
-    for name, kind in columns:
-        schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))
+    for field in columns:
+        schema = schema.append(field)
     return base64.b64encode(schema.serialize().to_pybytes())
-
-
-def _spark_field(name: str, physical_type: int) -> dict[str, Any]:
-    return {"name": name, "type": _TYPE_NAMES[physical_type], "nullable": True, "metadata": {}}
-
-
-def _avro_field(name: str, physical_type: int) -> dict[str, Any]:
-    return {"name": name, "type": ["null", _TYPE_NAMES[physical_type]], "default": None}

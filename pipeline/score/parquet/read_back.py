@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.core.arrays import Array
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import TemporaryError
 from pipeline.files.requests import StoreFile
@@ -43,18 +42,16 @@ class Checksum:
     def __init__(self) -> None:
         self.value = self.rows = 0
 
-    def add(self, values: Array) -> None:
+    def add(self, column: pa.Array) -> None:
         """Add the next rows."""
-        null = np.isnan(values)
-        bits = (np.where(null, np.nan, values) if null.any() else values).view(np.uint64)
+        values = as_numpy(column)
+        if column.null_count:
+            values = np.where(null_mask(column), np.nan, values)
+        bits = values.astype(np.float64, copy=False).view(np.uint64)
         weighted = int(np.dot(bits, _weights(bits.size.bit_length())[: bits.size]))
         shift = 2 * self.rows * int(bits.sum()) if self.rows else 0
         self.value = (self.value + weighted + shift) % _MODULUS
         self.rows += bits.size
-
-    def add_booleans(self, values: npt.NDArray[np.bool_], null: npt.NDArray[np.bool_]) -> None:
-        """Add the next rows of a column of booleans."""
-        self.add(np.where(null, np.nan, values))
 
 
 @lru_cache(maxsize=32)
@@ -80,15 +77,6 @@ class Expected:
     constant: str
     start: int
     sums: list[list[Checksum]] = field(default_factory=list)
-
-    def noted(
-        self, pages: Iterable[tuple[Array, ...]], sums: Sequence[Checksum]
-    ) -> Iterator[tuple[Array, ...]]:
-        """Yield pages of doubles, after adding each column to its checksum."""
-        for page in pages:
-            for checksum, values in zip(sums, page, strict=True):
-                checksum.add(values)
-            yield page
 
     def check(self, source: Any) -> None:
         """Read a written file, open as `source`, and compare it.
@@ -125,7 +113,7 @@ class Expected:
         for batch in batches:
             *columns, last = (batch.column(name) for name in self.names)
             for checksum, column in zip(found, columns, strict=True):
-                _add(checksum, column)
+                checksum.add(column)
             constant = constant and _is_constant(last, self.constant)
             rows += batch.num_rows
         wrong = [
@@ -146,19 +134,11 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
     return [schema.column(i).path for i in range(footer.num_columns)]
 
 
-def _add(checksum: Checksum, column: pa.Array) -> None:
-    null = null_mask(column) if column.null_count else None
-    if pa.types.is_boolean(column.type):
-        checksum.add_booleans(as_numpy(column), np.zeros(len(column), np.bool_) if null is None else null)
-    else:
-        values = as_numpy(column)
-        checksum.add(values if null is None else np.where(null, np.nan, values))
-
-
 def _is_constant(column: pa.DictionaryArray, value: str) -> bool:
-    indices = column.indices
     return len(column) == 0 or (
-        column.dictionary.to_pylist() == [value] and not column.null_count and not as_numpy(indices).any()
+        column.dictionary.to_pylist() == [value]
+        and not column.null_count
+        and not as_numpy(column.indices).any()
     )
 
 
