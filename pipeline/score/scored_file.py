@@ -137,7 +137,7 @@ class Scoring:
 
     def schema(self) -> pa.Schema:
         """Return the names and types of the added columns."""
-        kinds = {"output.decision_column": pa.bool_(), "output.version_column": pa.string()}
+        kinds = {"$decision_column": pa.bool_(), "$version_column": pa.string()}
         return pa.schema([(name, kinds.get(setting, pa.float64())) for setting, name in self.new_columns()])
 
     def load(self) -> None:
