@@ -51,6 +51,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Check all without readi
 _GRAPH = click.option(
     "--graph", metavar="FILE", help="With --dry-run: draw the Dask graph (.svg, .png, .dot)."
 )
+_EACH = "Run once for each FILE, on one cluster."
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -152,12 +153,18 @@ def _add_job(job: Job) -> None:
         as_json: bool,
         **options: Any,
     ) -> None:
+        each, each_files = options.pop("each", False), options.pop("each_files", ())
+        _check_each(each, each_files, graph)
+        from jobs.each import run_each
         from jobs.run import run_job
 
         names = {shortcut.key: shortcut.option.lstrip("-").replace("-", "_") for shortcut in job.shortcuts}
         values = {key: options[name] for key, name in names.items()}
         short = [f"{key}={value}" for key, value in values.items() if value]
-        _exit(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
+        settings = (*settings, *short)
+        if each:
+            _exit(run_each(job, each_files, files, settings, dry_run=dry_run, as_json=as_json))
+        _exit(run_job(job, files, settings, dry_run=dry_run, as_json=as_json, graph=graph))
 
     setting = click.option("--set", "settings", **_SET, shell_complete=_complete_setting(job.name))
     for option in (_JSON, _GRAPH, _DRY_RUN, setting, _CONFIG):
@@ -165,12 +172,27 @@ def _add_job(job: Job) -> None:
     for shortcut in job.shortcuts:
         extra = {"metavar": shortcut.metavar} if shortcut.metavar else {"is_flag": True}
         command = click.option(shortcut.option, help=shortcut.help, **extra)(command)
+    if job.each:
+        command = click.option("--each", is_flag=True, help=_EACH)(command)
+        command = click.argument("each_files", nargs=-1, metavar="[FILE]...")(command)
     group: click.Group = main
     name = job.name
     if job.command:
         group, name = _days, job.command.rpartition(" ")[2]
         main.add_command(group)
     group.command(name, help=_help(job), short_help=job.help)(command)
+
+
+def _check_each(each: bool, files: Sequence[str], graph: str | None) -> None:
+    """Raise UsageError if --each has no files, or files have no --each."""
+    if files and not each:
+        raise click.UsageError(
+            f"Got unexpected extra argument ({files[0]}): expected --config or --each before it."
+        )
+    if each and not files:
+        raise click.UsageError("--each: expected configuration files after it, found none.")
+    if each and graph is not None:
+        raise click.UsageError("--graph: draws one job: expected no --each with it.")
 
 
 def _exit(code: int) -> NoReturn:

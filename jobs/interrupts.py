@@ -43,8 +43,11 @@ class _State:
 
 @contextmanager
 def catching() -> Iterator[None]:
-    """Raise KeyboardInterrupt for signals in this context, once, so that clean-up is not interrupted."""
-    if threading.current_thread() is not threading.main_thread():
+    """Raise KeyboardInterrupt for signals in this context, once, so that clean-up is not interrupted.
+
+    Within another such context it changes nothing.
+    """
+    if _State.catching or threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can handle signals
         return
     _State.catching, _State.received, _State.raised = True, None, False
@@ -88,6 +91,12 @@ def own_process() -> None:
 def ignore() -> None:
     """Ignore signals from now on, since the run has published its result."""
     _State.raised = True
+
+
+def resume() -> None:
+    """End `ignore`, since another run follows; raise the interrupt that came meanwhile."""
+    _State.raised = False
+    check()
 
 
 def ignore_until_exit() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, TextIO
 
 from jobs import interrupts
@@ -166,6 +167,7 @@ def quiet(upto: int) -> Iterator[None]:
         log.setLevel(level)
 
 
+@cache
 def announce_compiling() -> None:
     """Log a line when this process, or one forked from it, first compiles a kernel that is not on disk yet.
 

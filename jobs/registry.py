@@ -37,6 +37,8 @@ class Job:
     shortcuts: tuple[Shortcut, ...] = ()
     command: str = ""
     """The command's words, if they are not the job's name."""
+    each: bool = False
+    """True if one command runs the job for several configuration files (--each)."""
     workers_import: str = ""
     """Module with the job's additional imports in workers; such jobs do not run on threads. '': none."""
 
@@ -70,6 +72,7 @@ _JOBS = (
         required=("log.path", "store.path", "store.table"),
         example=f"--set log.path=log/ {_STORE}",
         shortcuts=(Shortcut("--force", "store.force", "Publish even if the live version has newer data."),),
+        each=True,
     ),
     Job(
         name="score",
@@ -118,6 +121,7 @@ _JOBS = (
     Job(
         name="days",
         command="days run",
+        each=True,
         help="Do the daily job for every day that is complete and not done.",
         module="jobs.daily",
         required=("log.path", "store.path", "store.table", "window.column", "report.path", "output.path"),

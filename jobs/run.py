@@ -12,7 +12,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -26,7 +27,9 @@ from pipeline.files.faults import as_fault
 from pipeline.files.storage import remember_urls, use, without_secrets
 
 if TYPE_CHECKING:
+    from jobs.cluster.starting import SharedCluster
     from jobs.config.jobs import JobConfig
+    from jobs.config.loading import Values
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +38,24 @@ log = logging.getLogger("logcal")
 
 BUG = 1
 
-__all__ = ["Outcome", "Plan", "guarded", "run_job", "show"]
+__all__ = ["Outcome", "Plan", "guarded", "run_job", "run_values", "show"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run as one of a command's several runs.
+
+    Attributes
+    ----------
+    file : name of the run, which precedes its results and messages; '': the only run
+    cluster : cluster of all runs; None: of this run alone
+    """
+
+    file: str = ""
+    cluster: SharedCluster | None = None
+
+
+ALONE = Member()
 
 
 def run_job(
@@ -53,34 +73,61 @@ def run_job(
 
     graph : with `dry_run`, file to draw the job's graph to
     """
+
+    def read() -> Values:
+        from jobs.config.loading import read_values
+
+        return read_values(files, settings)
+
+    return run_values(job, read, dry_run=dry_run, as_json=as_json, graph=graph)
+
+
+def run_values(
+    job: Job,
+    read: Callable[[], Values],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    graph: str | None = None,
+    member: Member = ALONE,
+) -> int:
+    """Run a job on values that have been or can be read; see `run_job`."""
     attempt = Attempt(job.name)
+    show_result = partial(show, as_json=as_json, file=member.file)
 
     def run() -> None:
         if graph is not None and not dry_run:
             raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
-        config = _load(job, files, settings, None if dry_run else attempt)
+        config = _load(job, read, None if dry_run else attempt)
         if dry_run:
             plan = in_settings_of(config, _planned, job, config, graph)
-            show(asdict(plan), plan.lines(), as_json)
+            show_result(asdict(plan), plan.lines())
         else:
-            outcome = carry_out(job, config, attempt)
-            show(outcome.summary, outcome.lines, as_json)
+            outcome = carry_out(job, config, attempt, cluster=member.cluster)
+            show_result(outcome.summary, outcome.lines)
 
-    code = guarded(f"logcal {job.command or job.name}", run, as_json, attempt)
+    code = guarded(f"logcal {job.command or job.name}", run, as_json, attempt, member.file)
     attempt.end(code)
     return code
 
 
-def _load(job: Job, files: Sequence[str], settings: Sequence[str], attempt: Attempt | None) -> JobConfig:
-    """Load the job's configuration and prepare the process for it. attempt : recorded attempt; None in a dry run."""
-    with _no_garbage():
+def begin_process() -> None:
+    """Import what loads configurations, and prepare this process for a job."""
+    with no_garbage("jobs.config.loading"):
+        import jobs.config.loading  # noqa: F401 - for the callers
         from jobs.cluster.starting import process_memory
-        from jobs.config.loading import load_values, read_values
-        from jobs.progress import announce_compiling
 
     process_memory.check_address_space()
     process_memory.begin()
-    values = read_values(files, settings)
+
+
+def _load(job: Job, read: Callable[[], Values], attempt: Attempt | None) -> JobConfig:
+    """Load the job's configuration and prepare the process for it. attempt : recorded attempt; None in a dry run."""
+    begin_process()
+    from jobs.config.loading import load_values
+    from jobs.progress import announce_compiling
+
+    values = read()
     read_keys = copy.deepcopy(values.values)
     try:
         config = load_values(job.config_class(), values)
@@ -153,24 +200,35 @@ def _set_up_environment(config: JobConfig) -> None:
     check_class(config.cluster)
 
 
-def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None) -> Outcome:
-    """Prepare a job and execute it, on the configuration's cluster or on that of a client."""
-    return in_settings_of(config, _carry_out, job, config, attempt, client)
+def carry_out(
+    job: Job,
+    config: JobConfig,
+    attempt: Attempt,
+    client: Any = None,
+    cluster: SharedCluster | None = None,
+) -> Outcome:
+    """Prepare a job and execute it, on the configuration's cluster or on that of a client.
+
+    cluster : where the configuration's cluster stays for further runs; None: it is stopped
+    """
+    return in_settings_of(config, _carry_out, job, config, attempt, client, cluster)
 
 
-def _carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any) -> Outcome:
+def _carry_out(
+    job: Job, config: JobConfig, attempt: Attempt, client: Any, cluster: SharedCluster | None
+) -> Outcome:
     from jobs.cluster.starting import given_executor, starting_executor
     from jobs.day_commands import record_command
 
     attempt.begin(config)
     # A cluster that is needed in any case starts while the job is being prepared.
     if client is None:
-        starting = starting_executor(config.cluster, job.workers_import)
+        starting = starting_executor(config.cluster, job.workers_import, cluster)
     else:
         starting = given_executor(client, config.cluster)
     with starting as executor:
         try:
-            with _no_garbage():
+            with no_garbage(job.module):
                 prepared: Startable = job.load_module().prepare(config)
         except NothingToDoError as error:
             error.tidy()
@@ -188,8 +246,14 @@ def _carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any) -> Ou
 
 
 @contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Disable the garbage collector during imports, then freeze: imports make many objects, and all stay."""
+def no_garbage(module: str) -> Iterator[None]:
+    """Disable the garbage collector during imports, then freeze: imports make many objects, and all stay.
+
+    module : has no effect if this was imported before, in an earlier run of this process
+    """
+    if module in sys.modules:
+        yield
+        return
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -200,14 +264,18 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool, file: str = "") -> None:
     """Print a result to stdout, unless its reader has closed it.
+
+    file : name of a command's run among several; it precedes the result
 
     Raises
     ------
     TemporaryError
         Writing fails although stdout is open.
     """
+    if file:
+        summary, lines = {"file": file, "exit_code": 0, **summary}, [f"{file}:", *lines]
     text = json.dumps(summary, allow_nan=False, default=str) if as_json else "\n".join(lines)
     if sys.stdout is None:
         return
@@ -229,8 +297,13 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attempt | None = None) -> int:
-    """Run an action; report an exception as a message, which the attempt keeps, and return the exit code."""
+def guarded(
+    name: str, action: Callable[[], None], as_json: bool, attempt: Attempt | None = None, file: str = ""
+) -> int:
+    """Run an action; report an exception as a message, which the attempt keeps, and return the exit code.
+
+    file : name of a command's run among several
+    """
     try:
         with interrupts.catching():
             action()
@@ -247,12 +320,12 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
             traceback.print_exc()
         if outcome is not None and not as_json:
             with contextlib.suppress(TemporaryError):
-                show(outcome.summary, outcome.lines, as_json)
-        sys.stderr.write(f"{name}: {message}\n")
+                show(outcome.summary, outcome.lines, as_json, file)
+        sys.stderr.write(f"{name}: {f'{file}: ' if file else ''}{message}\n")
         if as_json:
             summary = {} if outcome is None else outcome.summary
             with contextlib.suppress(TemporaryError):
-                show({**summary, "error": message, "exit_code": code}, [], as_json)
+                show({**summary, "error": message, "exit_code": code}, [], as_json, file)
         return code
     return 0
 

@@ -65,7 +65,10 @@ GUESSING = pytest.mark.skipif(version("click") < "8.5", reason="click 8.2 says i
     [
         pytest.param(("fit", "--sett"), "No such option '--sett'. Did you mean '--set'?", marks=GUESSING),
         pytest.param(("fti",), "No such command 'fti'. Did you mean 'fit'?", marks=GUESSING),
-        (("fit", "log.path=x"), "Got unexpected extra argument (log.path=x) See `logcal fit --help`."),
+        (
+            ("fit", "path=x"),
+            "Got unexpected extra argument (path=x): expected --config or --each before it. See `logcal fit --help`.",
+        ),
         (("tables", "list"), "expected --store PATH, or --config FILE with store.path, found neither"),
     ],
 )

@@ -11,7 +11,7 @@ from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from jobs.cluster import kinds, process_memory, worker_process
 from jobs.cluster.watching import ClusterWatch, check_workers, no_worker
@@ -21,7 +21,7 @@ from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
 from pipeline.execution.cluster import in_background, look
 
-__all__ = ["StartExecutor", "given_executor", "starting_executor"]
+__all__ = ["SharedCluster", "StartExecutor", "given_executor", "starting_executor"]
 
 log = logging.getLogger("logcal")
 
@@ -51,13 +51,16 @@ class StartExecutor(Protocol):
 
 
 @contextmanager
-def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterator[StartExecutor]:
+def starting_executor(
+    config: ClusterConfig, workers_import: str = "", shared: SharedCluster | None = None
+) -> Iterator[StartExecutor]:
     """Begin to start a cluster; yield a function that waits for it and returns its executor.
 
     The job is prepared while the cluster starts. With kind auto, worker processes start only for jobs whose tasks
     threads do not suit. The cluster is stopped at the end.
 
     workers_import : see `jobs.registry.Job`; worker processes of this machine begin to import it at once
+    shared : cluster of several runs, which stays; None: the cluster is this run's
 
     Raises
     ------
@@ -69,13 +72,9 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
     if workers_import and config.on_this_machine:
         worker_process.begin(workers_import)
     with ExitStack() as stack:
-
-        def start() -> _Starting:
-            cluster = _Starting(config)
-            stack.callback(cluster.stop)
-            return cluster
-
-        starting = None if config.kind in (AUTO, INLINE, THREADS) else start()
+        cluster = shared or stack.enter_context(SharedCluster())
+        if config.kind not in (AUTO, INLINE, THREADS):
+            cluster.start(config)
 
         def executor(*, threads: bool = False) -> Executor:
             if config.kind == INLINE:
@@ -83,11 +82,15 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
             if config.kind == THREADS or (config.kind == AUTO and threads):
                 process_memory.keep()
                 return ThreadExecutor(kinds.local_workers(config), stack.enter_context(reporting()))
-            client, watch = (starting or start()).result()
+            client, watch = cluster.start(config).result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
             return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
 
-        yield executor
+        try:
+            yield executor
+        except TemporaryError:
+            cluster.give_up()
+            raise
 
 
 @contextmanager
@@ -218,6 +221,11 @@ class _Starting:
         """Wait for the start; return a client with at least one worker, and the watch of its workers."""
         return self.waiting.result(self._future)
 
+    @property
+    def has_started(self) -> bool:
+        """True once a worker has come."""
+        return self._future.done() and self._future.exception() is None
+
     def stop(self) -> None:
         """Stop the cluster, or close the connection."""
         self.waiting.cancelled.set()
@@ -272,6 +280,37 @@ class _Starting:
         if self.refusals.last:
             return f"{self.config.kind} said: {self.refusals.last}"
         return "" if self.jobs is None else self.jobs.message
+
+
+class SharedCluster:
+    """Cluster that runs use one after the other, as long as they configure the same one."""
+
+    def __init__(self) -> None:
+        self._cluster: _Starting | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self, config: ClusterConfig) -> _Starting:
+        """Begin to start the cluster of a configuration, unless it has begun before."""
+        if self._cluster is None or self._cluster.config != config:
+            self.stop()
+            self._cluster = _Starting(config)
+        return self._cluster
+
+    def give_up(self) -> None:
+        """Stop a cluster that may be broken, so that the next run starts another; keep a start that failed."""
+        if self._cluster is not None and self._cluster.has_started:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop the cluster, if there is one."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.stop()
 
 
 def _quiet() -> None:
