@@ -28,7 +28,7 @@ from logcal.adjustments import Adjustments, adjust_map
 from logcal.errors import InputRejectedError
 from logcal.reading import read_table
 from logcal.table import Table
-from pipeline.fit import pooled_cells
+from pipeline.fit import pooled_cells, pooled_segments
 from pipeline.fit.calibration import Recipe
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import run_files, segment_tasks
@@ -303,6 +303,57 @@ def logit_of_all(p):
     assert p.min() > 0
     assert p.max() < 1
     return logit(p)
+
+
+def lines_log(rows=150_000, segments=12, rate=1.0):
+    """Segments whose log odds are lines of the score: the mean of their probabilities bends."""
+    rng = np.random.default_rng(5)
+    segment = rng.integers(0, segments, rows)
+    shift, slope = np.linspace(-3, 3, segments), 1 + 0.2 * rng.normal(size=segments)
+    x = rng.normal(size=rows).round(2)
+    p = expit(-1.5 + shift[segment] + slope[segment] * x)
+    label = rng.random(rows) < p
+    kept = label | (rng.random(rows) < rate)
+    table = pa.table({"score": x, "label": label.astype(np.int8), "a": [f"s{i}" for i in segment]})
+    return table.filter(pa.array(kept)), p[kept]
+
+
+@pytest.mark.parametrize(
+    ("method", "rate", "share"), [("auto", 1.0, 0.5), ("isotonic", 1.0, 0.85), ("auto", 0.5, 0.8)]
+)
+def test_lines_of_segments_are_found_though_their_mean_bends(tmp_path, monkeypatch, method, rate, share):
+    table, truth = lines_log(rate=rate)
+    score, segment = np.asarray(table["score"]), np.asarray(table["a"])
+
+    def fitted(name):
+        (tmp_path / name).mkdir()
+        found = fit(tmp_path / name, table, ("a",), method=method, rate=rate)
+        _, path = published(tmp_path / name, found, ("a",))
+        return found, Table(read_table(path)).predict(score, table)
+
+    found, p = fitted("bent")
+    monkeypatch.setattr(pooled_segments, "bend_in_common", lambda *_: None)
+    _, before = fitted("adjusted")
+
+    def divergence(q):
+        return np.mean(truth * np.log(truth / q) + (1 - truth) * np.log((1 - truth) / (1 - q)))
+
+    assert divergence(p) < share * divergence(before)
+    level = found.levels[1]
+    assert level.bend_facts["common_bend"] > 0
+    assert min(level.maps.sizes) > 0
+    weights = np.asarray(table["label"]) + (1 - np.asarray(table["label"])) / rate
+    for name in np.unique(segment):
+        rows = segment == name
+        assert (weights * p)[rows].sum() == pytest.approx(np.asarray(table["label"])[rows].sum(), rel=0.01)
+        order = np.argsort(score[rows], kind="stable")
+        assert (np.diff(p[rows][order]) >= 0).all()
+    columns = level.maps.arrays()
+    ends = np.cumsum(level.maps.sizes)
+    rows_of = np.add.reduceat(columns[5], ends - level.maps.sizes)
+    np.testing.assert_array_equal(rows_of, level.rows)
+    assert np.add.reduceat(columns[6], ends - level.maps.sizes).sum() == np.asarray(table["label"]).sum()
+    assert np.abs(logit(p)).max() < 28
 
 
 @pytest.mark.parametrize("method", ["isotonic", "auto"])

@@ -48,14 +48,19 @@ def simplify(map_: CalibrationMap, allowed: Array) -> CalibrationMap:
         if scores.size == 0 or not np.isfinite(scores[-1] - scores[0]):
             return map_
     needed = needed_knots(scores, levels, allowed)
-    simple = _from_polyline(scores[needed], levels[needed])
+    simple = from_polyline(scores[needed], levels[needed])
     # Spans as short as subnormal numbers leave too little precision for lines.
     moved = np.abs(simple.predict_ascending(scores) - levels) > allowed + _ROUNDING
     return map_ if moved.any() or len(simple) >= len(map_) else simple
 
 
-def _from_polyline(scores: Array, levels: Array) -> CalibrationMap:
-    """Return the map that is linear between knots, constant outside, and jumps between neighbouring doubles."""
+def from_polyline(scores: Array, levels: Array) -> CalibrationMap:
+    """Return the map that is linear between knots, constant outside, and jumps between neighbouring doubles.
+
+    scores : float64 array, shape (knots,), strictly ascending, finite; levels : their probabilities
+
+    Its rows have no weights.
+    """
     jump = np.nextafter(scores[:-1], np.inf) == scores[1:]
     # The lower end of a jump belongs to the row before it, if that is constant.
     flat_before = np.append(True, levels[:-2] == levels[1:-1])

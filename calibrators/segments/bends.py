@@ -14,6 +14,8 @@ from calibrators.core.arrays import Array, Integers
 from calibrators.core.curve import cosines
 from calibrators.core.log_odds import exp_of_negative, log_odds, log_of, logistic
 from calibrators.segments.adjusting import Adjusted, CellParts
+from calibrators.segments.cholesky import factored, solved
+from calibrators.segments.common_bend import CommonBend
 from calibrators.segments.curves import EXTREME, LEAST, MOST
 
 TERMS = 8
@@ -35,7 +37,6 @@ _CELLS = 64
 _PIECE = 1 << 8
 _MOST_THREADS = 8
 _ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-4
-_LEAST_PIVOT = 1e-15
 _J = np.arange(TERMS)
 _SUM, _DIFFERENCE = _J[:, np.newaxis] + _J + 2, np.abs(_J[:, np.newaxis] - _J)
 
@@ -51,7 +52,13 @@ class Bends(NamedTuple):
     theta: Array
 
 
-def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_], processors: int = 1) -> Bends:
+def bend(
+    cells: CellParts,
+    adjusted: Adjusted,
+    own: npt.NDArray[np.bool_],
+    common: CommonBend | None = None,
+    processors: int = 1,
+) -> Bends:
     """Estimate the bends of segments' own maps: their log odds are the adjusted ones + sum of h_j cos(pi j u).
 
     h_j ~ N(0, (s / j)^2); u is the share of the segment's information, w p (1 - p) by the adjusted map, below the cell.
@@ -63,6 +70,7 @@ def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_], proce
     cells : cells of the segments of a level
     adjusted : adjustments of these segments
     own : bool array, shape (segments,): whether a segment has its own map
+    common : bend that all of them share
     processors : number of threads to use at most; the result does not depend on it
 
     Notes
@@ -72,12 +80,12 @@ def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_], proce
     sampled, indices = np.zeros(own.size, np.bool_), np.flatnonzero(own)
     sampled[indices[:: max(1, -(-indices.size // _MAX_SAMPLE))]] = True
     evidence = np.zeros(len(SIGMAS))
-    for part in _pieces(cells, adjusted, sampled, _Segments.evidence, processors):
+    for part in _pieces(cells, adjusted, sampled, common, _Segments.evidence, processors):
         evidence += part
     best = int(np.argmax(evidence))
     if not evidence[best] > _MIN_EVIDENCE:
         return Bends(0.0, np.zeros((indices.size, TERMS)))
-    theta = _pieces(cells, adjusted, own, partial(_Segments.modes, sigma=SIGMAS[best]), processors)
+    theta = _pieces(cells, adjusted, own, common, partial(_Segments.modes, sigma=SIGMAS[best]), processors)
     return Bends(SIGMAS[best], np.concatenate(theta))
 
 
@@ -85,6 +93,7 @@ def _pieces(
     cells: CellParts,
     adjusted: Adjusted,
     selected: npt.NDArray[np.bool_],
+    common: CommonBend | None,
     find: Callable[[_Segments], Array],
     processors: int,
 ) -> list[Array]:
@@ -95,12 +104,14 @@ def _pieces(
         used = selected[start:stop]
         if not used.any():
             return []
-        part = cells.part(start, stop)
+        part = cells.part(start, stop).selected(np.flatnonzero(used))
         sizes = np.diff(part.starts)
-        in_used = np.repeat(used, sizes)
-        shift, slope = (np.repeat(x[start:stop], sizes)[in_used] for x in (adjusted.shift, adjusted.slope))
-        eta = shift + slope * part.logit[in_used]
-        return [find(_Segments(eta, part.weight[in_used], part.positives[in_used], sizes[used]))]
+        shift, slope = (x[start:stop][used] for x in (adjusted.shift, adjusted.slope))
+        if common is None:
+            eta = np.repeat(shift, sizes) + np.repeat(slope, sizes) * part.logit
+        else:
+            *_, eta = common.lines(part, shift, slope)
+        return [find(_Segments(eta, part.weight, part.positives, sizes))]
 
     with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:
         return [x for piece in threads.map(of_piece, range(0, selected.size, _PIECE)) for x in piece]
@@ -133,8 +144,8 @@ class _Segments:
         evidence = np.empty(len(SIGMAS))
         for k, sigma in enumerate(SIGMAS):
             variance = _variance(sigma)
-            factor = _factored(second, variance)
-            gain = 0.5 * (gradient * _solved(factor, gradient)).sum()
+            factor = factored(second, variance)
+            gain = 0.5 * (gradient * solved(factor, gradient)).sum()
             roots = log_of(factor[:, _J, _J].ravel()).sum()
             evidence[k] = gain - roots - 0.5 * self._sizes.size * log_of(variance).sum()
         return evidence
@@ -146,7 +157,7 @@ class _Segments:
         for _ in range(_ROUNDS):
             gradient, second = self._derivatives(theta)
             gradient -= theta / variance
-            step = _solved(_factored(second, variance), gradient)
+            step = solved(factored(second, variance), gradient)
             expected, scale = (gradient * step).sum(axis=1), np.ones(self._sizes.size)
             while True:
                 candidate = theta + scale[:, np.newaxis] * step
@@ -199,28 +210,6 @@ def _ranks(eta: Array, weight: Array, sizes: Integers) -> Array:
     return rank
 
 
-def _factored(second: Array, variance: Array) -> Array:
-    """Compute Cholesky factors of the second derivatives plus the prior's precision."""
-    factor = second.copy()
-    factor[:, _J, _J] += 1.0 / variance
-    # With huge weights rounding may make a pivot 0 or negative.
-    least = _LEAST_PIVOT * factor[:, _J, _J]
-    for i in range(TERMS):
-        for j in range(i + 1):
-            value = factor[:, i, j] - (factor[:, i, :j] * factor[:, j, :j]).sum(axis=1)
-            factor[:, i, j] = np.sqrt(np.maximum(value, least[:, i])) if i == j else value / factor[:, j, j]
-    return factor
-
-
-def _solved(factor: Array, gradient: Array) -> Array:
-    step = gradient.copy()
-    for i in range(TERMS):
-        step[:, i] = (step[:, i] - (factor[:, i, :i] * step[:, :i]).sum(axis=1)) / factor[:, i, i]
-    for i in reversed(range(TERMS)):
-        step[:, i] = (step[:, i] - (factor[:, i + 1 :, i] * step[:, i + 1 :]).sum(axis=1)) / factor[:, i, i]
-    return step
-
-
 def bent(eta: Array, weight: Array, positives: Array, sizes: Integers, theta: Array) -> Array:
     """Bend the log odds of segments' cells, and shift them so that each segment expects the positives that it has.
 
@@ -229,6 +218,12 @@ def bent(eta: Array, weight: Array, positives: Array, sizes: Integers, theta: Ar
     """
     terms = cosines(_ranks(eta, weight, sizes), TERMS + 1)[:, 1:]
     curve = np.clip(eta + (terms * np.repeat(theta, sizes, axis=0)).sum(axis=1), -EXTREME, EXTREME)
+    shift = shifts_to_totals(curve, weight, positives, sizes)
+    return np.asarray(np.clip(curve + np.repeat(shift, sizes), -EXTREME, EXTREME))
+
+
+def shifts_to_totals(curve: Array, weight: Array, positives: Array, sizes: Integers) -> Array:
+    """Return for each segment the shift of its log odds with which it expects the positives that it has."""
     starts = np.cumsum(sizes) - sizes
     total = np.add.reduceat(weight, starts)
     # A segment of one label has no finite log odds.
@@ -244,4 +239,4 @@ def bent(eta: Array, weight: Array, positives: Array, sizes: Integers, theta: Ar
         moving &= np.abs(step) > _CLOSE
         if not moving.any():
             break
-    return np.asarray(np.clip(curve + np.repeat(shift, sizes), -EXTREME, EXTREME))
+    return shift

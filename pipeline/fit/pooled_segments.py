@@ -24,10 +24,12 @@ from calibrators.core.arrays import Array, Codes
 from calibrators.core.fine_cells import fine_cells_pass
 from calibrators.core.passes import Pass, merge_passes
 from calibrators.core.sampling import odds_divided
+from calibrators.core.simplify import knots_of, simplify
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import SegmentSums, joined
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust
 from calibrators.segments.bends import bend
+from calibrators.segments.common_bend import bend_in_common
 from calibrators.segments.crossing import cross
 from calibrators.segments.curves import LEAST, MOST, bounded, curve_of, logit_of
 from calibrators.segments.partial_pooling import BlockRanges
@@ -36,6 +38,7 @@ from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import check_classes_and_scores
 from pipeline.fit.pooled_cells import (
+    BentCurve,
     GatheredCells,
     GatherTask,
     MapInput,
@@ -111,7 +114,7 @@ def add_pooled(
     plan, columns = rows.plan, rows.log.columns.segments
     fitted = graph.task("whole", _fit_all_rows, first, calibrator, rate)
     curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
-    ranges = graph.task("ranges", _ranges, fitted)
+    ranges, knots = graph.task("ranges", _ranges, fitted), graph.task("knots", _knots, fitted, curves, rate)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
@@ -119,7 +122,7 @@ def add_pooled(
         tasks = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         gathered = graph.layer(f"join-{i + 1}", gather_cells, [(task,) for task in tasks], receipts=receipts)
-        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i)
+        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, None if i else knots)
         inputs = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("inputs"), adjusted), most
         )
@@ -199,6 +202,31 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
     return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments, dispersion)
 
 
+def _knots(all_rows: _AllRows, curves: _Curves, rate: float) -> tuple[Array, Array]:
+    """Return few knots of the map of all rows, and its log odds, of which lines are linear enough in between."""
+    fitted, low, high = all_rows.calibrator.calibration_map_, curves.adjustments.low, curves.adjustments.high
+    p = knots_of(fitted)[1]
+    scores, p = knots_of(simplify(fitted, np.maximum(_COARSE * p * (1.0 - p), LEAST)))
+
+    def logits(p: Array) -> Array:
+        p = np.clip(p, low, high)
+        p = np.clip(p if rate == 1.0 else np.asarray(odds_divided(p, 1.0 / rate)), LEAST, MOST)
+        return logit_of(p, 1.0 - p)
+
+    # A piece that is straight in probability may be long in log odds, and bends where a segment's rate differs.
+    parts = np.maximum(np.ceil(np.abs(np.diff(logits(p))) / _STEP), 1.0).astype(np.int64)
+    within = np.append(np.concatenate([np.arange(n) / n for n in parts.tolist()]), 0.0)
+    knot = np.repeat(np.arange(p.size), np.append(parts, 1))
+    scores, p = (x[knot] + within * np.append(np.diff(x), 0.0)[knot] for x in (scores, p))
+    new = np.append(np.diff(scores) > 0.0, True)
+    return scores[new], logits(p[new])
+
+
+_COARSE = 2.0**-8
+_STEP = 2.0**-3
+"""Largest difference of log odds between two knots."""
+
+
 def _parents(numbered: Numbered, level: int) -> Codes:
     """Return the index of each segment's parent in the level above."""
     segments = numbered.segments.levels[level]
@@ -252,21 +280,32 @@ class _AdjustedLevel(NamedTuple):
 
 
 def _adjust(
-    numbered: Numbered, gathered: list[GatheredCells | None], above: _Curves, index: int
+    numbered: Numbered,
+    gathered: list[GatheredCells | None],
+    above: _Curves,
+    index: int,
+    knots: tuple[Array, Array] | None,
 ) -> _AdjustedLevel:
-    parent, pooled = _parents(numbered, index), numbered.wanted[index]
+    """Estimate a level's adjustments. knots : see `_knots`; None if it has several parents."""
+    parent, pooled, level = _parents(numbered, index), numbered.wanted[index], numbered.segments.levels[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
-    adjusted, main = _adjusted(cells, centre, numbered.segments.levels[index], parent)
-    bends = bend(cells, adjusted, pooled, processors())
-    facts = {"place": adjusted.pivot, "bend": bends.sigma, "dispersion": above.dispersion}
+    adjusted, main = _adjusted(cells, centre, level, parent)
+    facts = {"place": adjusted.pivot, "dispersion": above.dispersion}
+    common = None
+    if knots is not None:
+        rarer = np.minimum(level.positives, level.rows - level.positives)
+        common = bend_in_common(cells, adjusted, pooled, rarer)
+        facts["common_bend"] = 0.0 if common is None else common.sigma
+    bends = bend(cells, adjusted, pooled, common, processors())
+    facts["bend"] = bends.sigma
     facts |= _typical(adjusted)
     if main is not None:
         facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
-    return _AdjustedLevel(
-        adjusted, across, facts, map_inputs(gathered, adjusted, pooled, bends, above.dispersion)
-    )
+    curve = None if common is None or knots is None else BentCurve(common, float(above.centre[0]), *knots)
+    inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, curve)
+    return _AdjustedLevel(adjusted, across, facts, inputs)
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
