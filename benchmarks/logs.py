@@ -23,6 +23,9 @@ from pathlib import Path
 from _measure import LOGCAL, Contender, Measurement, logcal, measure, measure_interleaved, print_machine, warm
 from make_log import LogSpec, write_log
 
+from jobs.config.jobs import JOB_CONFIGS
+from jobs.config.loading import known_keys
+
 PLAIN = LogSpec(tie_share=0.1)
 """A tenth of the rows at one score."""
 
@@ -123,7 +126,10 @@ def _contender(
         shutil.rmtree(output, ignore_errors=True)
 
     def job_command(job: str, *settings: str) -> list[str]:
-        return [command, *logcal(job, *common, *settings)[1:]]
+        used = known_keys(JOB_CONFIGS[job])
+        given = [(text.partition("=")[0], text) for text in (*common, *settings)]
+        own = [text for key, text in given if any(f"{name}.".startswith(f"{key}.") for name in used)]
+        return [command, *logcal(job, *own)[1:]]
 
     scratch = f"scratch={folder}"
     if job == "fit":

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -18,6 +16,9 @@ from jobs.cluster.worker_process import PRELOADED
 from jobs.progress import log_to_stderr
 from jobs.registry import JOBS, Job
 from logcal.version import __version__
+
+if TYPE_CHECKING:
+    from jobs.outcome import Outcome
 
 _processes = sys.modules.get("multiprocessing")
 if _processes is not None and _processes.parent_process() is not None:
@@ -228,22 +229,16 @@ for _job in JOBS.values():
 
 
 def _command(
-    group: click.Group,
-    module: str,
-    *options: Any,
-    name: str = "",
-    changes: bool = False,
-    configured: bool = False,
-) -> Callable[[Any], None]:
-    """Return a decorator that adds a command; the function of the same name in a module does the work.
+    group: click.Group, *options: Any, name: str = "", changes: bool = False
+) -> Callable[[Callable[..., Outcome]], None]:
+    """Return a decorator that makes a function a command; what the function needs is imported when it is called.
 
     name : command's name; '': the function's name
     changes : whether the command changes a table; such commands leave a run record
-    configured : whether the function takes the configuration files, too
     """
 
-    def add(declared: Any) -> None:
-        command_name = name or declared.__name__.strip("_")
+    def add(body: Callable[..., Outcome]) -> None:
+        command_name = name or body.__name__
         path = f"{'logcal' if group is main else f'logcal {group.name}'} {command_name}"
 
         def command(as_json: bool, **arguments: Any) -> None:
@@ -254,13 +249,12 @@ def _command(
 
             def run() -> None:
                 if _TABLE_FILES in options:
-                    files = arguments["files"]
                     _resolve_table(arguments, required=_TABLE in options)
-                    if configured:
-                        arguments["files"] = files
+                if "files" not in body.__annotations__:
+                    arguments.pop("files", None)
                 if changes:
                     attempt.set_table(arguments["store"], arguments["table"])
-                attempt.outcome = getattr(importlib.import_module(module), declared.__name__)(**arguments)
+                attempt.outcome = body(**arguments)
                 show(attempt.outcome.summary, attempt.outcome.lines, as_json)
 
             code = guarded(path, run, as_json, attempt)
@@ -270,19 +264,18 @@ def _command(
         decorated: Any = command
         for option in (_JSON, *reversed(options)):
             decorated = option(decorated)
-        group.command(command_name, help=declared.__doc__)(decorated)
+        group.command(command_name, help=body.__doc__)(decorated)
 
     return add
 
 
-@main.group("tables")
-def _tables() -> None:
-    """List, promote, roll back and prune published versions."""
+_tables = click.Group("tables", help="List, promote, roll back and prune published versions.")
+main.add_command(_tables)
 
 
 def _resolve_table(arguments: dict[str, Any], required: bool) -> None:
     """Fill in a command's store and table from its configuration files, where they are not given."""
-    files, store, table = arguments.pop("files"), arguments["store"], arguments.get("table")
+    files, store, table = arguments["files"], arguments["store"], arguments.get("table")
     if files or store is None or (required and table is None):
         from jobs.tables import resolve_table
 
@@ -311,21 +304,27 @@ _DAY_OR_FILE = (
     ),
     click.argument("day", required=False),
 )
-_on_table = partial(_command, _tables, "jobs.tables")
-_on_days = partial(_command, _days, "jobs.tables")
+_Texts = tuple[str, ...]
 
 
-@_on_table(_STORE, _ANY_TABLE, _TABLE_FILES, name="list")
-def list_versions() -> None:
+@_command(_tables, _STORE, _ANY_TABLE, _TABLE_FILES, name="list")
+def list_versions(store: str, table: str | None) -> Outcome:
     """List all tables, or all versions of one. They are listed oldest first; a star marks the current one."""
+    from jobs import tables
+
+    return tables.list_versions(store, table)
 
 
-@_on_table(*_OF_TABLE, _VERSION)
-def show() -> None:
+@_command(_tables, *_OF_TABLE, _VERSION)
+def show(store: str, table: str, name: str | None) -> Outcome:
     """Show VERSION, or the current one. Shows its log, its method and its settings."""
+    from jobs import tables
+
+    return tables.show(store, table, name)
 
 
-@_on_table(
+@_command(
+    _tables,
     *_OF_TABLE,
     click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ..."),
     click.option("--inline", is_flag=True, help="Write the table into the query."),
@@ -345,89 +344,127 @@ def show() -> None:
     click.option("--score", metavar="NAME", help="Its score column (default: that of the fit)."),
     _VERSION,
 )
-def sql() -> None:
+def sql(store: str, table: str, name: str | None, **options: Any) -> Outcome:
     """Print SQL that applies VERSION, or the current one. The query adds the probability to a log's rows."""
+    from jobs import tables
+
+    return tables.sql(store, table, name, **options)
 
 
 @_command(
     _tables,
-    "jobs.map_export",
     *_OF_TABLE,
     click.option("--format", "format_", required=True, metavar="NAME", help="json, pmml or onnx."),
     click.option("--version", "name", metavar="VERSION", help="The version (default: the current one)."),
     click.option("--output", required=True, metavar="FILE", help="The file; - prints it."),
 )
-def export() -> None:
+def export(store: str, table: str, name: str | None, format_: str, output: str) -> Outcome:
     """Write the map of a version for programs that read no Parquet. The page on recipes describes the format."""
+    from jobs import map_export
+
+    return map_export.export(store, table, name, format_, output)
 
 
-@_on_table(*_OF_TABLE)
-def history() -> None:
+@_command(_tables, *_OF_TABLE)
+def history(store: str, table: str) -> Outcome:
     """List every attempt of a job on the table. Shows exit code, rows and measures."""
+    from jobs import tables
+
+    return tables.history(store, table)
 
 
 @_command(
     _tables,
-    "jobs.store_page",
     _STORE,
     _TABLE_FILES,
     click.option("--output", required=True, metavar="FILE", help="The page, such as page.html."),
 )
-def page() -> None:
+def page(store: str, output: str) -> Outcome:
     """Write a page with all tables of a store. Shows versions, days, alarms, last runs, links to reports."""
+    from jobs import store_page
+
+    return store_page.page(store, output)
 
 
-@_on_table(*_OF_TABLE, _VERSION, changes=True)
-def rollback() -> None:
+@_command(_tables, *_OF_TABLE, _VERSION, changes=True)
+def rollback(store: str, table: str, name: str | None) -> Outcome:
     """Make VERSION, or the version before, live again."""
+    from jobs import tables
+
+    return tables.rollback(store, table, name)
 
 
-@_on_table(*_OF_TABLE, click.argument("name", metavar="VERSION"), changes=True)
-def promote() -> None:
+@_command(_tables, *_OF_TABLE, click.argument("name", metavar="VERSION"), changes=True)
+def promote(store: str, table: str, name: str) -> Outcome:
     """Make VERSION live, such as a saved candidate."""
+    from jobs import tables
+
+    return tables.promote(store, table, name)
 
 
-@_on_table(
+@_command(
+    _tables,
     *_OF_TABLE,
     click.option("--report", metavar="FILE", help="Draw both versions in an HTML page, FILE."),
     click.argument("old"),
     click.argument("new"),
 )
-def diff() -> None:
+def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outcome:
     """Compare versions OLD and NEW. Shows facts, probabilities, segments."""
+    from jobs import tables
+
+    return tables.diff(store, table, old, new, report)
 
 
-@_on_table(*_OF_TABLE, _KEEP, changes=True)
-def prune() -> None:
+@_command(_tables, *_OF_TABLE, _KEEP, changes=True)
+def prune(store: str, table: str, keep: int) -> Outcome:
     """Remove old versions. The newest N, the current one and its predecessor stay."""
+    from jobs import tables
+
+    return tables.prune(store, table, keep)
 
 
-@_on_days(*_OF_TABLE, name="list", configured=True)
-def list_days() -> None:
+@_command(_days, *_OF_TABLE, name="list")
+def list_days(store: str, table: str, files: _Texts) -> Outcome:
     """List all days with --config: what happened to each, or why not. Without it: the days that were decided on."""
+    from jobs import tables
+
+    return tables.list_days(store, table, files)
 
 
-@_on_days(*_DAY_OR_FILE, _REASON, changes=True, configured=True)
-def exclude() -> None:
+@_command(_days, *_DAY_OR_FILE, _REASON, changes=True)
+def exclude(store: str, table: str, day: str | None, reason: str, file: str | None, files: _Texts) -> Outcome:
     """Leave DAY out. This holds until the files of DAY, such as 2026-01-31, change.
 
     With --file leave out one file whose days cannot be told, until it changes.
     """
+    from jobs import tables
+
+    return tables.decide_on(store, table, day, "exclude", reason, file, files)
 
 
-@_on_days(*_DAY, _REASON, changes=True)
-def include() -> None:
+@_command(_days, *_DAY, _REASON, changes=True)
+def include(store: str, table: str, day: str, reason: str) -> Outcome:
     """Let DAY into fits, however strange it looks. This holds until the files of DAY, such as 2026-01-31, change."""
+    from jobs import tables
+
+    return tables.decide_on(store, table, day, "include", reason)
 
 
-@_command(_days, "jobs.alarms", *_DAY, _REASON, changes=True)
-def acknowledge() -> None:
+@_command(_days, *_DAY, _REASON, changes=True)
+def acknowledge(store: str, table: str, day: str, reason: str) -> Outcome:
     """Close the alarm of drift that DAY, such as 2026-01-31, raised. The test of the table begins anew."""
+    from jobs import alarms
+
+    return alarms.acknowledge(store, table, day, reason)
 
 
-@_on_days(*_DAY_OR_FILE, changes=True, configured=True)
-def judge() -> None:
+@_command(_days, *_DAY_OR_FILE, changes=True)
+def judge(store: str, table: str, day: str | None, file: str | None, files: _Texts) -> Outcome:
     """Undo exclude or include of DAY, or of a file. The next fit judges the day itself."""
+    from jobs import tables
+
+    return tables.decide_on(store, table, day, None, file=file, files=files)
 
 
 # Commands that set up, check and explain the installation.
@@ -439,13 +476,8 @@ def _complete_name(context: click.Context, parameter: click.Parameter, prefix: s
     return [name for name in (file.removesuffix(".yaml") for file in conf_files()) if name.startswith(prefix)]
 
 
-@_command(
-    main,
-    "jobs.config.rendering",
-    click.argument("name", required=False, shell_complete=_complete_name),
-    name="config",
-)
-def show_configuration() -> None:
+@_command(main, click.argument("name", required=False, shell_complete=_complete_name))
+def config(name: str | None) -> Outcome:
     """Print a job's configuration: every key, commented.
 
     \b
@@ -454,17 +486,19 @@ def show_configuration() -> None:
 
     Without NAME: list all names.
     """  # noqa: D301
+    from jobs.config import rendering
+
+    return rendering.show_configuration(name)
 
 
 @_command(
     main,
-    "jobs.init",
     click.argument("log"),
     click.argument("folder", default="."),
     click.option("--daily", is_flag=True, help="For a log of days: day.yaml, for `logcal days run`."),
     click.option("--set", "settings", **_SET),
 )
-def init() -> None:
+def init(log: str, folder: str, settings: _Texts, daily: bool) -> Outcome:
     """Write a configuration for a log from its columns.
 
     \b
@@ -475,17 +509,18 @@ def init() -> None:
     that can be the score, the label, a weight, a date or a segment; reads only the
     Parquet footers. One file serves all jobs; nothing is overwritten.
     """  # noqa: D301
+    from jobs import init
+
+    return init.init(log, folder, settings, daily=daily)
 
 
 @_command(
     main,
-    "jobs.doctor",
     _CONFIG,
     click.option("--set", "settings", **_SET),
     click.option("--report", is_flag=True, help="Print what a report of a fault needs, without secrets."),
-    name="doctor",
 )
-def examine() -> None:
+def doctor(files: _Texts, settings: _Texts, report: bool) -> Outcome:
     """Check the machine, the cluster and the storage.
 
     \b
@@ -495,10 +530,13 @@ def examine() -> None:
     Checks versions, compiled code, memory, scratch space, cluster, store and log.
     Takes any job's configuration and lists all obstacles at once.
     """  # noqa: D301
+    from jobs import doctor
+
+    return doctor.examine(files, settings, report=report)
 
 
-@_command(main, "jobs.warm")
-def warm() -> None:
+@_command(main)
+def warm() -> Outcome:
     """Compile all code in advance.
 
     \b
@@ -509,6 +547,9 @@ def warm() -> None:
     kind of job compiles its code when it first runs. It takes some minutes on
     one processor; a minute if nothing is left to compile.
     """  # noqa: D301
+    from jobs import warm
+
+    return warm.warm()
 
 
 @main.command("completion", short_help="Print a script that completes commands and keys.")

@@ -18,6 +18,7 @@ from jobs.config.jobs import (
     MonitorConfig,
     ScoreConfig,
 )
+from jobs.config.loading import Values, load_values
 from jobs.day_survey import Survey, fitted_with
 from jobs.rows import JOB, above_days
 from logcal.errors import (
@@ -62,20 +63,10 @@ _DAY_OUTPUTS = ("output.path: ", "report.path: ")
 
 def job_config(config: DaysConfig, job: type[J], day: int, **sections: Mapping[str, Any]) -> J:
     """Return another job's configuration up to a day. sections : keys that replace those of the configuration."""
-    values = config.model_dump(mode="json")
-    chosen = {key: values[key] for key in job.model_fields if key in values}
-    chosen["storage"] = config.storage.model_dump(mode="json")
-    if job is ScoreConfig:
-        chosen["log"] = {key: values["log"][key] for key in ("path", "score")}
-    if job is not FitConfig:
-        chosen["store"] = {key: values["store"][key] for key in ("path", "table")}
-    if job is MonitorConfig:
-        chosen["report"] = {"path": config.report.path}
-    window = {**values["window"], "until": day_of(day).isoformat()}
-    chosen["window"] = window
-    for name, keys in sections.items():
-        chosen[name] = {**chosen.get(name, {}), **keys}
-    return job.model_validate(chosen)
+    values = config.model_dump(mode="json") | {"storage": config.storage.model_dump(mode="json")}
+    for name, keys in {"window": {"until": day_of(day).isoformat()}, **sections}.items():
+        values[name] = {**values.get(name, {}), **keys}
+    return load_values(job, Values(values))
 
 
 def evaluate(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:

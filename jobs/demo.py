@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import Any
 
 from jobs.config.jobs import DEMO_TABLE as TABLE
 from jobs.config.jobs import JOB_CONFIGS, DemoConfig
-from jobs.config.loading import load
+from jobs.config.loading import Values, load_values, read_values
 from jobs.outcome import Outcome, Plan, Startable
-from jobs.progress import quiet
 from logcal.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.folders import free_for, write_whole
@@ -108,8 +106,7 @@ class Prepared(Startable):
         name = job.__name__.rpartition(".")[2]
         paths = (f"log.path={self.folder / 'log' / log}", f"store.path={self.folder / 'store'}")
         all_settings = (*paths, f"store.table={TABLE}", f"compare.methods={METHODS}", *settings)
-        with quiet(logging.WARNING):  # about keys of other jobs
-            config = load(JOB_CONFIGS[name], settings=all_settings)
+        config = load_values(JOB_CONFIGS[name], Values(read_values((), all_settings).values))
         config = config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
         outcome: Outcome = job.prepare(config).execute(executor)
         return outcome

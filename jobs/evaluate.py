@@ -114,9 +114,9 @@ def _open(
     source = (config.window, config.log.path)
     log, window = open_log_and_window(*source, log_columns, choice, config.store, length)
     if labelled and window is not None:
-        window = window_of(
-            config.window, replace(log, columns=replace(log.columns, date=None)), last, labelled=True
-        )
+        # Half of the labels is enough, so that the next run ends with another day.
+        share = config.window.min_labelled / 2
+        window = window_of(config.window, replace(log, columns=replace(log.columns, date=None)), last, share)
         log = log if window is None else window.log
     missing = tuple(name for name in other_columns if name not in columns)
     if missing:

@@ -54,7 +54,9 @@ def _hidden(values: dict[str, Any]) -> dict[str, Any]:
 def _plan(files: Sequence[str], settings: Sequence[str]) -> str:
     from jobs import fit
 
-    return "\n".join(fit.prepare(load_values(FitConfig, read_values(files, settings))).plan.lines())
+    # Without provenance, settings that fit does not use are no error.
+    values = Values(read_values(files, settings).values)
+    return "\n".join(fit.prepare(load_values(FitConfig, values)).plan.lines())
 
 
 def _last_record(values: Values) -> str:

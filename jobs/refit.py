@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
+from jobs.config.loading import Values, load_values
 from jobs.config.sections import parse_duration, whole_days
 from jobs.rows import ChosenRows, latest_labelled
 from logcal.errors import (
@@ -241,16 +242,14 @@ class Refits:
         return PublishedTable(self.config.store.path, self.config.store.table)
 
     def _fit_config(self) -> FitConfig:
-        return self._job_config(FitConfig, retention={"versions": self.config.retention.versions})
+        return self._job_config(FitConfig)
 
     def _job_config(self, job: type[J], **sections: Any) -> J:
         """Return another job's configuration, from the stream's: labelled rows."""
         config = self.config
-        values = config.model_dump(mode="json")
-        section = {key: values[key] for key in job.model_fields if key in values}
-        section["log"] = {**values["log"], "path": values["labelled"]["path"] or values["log"]["path"]}
-        section["store"] = {"path": config.store.path, "table": config.store.table}
-        return job.model_validate(section | sections)
+        values = config.model_dump(mode="json", exclude={"store": {"version"}}) | sections
+        values["log"]["path"] = values["labelled"]["path"] or values["log"]["path"]
+        return load_values(job, Values(values))
 
 
 def _has_waiting_rows(manifest: Mapping[str, Any]) -> bool:

@@ -175,13 +175,12 @@ def _warn_of_labels(labels: Mapping[str, Any], section: str, meaning: str) -> No
 
 
 def window_of(
-    config: WindowConfig, log: Log, last: str | None = None, *, labelled: bool = False
+    config: WindowConfig, log: Log, last: str | None = None, labelled: float | None = None
 ) -> Window | None:
     """Return the window that a configuration chooses, or None if it uses all of the log.
 
     last : number of days such as 1d that replaces window.last
-    labelled : whether the days end with the newest day that has labels, if rows wait for them. Half of
-        window.min_labelled is enough for it, so that the next run ends with another day
+    labelled : share of labels; the days end with the newest day that has so many, if rows wait for them
 
     Raises
     ------
@@ -193,10 +192,10 @@ def window_of(
         return None
     calendar = calendar_of(config)._replace(latest=log.columns.calendar.latest)
     log = replace(log, columns=replace(log.columns, calendar=calendar))
-    if labelled and last is not None and log.columns.labels is not None:
+    if labelled is not None and last is not None and log.columns.labels is not None:
         window = choose_window(log, column, whole_days(config.last), until)
         labels = window.log.columns.labels
-        newest = None if labels is None else labels.known_day(config.min_labelled / 2)
+        newest = None if labels is None else labels.known_day(labelled)
         days = [day for day in window.days if (newest is None or day <= newest) and any(window.groups(day))]
         if not days:
             raise NothingToDoError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -483,10 +482,6 @@ def _decide_on_file(
         f"{name} is read again" if decision is None else f"from now on no job opens {name}, until it changes"
     )
     return Outcome({"table": table, "decisions": _as_rows(decisions)}, [text])
-
-
-exclude, include = (partial(decide_on, decision=decision) for decision in ("exclude", "include"))
-judge = partial(decide_on, decision=None)
 
 
 def _as_rows(decisions: dict[str, Decision]) -> list[dict[str, Any]]:

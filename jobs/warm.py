@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from calibrators import METHODS
 from calibrators.core import compiled
 from calibrators.core.kernels import pava
-from jobs.config.loading import load
+from jobs.config.loading import Values, load_values, read_values
 from jobs.outcome import Outcome
 from jobs.progress import quiet, reporting
 from jobs.registry import JOBS
@@ -126,7 +126,7 @@ def _run_job(name: str, settings: tuple[str, ...]) -> None:
     job = JOBS[name]
     # Messages about these tables and logs are of no interest.
     with quiet(logging.WARNING):
-        config = load(job.config_class(), (), settings)
+        config = load_values(job.config_class(), Values(read_values((), settings).values))
         job.load_module().prepare(config).execute(InlineExecutor())
 
 

@@ -19,7 +19,7 @@ from distributed import Client, LocalCluster
 
 from calibrators import CalibrationMap, Points
 from calibrators.core.passes import Pass, run_passes
-from jobs.config.loading import load
+from jobs.config.loading import Values, load_values, read_values
 from jobs.registry import JOBS
 from pipeline.evaluate.evaluation import Evaluation, Sizes, both_sides, evaluation_of, side_passes
 from pipeline.execution import Executor, Graph, InlineExecutor
@@ -149,7 +149,8 @@ def prepared(job: str, *settings: str, files: Iterable[Any] = (), **sections: An
     """A job of this process, from files, sections and settings, each over those before."""
     registered = JOBS[job]
     given = [f"{name}={json.dumps(values, default=str)}" for name, values in sections.items()]
-    config = load(registered.config_class(), files, [*given, *settings])
+    values = Values(read_values(files, [*given, *settings]).values)
+    config = load_values(registered.config_class(), values)
     return registered.load_module().prepare(config)
 
 

@@ -27,6 +27,8 @@ import pytest
 import sklearn  # noqa: F401 - as jobs.cli
 from common import predictions, run_command, write_log
 
+from jobs.config.loading import known_keys
+from jobs.registry import JOBS
 from pipeline.execution import tasks
 
 # How long an example takes depends on the machine, and the first one compiles. `make system` asks for more examples.
@@ -128,6 +130,10 @@ class Place:
         if job == "evaluate" and "output__path" in paths and "report__path" not in paths:
             paths["report__path"] = paths.pop("output__path")
         own.update({key.replace("__", "."): value for key, value in paths.items()})
+        used = known_keys(JOBS[job].config_class())
+        own = {
+            key: value for key, value in own.items() if any(f"{name}.".startswith(f"{key}.") for name in used)
+        }
         given = [f"{key}={value}" for key, value in own.items() if value is not None]
         flags = [text for text in settings if text.startswith("--")]
         pairs = [text for text in settings if not text.startswith("--")]

@@ -284,7 +284,7 @@ def test_a_field_of_a_struct_is_a_column_and_a_column_of_that_name_wins(place):
     place.job("fit", *settings).expect(0)
     one, other = maps(place, "ads")[0], maps(place, "nested")[0]
     assert other.rename_columns(one.column_names).equals(one)
-    place.job("score", *settings[:2], "store.table=nested").expect(0)
+    place.job("score", settings[0], "store.table=nested").expect(0)
     scored = pq.read_table(place.output)
     assert scored.schema.names == ["pred", "label", "probability", "table_version"]
     assert scored["probability"].null_count == 0

@@ -363,7 +363,12 @@ def test_every_key_has_a_meaning(job):
 def test_an_overlay_goes_over_any_job(name, write):
     overlay = write(conf_files()[f"cluster/{name}.yaml"], "overlay.yaml")
     for model in (FitConfig, ScoreConfig, EvaluateConfig):
-        settings = (*(FIT if model is FitConfig else SCORE), "report.path=reports")
+        outputs = {
+            FitConfig: (),
+            ScoreConfig: ("output.path=scored",),
+            EvaluateConfig: ("report.path=reports",),
+        }
+        settings = (*FIT, *outputs[model])
         cluster = load(model, [overlay], settings).cluster
         given = yaml.safe_load(conf_files()[f"cluster/{name}.yaml"])["cluster"]
         assert cluster.model_dump(include=set(given)) == given
@@ -407,19 +412,22 @@ def test_values_of_storage_and_of_unknown_keys_are_neither_shown_nor_recorded(pl
         assert "SECRET" not in done.stdout + done.stderr
 
 
-def test_a_setting_that_the_command_ignores_is_said_and_a_shared_files_is_not(tmp_path, caplog):
-    file = tmp_path / "shared.yaml"
-    file.write_text("log: {path: log, label: clicked}\nstore: {path: s, table: t}\ngate: {min_rows: 1}\n")
-    caplog.set_level("INFO")
-    given = ["output.path=o", "gate={ranking: false}", "calibrator.method=platt", "log.score=s"]
-    load(ScoreConfig, [], [*given, "log.path=log", "store={path: s, table: t}"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "--set calibrator.method, gate.ranking: ignored, this command has no such setting"
-    ]
-    caplog.clear()
-    # Settings beside a file that serves several commands, serve them too.
-    load(ScoreConfig, [file], given)
-    assert not caplog.records
+def test_a_key_of_other_jobs_is_refused_as_a_setting_and_passed_over_in_a_file(write):
+    keys = "window: {column: day, half_life: 3d}\ngate: {ranking: false}\nevaluate: {last: 1d}\n"
+    config = load(ScoreConfig, [write(keys)], SCORE)
+    assert config.window.column == "day"
+    assert not hasattr(config.window, "half_life")
+    expected = {
+        "window.half_life=3d": ("score", "fit, follow, days"),
+        "window.min_labelled=0.5": ("monitor", "fit, follow, evaluate, days"),
+        "gate={ranking: false}": ("evaluate", "fit, follow, days"),
+        "evaluate.last=1d": ("days", "evaluate"),
+        "compare.seed=1": ("fit", "compare"),
+    }
+    for setting, (job, users) in expected.items():
+        key = "gate.ranking" if setting.startswith("gate") else setting.partition("=")[0]
+        said = message(JOB_CONFIGS[job], [write(keys)], [setting], ())
+        assert f"{key} (--set {setting}): this command does not use it: leave it out; used by {users}" in said
 
 
 # Paths

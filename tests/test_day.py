@@ -56,8 +56,8 @@ def day(place, monkeypatch):
     return partial(run_with, "day.yaml")
 
 
-def run_with(file, job, *settings):
-    return run_job(JOBS[job], [file], settings, dry_run=False, as_json=False)
+def run_with(file, job, *settings, also=()):
+    return run_job(JOBS[job], [file, *also], settings, dry_run=False, as_json=False)
 
 
 def write_day(place, number, shift=0.0, scale=1.0, rows=2000):
@@ -276,11 +276,11 @@ def test_a_days_place_needs_a_window(place, day, capsys):
     assert "output.path: expected a path without {day}" in capsys.readouterr().err
 
 
-COUNTRIES = (
-    "log={path: log, segment: country, on_bad_rows: quarantine}",
-    "gate={holdout: 1d}",
-    "segments.min_rows=300",
-)
+COUNTRIES = """
+log: {path: log, segment: country, on_bad_rows: quarantine}
+gate: {holdout: 1d}
+segments: {min_rows: 300}
+"""
 """What makes a map for each country of the day, behind a gate."""
 
 
@@ -298,14 +298,17 @@ def write_countries(place, number, rows=4000, **off):
 
 
 def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
+    (place.root / "countries.yaml").write_text(COUNTRIES)
+    day = partial(day, also=["countries.yaml"])
+
     def whole_day():
-        return [day(job, *COUNTRIES) for job in ("evaluate", "fit", "score")]
+        return [day(job) for job in ("evaluate", "fit", "score")]
 
     def gate():
         return place.manifest()["gate"]
 
     write_countries(place, 1)
-    assert [day(job, *COUNTRIES) for job in ("fit", "score")] == [0, 0]
+    assert [day(job) for job in ("fit", "score")] == [0, 0]
     # There are no other days to fit to: that is said.
     assert "the table was not judged" in gate()["warnings"][0]
     write_countries(place, 2)
@@ -337,7 +340,7 @@ def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
     assert "2026-01-01 to 2026-01-04 without 1 day" in listed
     # Where strange days are used, the gate refuses the table.
     before = (place.store / "ads" / "CURRENT").read_text()
-    assert day("fit", *COUNTRIES, "window.suspect_days=use") == 4
+    assert day("fit", "window.suspect_days=use") == 4
     assert (place.store / "ads" / "CURRENT").read_text() == before
     [worst, other] = run_json(place, 4)["segments"]["worst"]
     assert (worst["segment"], worst["beyond_chance_after"] > 0.1) == (["de"], True)
@@ -346,7 +349,7 @@ def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
     assert 'logcal_last_exit_code{job="fit",table="ads"} 4' in (place.root / "logcal.prom").read_text()
     # Two alike are drift: both are used, and the manifest says so.
     write_countries(place, 5, de=-2.0)
-    assert day("fit", *COUNTRIES) == 0
+    assert day("fit") == 0
     drift = place.manifest()["window"]["days_of_drift"]
     assert [own["day"] for own in drift] == ["2026-01-04", "2026-01-05"]
     assert "of the rows are positive, on other days about" in drift[0]["reasons"][0]

@@ -438,7 +438,7 @@ def test_every_job_takes_the_same_labels(days):
     later = "window={column: made, last: 5d, until: 2026-03-10}"
     found = {}
     for name, own in (("one", {"log__path": beforehand}), ("other", labels)):
-        more = (*KEYED, "log.labels.time=came") if name == "other" else (ISOTONIC,)
+        more = ("log.key=id", "log.labels.time=came") if name == "other" else ()
         report = days.root / f"report-{name}"
         run = days.job(
             "evaluate", later, *more, "--json", output__path=None, report__path=report, **own
@@ -457,7 +457,7 @@ def test_monitor_waits_for_labels(days):
     labels = {"log__labels__path": days.labels}
     first = "window={column: made, last: 4d, until: 2026-03-04, suspect_days: use}"
     fitted(days, "store", *KEYED, first, "log.labels.time=came", **labels)[0].expect(0)
-    settings = ("window={column: made, last: 30d}", *KEYED, *DAILY[1:])
+    settings = ("window={column: made, last: 30d}", "log.key=id", *DAILY[1:])
     run = days.job("monitor", *settings, **labels).expect(0)
     # A part of day 7 waits by its age alone: the others of its rows are tested.
     assert "4 days tested so far, 4 now" in run.stdout

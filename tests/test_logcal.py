@@ -75,7 +75,7 @@ def published(make_place, tmp_path_factory):
     place.write_log(news, name="news")
     out = place.root / "by-country"
     options = {"store__table": "by-country", "log__path": place.root / "news", "output__path": out}
-    done = place.job("score", "log.segment=[country, model]", "--json", **options).expect(0)
+    done = place.job("score", "--json", **options).expect(0)
     assert done.json["unseen_rows"] == (news["country"] == "new").sum()
     return place
 

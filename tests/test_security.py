@@ -41,7 +41,7 @@ def test_markup_in_names_is_shown_and_not_obeyed(hostile, call):
     own = (f"log.segment=['{KEY}']", "evaluate.allow_in_sample=true")
     call("evaluate", *own, report__path=hostile.root / "report").expect(0)
     call("monitor", "window.column=date", report__path=hostile.root / "monitor").expect(0)
-    call("compare", "calibrator.method=null", report__path=hostile.root / "compared")
+    call("compare", report__path=hostile.root / "compared")
     # A file that is refused, with its reason, is on the page of the stream.
     shutil.copy(hostile.log / "part-0.parquet", hostile.log / "<img src=x>.parquet")
     pq.write_table(pa.table({SCRIPT: [0.5]}), hostile.log / "<img src=y>.parquet")

@@ -637,13 +637,14 @@ QUARANTINE = ("log.on_bad_rows=quarantine", "log.max_bad_fraction=0.5")
 def test_a_day_that_cannot_be_is_a_bad_row_and_moves_no_window(place, call, day, alone, monkeypatch):
     monkeypatch.setattr(clock, "now", lambda: dt.datetime(2026, 3, 6, tzinfo=dt.UTC))
     impossible(place, GOOD, name="log/good.parquet")
-    dated = ("window.column=day", "window.last=5d", "window.suspect_days=use", "--json")
+    measured = ("window.column=day", "window.last=5d", "--json")
+    dated = (*measured, "window.suspect_days=use")
     only = call("fit", *dated, "store.table=good").expect(0).json
     impossible(place, [day] if alone else [day, GOOD[3]])
     before = place.tree()
     call("fit", *dated).expect(3, "- day_out_of_range: 500 rows, such as day=", str(day))
     assert place.tree() == before
-    call("evaluate", *dated, "store.table=good").expect(3, "- day_out_of_range: 500 rows, such as day=")
+    call("evaluate", *measured, "store.table=good").expect(3, "- day_out_of_range: 500 rows, such as day=")
     found = call("fit", *dated, *QUARANTINE).expect(0).json
     window = found["window"]
     assert (window["first"], window["last"]) == (only["window"]["first"], only["window"]["last"])

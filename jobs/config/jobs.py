@@ -74,7 +74,7 @@ class FitConfig(JobConfig):
     calibrator: sections.CalibratorConfig
     segments: sections.SegmentsConfig
     """With log.segment: which segments get a map of their own."""
-    window: sections.WindowConfig
+    window: sections.FitWindowConfig
     score_table: sections.ScoreTableConfig
     """The sorted log, with one row per distinct score, which the calibrator is fitted to."""
     gate: sections.GateConfig
@@ -110,7 +110,7 @@ class EvaluateConfig(JobConfig):
     """
     store: sections.PublishedConfig
     """The published table to measure."""
-    window: sections.WindowConfig
+    window: sections.MeasuredWindowConfig
     """Days of the log to measure: all, or the last ones."""
     report: sections.ReportConfig
     evaluate: sections.EvaluateSection
@@ -306,7 +306,7 @@ class FollowConfig(JobConfig):
     """With refits: how to calibrate."""
     segments: sections.SegmentsConfig
     """With refits and log.segment: which segments get a map of their own."""
-    window: sections.WindowConfig
+    window: sections.FitWindowConfig
     """With refits: which days of the log to use: all, or the last ones."""
     score_table: sections.ScoreTableConfig
     """With refits: the sorted log."""
@@ -495,13 +495,13 @@ class DaysConfig(JobConfig):
     score_table: sections.ScoreTableConfig
     """The sorted log."""
     gate: sections.GateConfig
-    evaluate: sections.EvaluateSection
-    """Measurement of each day, before any fit has used it. evaluate.last is ignored."""
+    evaluate: sections.DailyEvaluateSection
+    """Measurement of each day, before any fit has used it."""
     monitor: MonitorSection
     report: sections.ReportConfig
     """Report of each day; the path must contain {day}."""
-    score: sections.ScoreSection
-    """Scoring of each day. score.last is ignored."""
+    score: sections.DailyScoreSection
+    """Scoring of each day."""
     output: sections.ScoredConfig
     """Scored log of each day; the path must contain {day}."""
     retention: sections.RetentionConfig

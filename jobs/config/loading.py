@@ -314,7 +314,7 @@ def load_values(model: type[C], values: Values) -> C:
     raise_all(list(_text_problems(values, values.values, ())))
     _note_options(model, values)
     ignored, problems = remove_foreign_keys(model, values)
-    _warn_of_ignored(values, ignored)
+    problems += _refused_settings(values, ignored)
     try:
         config = model.model_validate(values.values)
     except ValidationError as error:
@@ -326,13 +326,13 @@ def load_values(model: type[C], values: Values) -> C:
     return config
 
 
-def _warn_of_ignored(values: Values, ignored: Sequence[str]) -> None:
-    """Warn of other commands' keys if all of them are from --set; files may serve several commands."""
-    keys = [path for path in ignored if not any(other.startswith(f"{path}.") for other in ignored)]
-    origins = {path: values.provenance(path.split(".")) for path in keys}
-    settings = [path for path, origin in origins.items() if origin and origin.source.startswith("--set")]
-    if settings and len(settings) == len(keys):
-        log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(settings)))
+def _refused_settings(values: Values, ignored: Sequence[KeyPath]) -> Iterator[str]:
+    """Yield a problem for each key that only other jobs use and that --set gives; files may serve several commands."""
+    for path in ignored:
+        origin = values.provenance(path)
+        if origin and origin.source.startswith("--set") and not any(key[:-1] == path for key in ignored):
+            jobs = [name for name, model in JOB_CONFIGS.items() if path in _keys_of(model)]
+            yield _at(path, values, f"this command does not use it: leave it out; used by {', '.join(jobs)}")
 
 
 def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
@@ -393,15 +393,15 @@ def _keys_of_all_jobs() -> dict[KeyPath, Key]:
     return {path: key for model in JOB_CONFIGS.values() for path, key in _keys_of(model).items()}
 
 
-def remove_foreign_keys(model: type[Section], values: Values) -> tuple[list[str], list[str]]:
+def remove_foreign_keys(model: type[Section], values: Values) -> tuple[list[KeyPath], list[str]]:
     """Remove keys that only other jobs have, so that one file can serve all jobs.
 
     Returns
     -------
-    ignored : dotted paths of the removed keys
+    ignored : paths of the removed keys
     problems : unknown keys inside other jobs' sections; validation reports the other unknown keys
     """
-    ignored: list[str] = []
+    ignored: list[KeyPath] = []
     problems: list[str] = []
     job_keys, all_keys = _keys_of(model), _keys_of_all_jobs()
 
@@ -411,7 +411,7 @@ def remove_foreign_keys(model: type[Section], values: Values) -> tuple[list[str]
             if isinstance(inner[key], dict) and path in all_keys and all_keys[path].section:
                 walk(inner[key], path)
             if path in all_keys and path not in job_keys:
-                ignored.append(_dotted(path))
+                ignored.append(path)
                 del inner[key]
             elif path not in job_keys and above and above not in job_keys:
                 suggestion = _suggestion(path, list(JOB_CONFIGS.values()))
@@ -447,7 +447,7 @@ def _calibrator_problems(model: type[Section], values: Values) -> list[str]:
 
         try:
             config = CalibratorConfig.model_validate(values.get(("calibrator",)))
-            make_calibrator(config.method, config.params)
+            make_calibrator(config.method, config.params, keys=("calibrator.method", "calibrator.params"))
         except ConfigError as error:
             return [str(error)]
         except ValidationError:

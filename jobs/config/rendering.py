@@ -64,19 +64,27 @@ def meanings(model: type[Section]) -> dict[str, str]:
 
     Pydantic can read such docstrings when it builds a class, but this would cost every command 40 ms.
     """
-    docstrings = {}
+    docstrings: dict[str, str] = {}
     for kind in (kind for kind in reversed(model.__mro__) if issubclass(kind, Section) and kind.__doc__):
-        [class_node] = parse(textwrap.dedent(inspect.getsource(kind))).body
-        assert isinstance(class_node, ClassDef)
-        for key, text in pairwise(class_node.body):
-            match key, text:
-                case AnnAssign(target=Name(id=name)), Expr(value=Constant(value=str(docstring))):
-                    docstrings[name] = inspect.cleandoc(docstring)
+        docstrings |= _docstrings(kind)
     texts = {}
     for name, info in model.model_fields.items():
         section = section_of(info.annotation)
         texts[name] = info.description or docstrings.get(name) or (section and inspect.getdoc(section)) or ""
     return texts
+
+
+@cache
+def _docstrings(model: type[Section]) -> dict[str, str]:
+    """Return the docstrings below the keys that a class itself defines."""
+    [class_node] = parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(class_node, ClassDef)
+    docstrings = {}
+    for key, text in pairwise(class_node.body):
+        match key, text:
+            case AnnAssign(target=Name(id=name)), Expr(value=Constant(value=str(docstring))):
+                docstrings[name] = inspect.cleandoc(docstring)
+    return docstrings
 
 
 def _section(model: type[Section], indent: str = "") -> Iterator[str]:

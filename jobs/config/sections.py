@@ -311,23 +311,9 @@ class WindowConfig(Section):
     """With window.column: the last day that a row may have: tomorrow by the clock (in window.timezone), a date, or any,
     for simulated logs. Rows of later days, or before 1990, are bad rows (day_out_of_range), and move no window.
     """
-    min_labelled: float = Field(0.0, ge=0, le=1)
-    """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
-    Positives and negatives become known at different speeds, so the labels known early are biased.
-    """
-    suspect_days: Literal["set_aside", "refuse", "use"] = "set_aside"
-    """With window.column, in fits: treatment of a day that differs from the others more than usual (rows, labels,
-    share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, with a
-    warning; two similar suspect days in a row are drift and are used. refuse: exit 3. use: no day is compared.
-    `logcal days` excludes and includes days by hand.
-    """
     bad_days: Literal["refuse", "set_aside"] = "refuse"
     """With window.column: treatment of a day with a file that cannot be read, lacks a column, or has one of another
     type. refuse: exit 3. set_aside: the day is left out, named with the reason, and the other days go on.
-    """
-    half_life: Days | None = None
-    """With window.column: the number of days, such as 14d, after which a row counts half as much as one of the last
-    day. null: all rows count alike.
     """
 
     @property
@@ -337,9 +323,37 @@ class WindowConfig(Section):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that other keys have a column."""
-        for key in ("until", "half_life", "timezone"):
-            if getattr(self, key) not in (None, "UTC") and self.column is None:
+        for key in ("until", "timezone", "half_life"):
+            if getattr(self, key, None) not in (None, "UTC") and self.column is None:
                 yield key, "only goes with window.column, found window.column=null"
+
+
+class MeasuredWindowConfig(WindowConfig):
+    """Days of a log with labels to measure: all, or the last ones."""
+
+    min_labelled: float = Field(0.0, ge=0, le=1)
+    """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
+    Positives and negatives become known at different speeds, so the labels known early are biased.
+    """
+
+
+class FitWindowConfig(MeasuredWindowConfig):
+    """Days of the log to fit to: all, or the last ones."""
+
+    suspect_days: Literal["set_aside", "refuse", "use"] = "set_aside"
+    """With window.column: treatment of a day that differs from the others more than usual (rows, labels, share of
+    positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, with a warning; two
+    similar suspect days in a row are drift and are used. refuse: exit 3. use: no day is compared. `logcal days`
+    excludes and includes days by hand.
+    """
+    half_life: Days | None = None
+    """With window.column: the number of days, such as 14d, after which a row counts half as much as one of the last
+    day. null: all rows count alike.
+    """
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Check that other keys have a column, and that old rows have a weight."""
+        yield from super().conflicts()
         if self.half_life is not None and whole_days(self.last) > 300 * whole_days(self.half_life):
             yield (
                 "half_life",
@@ -347,7 +361,7 @@ class WindowConfig(Section):
             )
 
 
-class DailyWindowConfig(WindowConfig):
+class DailyWindowConfig(FitWindowConfig):
     """Days to fit to, and what dates the rows."""
 
     bad_days: Literal["refuse", "set_aside"] = "set_aside"
@@ -558,15 +572,11 @@ class RetentionConfig(Section):
     """
 
 
-class EvaluateSection(Section):
+class DailyEvaluateSection(Section):
     """Rules of the evaluation."""
 
     bins: int = Field(10, ge=1, le=1000)
     """Number of bins of ECE, MCE and the reliability table."""
-    last: Days | None = None
-    """With window.column: the number of last days to measure, such as 1d; with log.labels.wait, of the last days whose
-    labels are complete. null: window.last.
-    """
     against: Text | None = None
     """Other side of a comparison, on the same rows: another version's name, previous (the version before it),
     or raw (the scores themselves). The difference of the losses is given with its standard error.
@@ -587,6 +597,15 @@ class EvaluateSection(Section):
         for name in self.require:
             if name not in REQUIRABLE:
                 yield "require", f"expected names among {', '.join(REQUIRABLE)}, found {name!r}"
+
+
+class EvaluateSection(DailyEvaluateSection):
+    """Rows to evaluate, and rules."""
+
+    last: Days | None = None
+    """With window.column: the number of last days to measure, such as 1d; with log.labels.wait, of the last days whose
+    labels are complete. null: window.last.
+    """
 
 
 REQUIRABLE = (
@@ -665,11 +684,9 @@ class RangeSection(Section):
     """
 
 
-class ScoreSection(RangeSection):
-    """Rows to score."""
+class DailyScoreSection(RangeSection):
+    """Limits of rows to score."""
 
-    last: Days | None = None
-    """With window.column: the number of last days to score, such as 1d. null: window.last."""
     max_unseen: float = Field(1.0, ge=0, le=1)
     """With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it does not
     have. Above it nothing is written (exit code 4). From 0.01 on there is a warning.
@@ -678,6 +695,13 @@ class ScoreSection(RangeSection):
     """true: decode the columns that are only copied, too, so that damage in them is found. false: it is copied, and
     the manifest names the columns that were not read.
     """
+
+
+class ScoreSection(DailyScoreSection):
+    """Rows to score, and their limits."""
+
+    last: Days | None = None
+    """With window.column: the number of last days to score, such as 1d. null: window.last."""
 
 
 class ReportConfig(Section):
