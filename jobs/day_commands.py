@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jobs.config.jobs import DAY
 from jobs.outcome import Outcome
 from logcal.errors import LogcalError
 from pipeline.days.records import (
+    DONE,
     EVALUATE,
     FIT,
     MONITOR,
@@ -22,7 +23,7 @@ from pipeline.days.records import (
     digest_of,
 )
 from pipeline.log.windows import Window, day_number, day_of
-from pipeline.table.published import PublishedTable
+from pipeline.table.published import PublishedTable, Version
 
 log = logging.getLogger("logcal")
 
@@ -48,7 +49,10 @@ def _records(
 ) -> Iterator[DayRecord]:
     version = str(outcome.summary.get("version"))
     if job == FIT:
-        yield from _fit_records(prepared, table.version(version).manifest.get("window") or {}, version)
+        fitting = getattr(prepared, "fitting", None)
+        if fitting is not None and (window := fitting.source.window) is not None:
+            digests = ((day_of(day).isoformat(), _digest(window, day)) for day in window.days)
+            yield from fit_records(table.version(version), digests)
         return
     if job == MONITOR:
         for day, tested in outcome.summary["tested"].items():
@@ -70,19 +74,20 @@ def _records(
     )
 
 
-def _fit_records(prepared: Any, window: dict[str, Any], version: str) -> Iterator[DayRecord]:
-    fitting = getattr(prepared, "fitting", None)
-    if fitting is None or fitting.source.window is None:
-        return
-    aside = {entry["day"]: "; ".join(entry["reasons"]) for entry in window.get("days_set_aside", ())}
-    for day in fitting.source.window.days:
-        name = day_of(day).isoformat()
-        used = {entry["day"] for entry in window.get("days", ()) if entry["rows_used"]}
-        if name in aside:
-            digest = _digest(fitting.source.window, day)
-            yield DayRecord(name, FIT, digest, SET_ASIDE, version=version, message=aside[name])
-        elif name in used:
-            yield DayRecord(name, FIT, _digest(fitting.source.window, day), version=version)
+def fit_records(version: Version, digests: Iterable[tuple[str, str]]) -> Iterator[DayRecord]:
+    """Yield the records of the days that a version's fit used or set aside.
+
+    digests : name and digest of files of each day that may have a record
+    """
+    window = version.manifest.get("window") or {}
+    aside = {day["day"]: "; ".join(day["reasons"]) for day in window.get("days_set_aside", ())}
+    aside |= {day["day"]: day["reason"] for day in window.get("days_damaged", ())}
+    judged = {day["day"] for day in window.get("days", ())}
+    judged -= {day["day"] for day in window.get("days_unlabelled", ())}
+    for day, files in digests:
+        if day in judged:
+            outcome = SET_ASIDE if day in aside else DONE
+            yield DayRecord(day, FIT, files, outcome, version=version.name, message=aside.get(day))
 
 
 def _digest(window: Window, day: int) -> str:

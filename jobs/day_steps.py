@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jobs.config.jobs import (
     DAY,
@@ -19,6 +19,8 @@ from jobs.config.jobs import (
     ScoreConfig,
 )
 from jobs.config.loading import Values, load_values
+from jobs.config.naming import in_keys
+from jobs.day_commands import fit_records
 from jobs.day_survey import Survey, fitted_with
 from jobs.rows import JOB, above_days
 from logcal.errors import (
@@ -39,7 +41,6 @@ from pipeline.days.records import (
     MONITOR,
     NOTHING,
     SCORE,
-    SET_ASIDE,
     SHIFT,
     DayRecord,
     digest_of,
@@ -136,10 +137,10 @@ def _failure(record: DayRecord, error: Exception, run_id: str | None = None) -> 
         The error does not concern this day alone, or the day's files are still being written.
     """
     if isinstance(error, FileChangedError) or (
-        isinstance(error, ConfigError) and not str(error).startswith(_DAY_OUTPUTS)
+        isinstance(error, ConfigError) and not in_keys(str(error)).startswith(_DAY_OUTPUTS)
     ):
         raise error
-    return replace(record, outcome=FAILED, message=str(error), run_id=run_id)
+    return replace(record, outcome=FAILED, message=in_keys(str(error)), run_id=run_id)
 
 
 def monitor(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:
@@ -233,7 +234,7 @@ _SCORED = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_above_r
 """Counts of a scored log's manifest that the record repeats."""
 
 
-class DayFit:
+class DayFit(NamedTuple):
     """Result of a fit for the days that it was due for.
 
     Attributes
@@ -243,12 +244,9 @@ class DayFit:
     culprit : day with a damaged file, which the fit must leave out; None: there is none
     """
 
-    def __init__(
-        self, records: Sequence[DayRecord], message: str = "", culprit: tuple[int, str] | None = None
-    ) -> None:
-        self.records = records
-        self.message = message
-        self.culprit = culprit
+    records: Sequence[DayRecord]
+    message: str = ""
+    culprit: tuple[int, str] | None = None
 
 
 def fit(survey: Survey, last: int, due: Sequence[DayState], executor: Executor) -> DayFit:
@@ -314,22 +312,15 @@ def _fit_record(
 
 def _fit_records(survey: Survey, version: Version) -> list[DayRecord]:
     """Return the records of a version's days whose last record says something else, or that have none."""
-    window = version.manifest.get("window") or {}
-    aside = {day["day"]: day["reasons"] for day in window.get("days_set_aside", ())}
-    aside |= {day["day"]: [day["reason"]] for day in window.get("days_damaged", ())}
-    unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
-    facts = {day["day"]: day for day in window.get("days", ())}
-    records = []
-    for entry in survey.states.days:
-        if entry.name not in facts or entry.name in unlabelled or not survey.may_fit(entry):
-            continue
-        record = DayRecord(entry.name, FIT, entry.files.digest, version=version.name)
-        if entry.name in aside:
-            record = replace(record, outcome=SET_ASIDE, message="; ".join(aside[entry.name]))
-        last = entry.last.get(FIT)
-        if last is None or (last.files, last.outcome) != (record.files, record.outcome):
-            records.append(record)
-    return records
+    entries = {entry.name: entry for entry in survey.states.days if survey.may_fit(entry)}
+    records = fit_records(version, ((name, entry.files.digest) for name, entry in entries.items()))
+    last = {name: entry.last.get(FIT) for name, entry in entries.items()}
+    return [
+        record
+        for record in records
+        if (before := last[record.day]) is None
+        or (before.files, before.outcome) != (record.files, record.outcome)
+    ]
 
 
 def check_record(files: DayFiles, fault: str, *, rows_read: bool) -> DayRecord:

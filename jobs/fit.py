@@ -112,7 +112,6 @@ def open_fitting(config: FitConfig, choice: ChosenRows = ANY) -> Fitting:
     recipe = recipe_of(config)
     _check_segments(config)
     _check_interval(recipe)
-    requirements.check_holdout(config)
     if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe.rules.partial_pooling:
         _logger.warning(
             "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "

@@ -19,7 +19,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     command_options: ClassVar[tuple[str, ...]] = ()
-    """Keys that are options of the command: neither documented nor completed; a file that has them gets a note."""
+    """Keys that are options of the command: neither documented nor completed."""
 
     @model_validator(mode="before")
     @classmethod

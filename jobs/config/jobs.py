@@ -54,6 +54,25 @@ class JobConfig(Section):
     """
     cluster: ClusterConfig
 
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Check that labels that wait have a time, and that held-out days leave others to fit to."""
+        log, window, gate = (getattr(self, name, None) for name in ("log", "window", "gate"))
+        if window is None:
+            return
+        if isinstance(log, sections.LogConfig):
+            yield from sections.wait_conflicts(log.labels, window, "log.")
+        if gate is not None and gate.days:
+            found = f"found {gate.holdout}"
+            if window.column is None:
+                text = f"expected window.column with a number of days, {found} without it"
+                yield (
+                    "gate.holdout",
+                    f"{text}: it tells which rows are the last; or hold out a share such as 0.2",
+                )
+            elif gate.days >= sections.whole_days(window.last):
+                text = f"expected fewer days than window.last ({window.last}), {found}"
+                yield "gate.holdout", f"{text}: no day would be left to fit to"
+
 
 def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
     """Return a section's keys in display order: keys that all jobs share come last."""
@@ -79,10 +98,6 @@ class FitConfig(JobConfig):
     """The sorted log, with one row per distinct score, which the calibrator is fitted to."""
     gate: sections.GateConfig
     retention: sections.RetentionConfig
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Check that labels that wait have a time."""
-        yield from sections.wait_conflicts(self.log.labels, self.window, "log.")
 
 
 class ScoreConfig(JobConfig):
@@ -114,10 +129,6 @@ class EvaluateConfig(JobConfig):
     """Days of the log to measure: all, or the last ones."""
     report: sections.ReportConfig
     evaluate: sections.EvaluateSection
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Check that labels that wait have a time."""
-        yield from sections.wait_conflicts(self.log.labels, self.window, "log.")
 
 
 DEMO_TABLE = "adult-income"
@@ -162,6 +173,7 @@ class MonitorConfig(JobConfig):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that there is a column of dates, and no weights."""
+        yield from super().conflicts()
         if self.window.column is None:
             yield "window.column", "expected the column that dates the rows, found null"
         if self.log.weight is not None:
@@ -323,9 +335,9 @@ class FollowConfig(JobConfig):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that refits can be published, and that keys of days have a column of dates."""
+        yield from super().conflicts()
         if self.refit.enabled and self.store.version is not None:
             yield "store.version", "expected null with refits, which publish new versions, found one"
-        yield from sections.wait_conflicts(self.log.labels, self.window, "log.")
         if self.refit.alarm is not None and self.window.column is None:
             yield "refit.alarm", "only goes with window.column, found window.column=null"
         if self.refit.alarm is not None and self.log.weight is not None:
@@ -508,6 +520,7 @@ class DaysConfig(JobConfig):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check that rows have days, and that each day has its own outputs."""
+        yield from super().conflicts()
         if self.window.column is None:
             yield "window.column", "expected the column that dates the rows, found null"
         for key, path in (("report.path", self.report.path), ("output.path", self.output.path)):

@@ -312,7 +312,6 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
 def load_values(model: type[C], values: Values) -> C:
     """Validate values that have been read. Raises ConfigError as `load` does."""
     raise_all(list(_text_problems(values, values.values, ())))
-    _note_options(model, values)
     ignored, problems = remove_foreign_keys(model, values)
     problems += _refused_settings(values, ignored)
     try:
@@ -353,14 +352,6 @@ def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
 
 def _cannot_be_stored(text: str) -> bool:
     return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _note_options(model: type[Section], values: Values) -> None:
-    """Log a line for each key in a file that is now an option."""
-    keys = _keys_of(model)
-    for path, provenance in values.provenances.items():
-        if path in keys and keys[path].option and ", line " in provenance.source:
-            log.info("%s", _at(path, values, f"this is the option --{path[1]} now, which stands for the key"))
 
 
 class Key(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any
 from calibrators.core.map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
-from jobs.config.sections import GateConfig, whole_days
+from jobs.config.sections import GateConfig
 from jobs.gate.agreement import REMEDY, disagreement, fallback_text
 from jobs.rows import ChosenRows, open_log_and_window
-from logcal.errors import ConfigError, InputRejectedError, counted
+from logcal.errors import InputRejectedError, counted
 from logcal.version import __version__
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
@@ -26,27 +26,6 @@ log = logging.getLogger("logcal")
 
 LARGE_CHANGE = 0.5
 """Mean change of the probabilities, relative to their mean, from which there is a warning."""
-
-
-def check_holdout(config: FitConfig) -> None:
-    """Check that the window allows the holdout.
-
-    Raises
-    ------
-    ConfigError
-        Days are to be held out without a window, or all days of the window.
-    """
-    gate = config.gate
-    if gate.days and config.window.column is None:
-        raise ConfigError(
-            f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: it tells "
-            "which rows are the last; or hold out a share such as 0.2"
-        )
-    if gate.days and gate.days >= whole_days(config.window.last):
-        raise ConfigError(
-            f"gate.holdout: expected fewer days than window.last ({config.window.last}), found {gate.holdout}: no day "
-            "would be left to fit to"
-        )
 
 
 def can_compare(config: FitConfig, current: Version | None, choice: ChosenRows) -> bool:

@@ -158,10 +158,6 @@ class DayStates:
         states = [entry.state for entry in self.days]
         return {state: states.count(state) for state in STATES}
 
-    def in_state(self, *states: str) -> list[DayState]:
-        """Return the days in certain states."""
-        return [entry for entry in self.days if entry.state in states]
-
 
 def compares_all(records: Mapping[str, Steps], now: dt.datetime) -> bool:
     """Tell whether this run compares the files of all days, which happens once a week."""
