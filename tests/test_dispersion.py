@@ -5,15 +5,19 @@ import pytest
 from scipy.special import expit
 
 from calibrators import Isotonic
+from calibrators.measures.dispersion import combined
 from calibrators.measures.fit_check import CheckCells, check_fit
 
 
-def over_dispersion(score, weight, positives):
+def checked(score, weight, positives, expected=expit):
     """By points."""
     points, of = np.unique(score, return_inverse=True)
     weight, positives = np.bincount(of, weight), np.bincount(of, positives)
-    cells = CheckCells(points, points, weight, positives, weight * expit(points))
-    return check_fit(cells).over_dispersion
+    return check_fit(CheckCells(points, points, weight, positives, weight * expected(points)))
+
+
+def over_dispersion(score, weight, positives):
+    return checked(score, weight, positives).over_dispersion
 
 
 @pytest.mark.parametrize("centre", [0.0, -4.0])
@@ -58,3 +62,30 @@ def test_maps_of_blocks_have_none():
     rows = fitted.weight > 0
     cells = (fitted.score_lo[rows], fitted.score_hi[rows], fitted.weight[rows], fitted.positives[rows])
     assert check_fit(CheckCells(*cells, fitted.positives[rows])).over_dispersion == 1.0
+
+
+def test_few_rows_with_random_weights_have_their_design_effect_in_the_check_too():
+    rng = np.random.default_rng(0)
+    found, flagged = [], 0
+    for _ in range(60):
+        x, weight = rng.normal(0, 1.2, 2000), rng.choice([1.0, 2, 5], 2000)
+        found.append(checked(x, weight, weight * (rng.random(x.size) < expit(x))).dispersion)
+        steps = weight * (rng.random(x.size) < np.where(x > 0.3, 0.8, 0.2))
+        flagged += bool(checked(x, weight, steps, lambda score: expit(1.2 * (score - 0.3))).misfits)
+    # The design effect is 3.75. Neighbours' differences alone are 8 in some of these draws, which hides misfits.
+    assert 2.5 < min(found) < max(found) < 4.0
+    assert flagged >= 57
+
+
+@pytest.mark.parametrize(
+    ("by_groups", "groups", "proven", "expected"),
+    [
+        (6.0, 25, 3.7, 3.7),  # within chance
+        (6.0, 1000, 3.7, 6.0),  # beyond it
+        (6.0, 25, 1.0, 6.0),  # nothing proven
+        (3.0, 25, 3.7, 3.7),
+        (1.0, 0, 2.0, 2.0),  # too few groups
+    ],
+)
+def test_the_estimate_of_groups_is_believed_beyond_chance(by_groups, groups, proven, expected):
+    assert combined(by_groups, groups, proven) == expected

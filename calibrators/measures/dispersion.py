@@ -31,6 +31,9 @@ _SIGNIFICANT = 4.0
 _ERROR_OF_GROUPS = 3.5
 """Standard errors of `proven`; relative standard error of `of_groups`, times the root of the number of groups."""
 
+_FURTHER = 3.0
+"""Standard errors beyond which `of_groups` is believed rather than a smaller `proven`."""
+
 
 def of_groups(sums: Array) -> float:
     """Estimate the over-dispersion from second differences of neighbouring rates, which no line changes.
@@ -88,3 +91,13 @@ def proven(sums: Array, groups: int, by_groups: float) -> float:
     if groups >= FEWEST_GROUPS:
         most = min(most, by_groups * (1.0 + 2.0 * _ERROR_OF_GROUPS / math.sqrt(groups)))
     return float(np.clip(squares.sum() / variance.sum(), 1.0, most))
+
+
+def combined(by_groups: float, groups: int, proven: float) -> float:
+    """Combine both estimates: that of groups is too large by chance where there are few of them, which hides misfits.
+
+    Few groups do not show random weights, but Pearson's statistic does. It is the better one unless a truth that falls,
+    or jumps, made it larger; where it proves nothing, groups may still vary.
+    """
+    chance = 1.0 + _FURTHER * _ERROR_OF_GROUPS / math.sqrt(max(groups, 1))
+    return proven if 1.0 < proven < by_groups <= proven * chance else max(by_groups, proven)

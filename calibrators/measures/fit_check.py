@@ -174,9 +174,7 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
     information = weight * level * (1 - level)
     columns = (weight, cells.positives, cells.expected, weight * level)
     sums = np.stack([np.append(0.0, np.cumsum(column)) for column in columns])
-    by_groups, proven = _dispersion(cells, sums, information)
-    # Few groups do not show random weights, but Pearson's statistic does.
-    dispersion = max(by_groups, proven)
+    dispersion, proven = _dispersion(cells, sums, information)
     families = [_unions(information), _narrow(information)]
     total = np.append(0.0, np.cumsum(information))
     found = [_compare(sums, *family, dispersion, total, heaviest) for family in families if family[0].size]
@@ -304,7 +302,8 @@ def _dispersion(cells: CheckCells, sums: Array, information: Array) -> tuple[flo
     points = bool((cells.first == cells.last).all())
     parts = max(1, min(over_dispersion.MOST_PARTS, int(information.sum() / over_dispersion.PART_INFORMATION)))
     ends = np.arange(information.size + 1) if points else edges(information, parts)
-    return by_groups, over_dispersion.proven(np.diff(sums[:, ends]), number, by_groups)
+    proven = over_dispersion.proven(np.diff(sums[:, ends]), number, by_groups)
+    return over_dispersion.combined(by_groups, number, proven), proven
 
 
 def _profile(cells: CheckCells, sums: Array, information: Array) -> Array:
