@@ -9,25 +9,19 @@ column fewer, then to all rows, then to the unchanged score.
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator, Line, Sampling
+from calibrators.base import Line
 from calibrators.core.arrays import Codes
-from calibrators.core.fine_cells import FineCells
-from calibrators.core.intervals import NONE, POSTERIOR, divided, interval_passes
-from calibrators.core.map import CalibrationMap, Interval
-from calibrators.core.passes import Pass, Points, in_memory, run_passes
-from calibrators.isotonic.calibrator import Isotonic
+from calibrators.core.intervals import NONE
+from calibrators.core.map import CalibrationMap
 from calibrators.measures.segment_check import joined
-from calibrators.segments.partial_pooling import fit_groups
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (
@@ -39,15 +33,11 @@ from pipeline.fit.calibration import (
     keep_monotone,
     with_table_path,
 )
+from pipeline.fit.each_segment import fit_of_points, task_of
 from pipeline.fit.outliers import fit_without_outliers
 from pipeline.fit.pooled_segments import Numbered, add_pooled, pooled_pass
 from pipeline.fit.self_check import (
-    CellCollector,
     check_all_rows,
-    expected_positives,
-    sums_of_cells,
-    sums_of_points,
-    sums_of_rows,
 )
 from pipeline.fit.shared_maps import (
     SharedCells,
@@ -74,10 +64,8 @@ from pipeline.sort.segment_tasks import (
     keep_keys,
     most_batches,
 )
-from pipeline.sort.segments import Level, Slices, number_segments
+from pipeline.sort.segments import Level, number_segments
 from pipeline.table.segment_maps import (
-    NOT_SUITED,
-    ONE_SCORE,
     Fitted,
     LevelFit,
     MapAdjustments,
@@ -116,7 +104,7 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
         joined = add_pooled(graph, calibrator, recipe.sampling_rate, first, numbered, rows)
     elif not calibrator.needs.fit_before_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        segment_task = _segment_task(recipe, calibrator.for_segments())
+        segment_task = task_of(recipe, calibrator.for_segments())
         joined = _add_segment_tasks(graph, segment_task, first, wanted, rows, recipe)
     return graph.task("fitted", MergedFit, first, numbered, joined)
 
@@ -135,22 +123,6 @@ def _add_segment_tasks(
     most = per_level * len(recipe.columns)
     works = add_batches(graph, first, wanted, pooled=pooled, task_bytes=task_bytes, most=most)
     return add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
-
-
-def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> SegmentTask[Fitted]:
-    """Make the segment task that fits segments.
-
-    calibrator : calibrator of a segment
-    heaviest : largest weight of a row of the score table, for segments that are cut
-    """
-    if isinstance(calibrator, Isotonic) and recipe.pooled:
-        return SegmentTask(functools.partial(_fit_pooled, float(calibrator.ends)))
-    settings = _settings(recipe, calibrator)
-    return SegmentTask(
-        small=functools.partial(_fit_small, settings),
-        first=calibrator.first_pass(),
-        large=functools.partial(_fit_large, settings, heaviest),
-    )
 
 
 def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, path: str | None) -> Numbered:
@@ -194,84 +166,118 @@ def finish_segments(
         A map decreases and monotone is 'require'.
     """
     first, numbered, joined_levels = merged
-    rows, interval = _with_table_path(rows, recipe), recipe.interval
+    rows = _with_table_path(rows, recipe)
     if recipe.partial_pooling:
         check_table(first[0])
-        pooled_levels, variances, all_rows = fit_without_outliers(
-            recipe, rows, executor, numbered, joined_levels
-        )
-        fit = Fit(all_rows.calibrator, first[0], agreement=all_rows.checked)
-    else:
-        fit = fit_log(recipe.calibrator(), rows, executor, interval, first, recipe.sampling_rate)
-    level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
-    if recipe.partial_pooling:
+        found = fit_without_outliers(recipe, rows, executor, numbered, joined_levels)
+        pooled_levels, variances, all_rows = found
+        whole = _level_0(Fit(all_rows.calibrator, first[0], agreement=all_rows.checked), recipe)
         types = numbered.segments.levels[-1].types
-        return SegmentedFit((level_0, *pooled_levels), types, False, True, 0.0, variances), fit
-    segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
+        return SegmentedFit((whole.level, *pooled_levels), types, False, True, 0.0, variances), whole.fit
+    fit = fit_log(recipe.calibrator(), rows, executor, recipe.interval, first, recipe.sampling_rate)
+    whole = _level_0(fit, recipe)
+    segment_task = task_of(recipe, whole.fit.calibrator.for_segments(), whole.fit.table.heaviest)
     if joined_levels is None:
         graph = Graph()
         joined_levels = executor.compute(
             graph, _add_segment_tasks(graph, segment_task, first, numbered.wanted, rows, recipe)
         )
-    numbered_levels = numbered.segments.levels
-    levels, results, lines, shared = [level_0], [], [], None
-    singles = []
-    for level, reasons, level_results in zip(
-        numbered_levels,
-        numbered.reasons,
-        finish_segment_tasks(joined_levels, len(numbered_levels), executor, segment_task),
-        strict=True,
-    ):
-        levels.append(_level_fit(level, level_results, list(reasons), interval))
-        results += [result for _, result in level_results]
-        singles.append(level_results)
-        lines.append(_lines_of(len(level.keys), level_results))
-    users, parents, unchecked = None, 0, [replace(level_0, maps=Maps([0])), *levels[1:]]
+    levels = numbered.segments.levels
+    fits = list(finish_segment_tasks(joined_levels, len(levels), executor, segment_task))
+    below = _Below(
+        [
+            _level_fit(*of, recipe.interval)
+            for of in zip(levels, fits, map(list, numbered.reasons), strict=True)
+        ],
+        [_lines_of(len(level.keys), of_level) for level, of_level in zip(levels, fits, strict=True)],
+        [result for of_level in fits for _, result in of_level],
+    )
+    shared = _Shared()
     if numbered.shared is not None:
         cells = SharedCells(numbered.shared, first[0].shuffled[-1], executor)
-        check = functools.partial(check_shared, cells, lines=lines, rate=recipe.sampling_rate)
-        # Scores that are used as they are, were not fitted.
-        shared = check(unchecked if identity else levels)
-        heaviest = fit.calibrator.sampling_.heaviest
-        verdict = check_of(shared, fit.agreement, heaviest)
-        if interval == NONE:
-            settings = _settings(recipe, fit.calibrator.for_segments())
-            fit_points = functools.partial(_fit_points, settings, heaviest, results)
-            enough = numbered.shared.with_enough(numbered.segments, recipe.rules)
-            parents = fit_bent_parents(cells, verdict, levels, lines, fit_points, enough)
-        if not identity and bends_all_rows(numbered.shared, verdict):
-            users = fit_users(recipe, rows, executor, numbered.segments, numbered.shared)
-        if users is not None:
-            fit = replace(users.fit, table=fit.table)
-            level_0, identity, fit, refuted = _fit_level_0(fit, recipe)
-            levels[0] = level_0
-        if users is not None or parents:
-            shared = check(unchecked if identity or users is not None else levels)
-    check_single(unchecked if identity else levels, lines, singles, recipe.sampling_rate)
-    if any(line is not None for level_lines in lines for line in level_lines):
-        _adjust_by_lines(levels, lines, [level.of for level in numbered_levels])
-    first_map, repair = level_0.maps.first(), 0.0 if fit.agreement is None else fit.agreement.repair
-    monotone_first = identity or first_map is None or first_map.monotone
+        whole, shared = _mend_shared(recipe, rows, numbered, cells, whole, below)
+    check_single(whole.fitted(below), below.lines, fits, recipe.sampling_rate)
+    if any(line is not None for level_lines in below.lines for line in level_lines):
+        _adjust_by_lines([whole.level, *below.levels], below.lines, [level.of for level in levels])
+    first_map, agreement = whole.level.maps.first(), whole.fit.agreement
+    monotone_first = whole.identity or first_map is None or first_map.monotone
+    repair = 0.0 if agreement is None else agreement.repair
     fitted = SegmentedFit(
-        tuple(levels),
-        numbered_levels[-1].types,
-        identity,
-        monotone_first and all(result.monotone for result in results),
-        max([repair, *(result.repair for result in results)]),
-        interval=interval,
-        refuted=refuted + sum(result.refuted for result in results),
-        shared=shared,
-        users=None if users is None else users.rows,
-        parents=parents,
+        (whole.level, *below.levels),
+        levels[-1].types,
+        whole.identity,
+        monotone_first and all(result.monotone for result in below.results),
+        max([repair, *(result.repair for result in below.results)]),
+        interval=recipe.interval,
+        refuted=whole.refuted + sum(result.refuted for result in below.results),
+        shared=shared.check,
+        users=shared.users,
+        parents=shared.parents,
     )
-    return fitted, fit
+    return fitted, whole.fit
 
 
-def _fit_level_0(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, Fit, int]:
-    """Make level 0: the map of all rows, or the identity if they are too few.
+class _Below(NamedTuple):
+    """Fits of the levels after that of all rows: the levels, the line of each segment, and the tasks' results."""
 
-    Also return whether it is the identity, the fit with the check of its map, and the number of refuted bands.
+    levels: list[LevelFit]
+    lines: list[list[Line | None]]
+    results: list[Fitted]
+
+
+class _Whole(NamedTuple):
+    """Level 0.
+
+    level : the level. identity : whether its map is the unchanged score, as the rows are too few
+    fit : the fit to all rows, with the check of its map
+    refuted : number of refuted bands
     """
+
+    level: LevelFit
+    identity: bool
+    fit: Fit
+    refuted: int
+
+    def fitted(self, below: _Below, whole: bool = True) -> list[LevelFit]:
+        """Return all levels; that of all rows without its map if this was not fitted, or if `whole` is False."""
+        level = self.level if whole and not self.identity else replace(self.level, maps=Maps([0]))
+        return [level, *below.levels]
+
+
+class _Shared(NamedTuple):
+    """Check of the maps that segments share, and what was fitted to their users alone: see `SegmentedFit`."""
+
+    check: LevelFit | None = None
+    users: int | None = None
+    parents: int = 0
+
+
+def _mend_shared(
+    recipe: Recipe, rows: SortedRows, numbered: Numbered, cells: SharedCells, whole: _Whole, below: _Below
+) -> tuple[_Whole, _Shared]:
+    """Check the maps that segments share; fit those that disagree with the rows that use them to these rows alone."""
+    shared = cells.shared
+    check = functools.partial(check_shared, cells, lines=below.lines, rate=recipe.sampling_rate)
+    checked = check(whole.fitted(below))
+    calibrator, parents = whole.fit.calibrator, 0
+    verdict = check_of(checked, whole.fit.agreement, calibrator.sampling_.heaviest)
+    if recipe.interval == NONE:
+        fit = fit_of_points(recipe, calibrator.for_segments(), calibrator.sampling_.heaviest, below.results)
+        enough = shared.with_enough(numbered.segments, recipe.rules)
+        parents = fit_bent_parents(cells, verdict, [whole.level, *below.levels], below.lines, fit, enough)
+    users = None
+    if not whole.identity and bends_all_rows(shared, verdict):
+        users = fit_users(recipe, rows, cells.executor, numbered.segments, shared)
+    if users is not None:
+        whole = _level_0(replace(users.fit, table=whole.fit.table), recipe)
+    if users is not None or parents:
+        # A map that was fitted to its users is checked as every fit is.
+        checked = check(whole.fitted(below, whole=users is None))
+    return whole, _Shared(checked, None if users is None else users.rows, parents)
+
+
+def _level_0(fit: Fit, recipe: Recipe) -> _Whole:
+    """Make level 0: the map of all rows, or the identity if they are too few."""
     table, interval = fit.table, None
     rows, positives = np.array([table.used]), np.array([table.used_positive])
     [reason] = (
@@ -289,7 +295,7 @@ def _fit_level_0(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, Fit, int]:
     maps = Maps.empty([], recipe.interval)
     maps.add(calibration_map, interval)
     refuted = int(reason is None and recipe.interval != NONE and interval is None)
-    return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, fit, refuted
+    return _Whole(LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, fit, refuted)
 
 
 def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
@@ -363,140 +369,3 @@ def _adjust_by_lines(levels: list[LevelFit], lines: list[list[Line | None]], ind
 
 _CLIPPING = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
 """Clipping bounds of a score before the logit."""
-
-
-class _Settings(NamedTuple):
-    """Settings of the fit to each segment: see `Recipe`."""
-
-    calibrator: Calibrator
-    monotone: str
-    interval: str
-    sampling_rate: float
-
-
-def _settings(recipe: Recipe, calibrator: Calibrator) -> _Settings:
-    if recipe.interval == NONE:  # intervals belong to rows of a map, which lines do not have
-        calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
-    return _Settings(calibrator, recipe.monotone, recipe.interval, recipe.sampling_rate)
-
-
-def _fit_points(
-    settings: _Settings, heaviest: float, results: list[Fitted], points: Points
-) -> CalibrationMap | Line | str:
-    result = _fit(settings, heaviest, points.score.size, in_memory(points))
-    results.append(_collect([result], settings.interval))
-    return result.outcome
-
-
-def _fit_small(settings: _Settings, segments: Slices) -> Fitted:
-    """Fit segments whose points are in memory."""
-    results, expected = [], []
-    for points in segments.points():
-        result = _fit(settings, segments.heaviest, points.score.size, in_memory(points))
-        results.append(result)
-        expected.append(expected_positives(result.outcome, points, settings.sampling_rate))
-    checked = sums_of_points(
-        segments, np.concatenate(expected), np.array([result.fitted for result in results])
-    )
-    single = np.array([result.outcome == ONE_SCORE for result in results])
-    one_score = np.array([column[segments.starts[:-1][single]] for column in segments.columns])
-    return _collect(results, settings.interval)._replace(checked=checked, single=one_score)
-
-
-def _fit_pooled(ends: float, segments: Slices) -> Fitted:
-    """Fit isotonic regression to the blocks of segments; its maps never decrease."""
-    columns, sizes = fit_groups(segments.columns, segments.starts, ends)
-    rows = sizes.tolist()
-    reasons = [ONE_SCORE if size == 0 else None for size in rows]
-    checked = sums_of_rows(columns, sizes)
-    items, starts = segments.columns, segments.starts
-    one_score = starts[:-1][sizes == 0]
-    sums = (
-        np.add.reduceat(column, starts[:-1])[sizes == 0] for column in (items[2], items[len(items) // 2 + 1])
-    )
-    return Fitted(
-        Maps(rows, [[column] for column in columns]),
-        reasons,
-        monotone=True,
-        repair=0.0,
-        checked=checked,
-        single=np.array([items[0][one_score], *sums]),
-    )
-
-
-def _fit_large(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass], Any]) -> Fitted:
-    collector = CellCollector(settings.calibrator)
-    result = _fit(settings, heaviest, points, lambda request: collector.run(request, run))
-    cells = result.fine
-    if result.fitted and cells is None:
-        collector.finish(run)
-        cells = collector.cells
-    checked = sums_of_cells(result.outcome, cells, settings.sampling_rate)
-    return _collect([result], settings.interval)._replace(checked=checked)
-
-
-class _Result(NamedTuple):
-    """Result of the fit to a segment.
-
-    outcome : its map or its line, or the reason for neither
-    repair : largest change by the monotone repair
-    interval : interval of the map's rows
-    fine : fine cells of the segment, if the fit gathered them
-    """
-
-    outcome: CalibrationMap | Line | str
-    repair: float = 0.0
-    interval: Interval | None = None
-    fine: FineCells | None = None
-
-    @property
-    def fitted(self) -> bool:
-        """True if the segment has a map or a line."""
-        return not isinstance(self.outcome, str)
-
-    @property
-    def monotone(self) -> bool:
-        """True unless the map or line decreases."""
-        if isinstance(self.outcome, CalibrationMap):
-            return self.outcome.monotone
-        return isinstance(self.outcome, str) or self.outcome.slope >= 0
-
-
-def _collect(results: list[_Result], interval: str) -> Fitted:
-    maps = Maps.empty([], interval)
-    for result in results:
-        maps.add(result.outcome if isinstance(result.outcome, CalibrationMap) else None, result.interval)
-    outcomes = [result.outcome for result in results]
-    reasons = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
-    lines = [outcome if isinstance(outcome, Line) else None for outcome in outcomes]
-    without = [r for r in results if isinstance(r.outcome, CalibrationMap) and r.interval is None]
-    return Fitted(
-        maps.packed(),
-        reasons,
-        all(result.monotone for result in results),
-        max(result.repair for result in results),
-        lines,
-        0 if interval == NONE else len(without),
-    )
-
-
-def _fit(settings: _Settings, heaviest: float, points: int, run: Callable[[Pass], Any]) -> _Result:
-    if points == 1:
-        return _Result(ONE_SCORE)
-    # Copy: the fit changes the calibrator, which other tasks share.
-    calibrator = copy.copy(settings.calibrator)
-    try:
-        calibrator.fit_passes(run, Sampling(settings.sampling_rate, heaviest))
-    except ValueError:
-        return _Result(NOT_SUITED)
-    if calibrator.line_ is not None:
-        return _Result(calibrator.line_)
-    new_map, repair = keep_monotone(calibrator.calibration_map_, settings.monotone)
-    result = _Result(new_map, repair, fine=calibrator.fine_cells_)
-    if settings.interval == NONE:
-        return result
-    if settings.interval == POSTERIOR:
-        return result._replace(interval=calibrator.posterior_.interval(new_map))
-    interval = run_passes(interval_passes(settings.interval, new_map, heaviest), run)
-    rate = settings.sampling_rate
-    return result._replace(interval=None if interval is None else divided(interval, rate))
