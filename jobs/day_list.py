@@ -61,7 +61,7 @@ def day_facts(entry: DayState) -> dict[str, Any]:
         "observed_over_expected_high": measured.get("ratio_high"),
         "decision": None if decision is None else {"decision": decision.decision, "reason": decision.reason},
         "steps": {step: _step_facts(entry.last[step]) for step in STEPS if step in entry.last},
-        "left": list(entry.todo),
+        "steps_left": list(entry.todo),
     }
 
 

@@ -284,7 +284,7 @@ class Prepared(Startable):
                 "params": config.calibrator.params,
                 "run_id": self.sorting.identity,
                 "current_version": self.store.current_name(),
-                "gathers_at_most_bytes": self.fitting.gathers(),
+                "max_gathered_bytes": self.fitting.gathers(),
                 **window,
             },
         )
@@ -380,7 +380,7 @@ class Prepared(Startable):
         return {
             "run_id": self.sorting.identity,
             **content.facts,
-            "gathered": {"at_most_bytes": self.fitting.gathers()},
+            "max_gathered_bytes": self.fitting.gathers(),
             "log": {
                 "path": list(config.log.path),
                 "columns": log.types,

@@ -107,7 +107,7 @@ class Prepared:
             ),
             (f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
             (f"{self.places.target_root}/", f"{self.ledger.root}/"),
-            {"backlog": len(backlog), "known": len(files), "table": table},
+            {"backlog": len(backlog), "files_known": len(files), "table": table},
         )
 
     def execute(self, executor: Executor) -> Outcome:
@@ -232,7 +232,7 @@ class Prepared:
             stream.add(report)
             stream.refits.run_if_due(follower.executor)
             stream.write_reports()
-            if report is None or not report.left:
+            if report is None or not report.files_left:
                 _wait(began + parse_duration(follow.poll))
 
     def _current(self) -> str | None:

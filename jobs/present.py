@@ -78,7 +78,7 @@ def summary_of(measured: Measured, overlap: InSample) -> dict[str, Any]:
     facts = evaluation.as_dict()
     summary = {
         "verdict": facts["verdict"],
-        "beyond_chance": facts["after"]["judgement"]["beyond_chance"],
+        "beyond_chance": facts["after"]["significance"]["beyond_chance"],
         "in_sample": bool(overlap),
         "in_sample_share": overlap.share,
         "headline": headline(evaluation),

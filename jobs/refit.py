@@ -83,7 +83,7 @@ class Refits:
         refit, last = self.config.refit, self.last
         if not refit.enabled or not last:
             return refit.enabled
-        every, previous, now = parse_duration(refit.every), last.get("checked", last), time.time()
+        every, previous, now = parse_duration(refit.every), last.get("compared", last), time.time()
         # A clock that was set back must not delay refits.
         too_late = every is not None and not 0 <= now - previous["at"] < every
         enough_rows = refit.rows is not None and self._rows() - previous["rows"] >= refit.rows
@@ -93,7 +93,7 @@ class Refits:
             return True
         # The same rows and labels would be rejected again: compare them again when the next refit is due.
         self.alarmed = False
-        self._save({**last, "checked": {"at": now, "rows": self._rows()}})
+        self._save({**last, "compared": {"at": now, "rows": self._rows()}})
         return False
 
     def _inputs(self) -> str:
@@ -114,8 +114,8 @@ class Refits:
         seconds = parse_duration(self.config.refit.alarm)
         if seconds is None or not self.last:
             return
-        checked = self.last.get("looked", 0.0)
-        if 0 <= time.time() - checked < seconds:
+        tested = self.last.get("tested_at", 0.0)
+        if 0 <= time.time() - tested < seconds:
             return
         from jobs import monitor
 
@@ -127,7 +127,7 @@ class Refits:
             log.warning("alarm: %s", error)
         except (NothingToDoError, InputRejectedError) as error:
             log.info("the table was not tested: %s", error)
-        self._save({**self.last, "looked": time.time(), "alarm": self.alarmed})
+        self._save({**self.last, "tested_at": time.time(), "alarm": self.alarmed})
 
     def _save(self, content: dict[str, Any]) -> None:
         self.ledger.folder.replace(_STATE, json.dumps(with_checksum(content)).encode())
@@ -202,7 +202,7 @@ class Refits:
         before = self.last.get("version")
         version, message = before, ""
         facts: dict[str, Any] = {
-            key: self.last[key] for key in ("looked", "label_coverage") if key in self.last
+            key: self.last[key] for key in ("tested_at", "label_coverage") if key in self.last
         }
         try:
             outcome = self._run_job(

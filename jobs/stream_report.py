@@ -85,14 +85,14 @@ class Stream(FollowCounts):
             return
         self.batches += 1
         self.count(report)
-        self.waiting, self.version, self.remaining = report.waiting, report.version, report.left
+        self.waiting, self.version, self.remaining = report.waiting, report.version, report.files_left
         self.shift = report.shift or self.shift
         self.reports.append((time.time(), report))
         counts = {
             "refused": len(report.refused),
             "not readable yet": report.waiting,
             "removed": report.removed,
-            "left": report.left,
+            "left": report.files_left,
         }
         details = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         batch, done = (

@@ -166,7 +166,7 @@ def _window(manifest: dict[str, Any]) -> dict[str, Any]:
     if out := len(window["days"]) - len(days):
         text += f" without {counted(out, 'day')}"
         text += f" (last day fitted to: {days[-1]})" if days and days[-1] != str(window["last"]) else ""
-    return {**{key: window.get(key) for key in ("first", "last", "left_out")}, "said": text}
+    return {**{key: window.get(key) for key in ("first", "last", "left_out")}, "summary": text}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -176,7 +176,7 @@ def _line(row: dict[str, Any]) -> str:
         row["created"],
         row["method"],
         f"{row['rows_used']:,} rows",
-        *([row["window"]["said"]] if row["window"] else []),
+        *([row["window"]["summary"]] if row["window"] else []),
         f"{row['lookup_rows']:,} lookup rows",
     ]
     if gate.get("auc") is not None:
@@ -205,7 +205,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines = [*_fact_lines("", {key: manifest[key] for key in _SHOWN})]
     lines.insert(2, f"status: {status.value}{f' since {since}' if since else ''}")
     lines += _fact_lines("", manifest["data"])
-    lines += [f"window: {_window(manifest)['said']}"] if manifest.get("window") else []
+    lines += [f"window: {_window(manifest)['summary']}"] if manifest.get("window") else []
     lines += [f"day {day}" for day in strange_days(version)]
     lines += outlying_lines(manifest.get("segments") or {})
     lines += agreement_lines(manifest.get("agreement"))

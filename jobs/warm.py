@@ -54,7 +54,7 @@ def warm() -> Outcome:
     seconds = time.perf_counter() - started
     nowhere = compiled.CACHE_FAULT or "no folder can be written to: set LOGCAL_CACHE"
     location = f"kept in {Path(cache).parent}" if cache else f"kept nowhere, since {nowhere}"
-    summary = {"compiled": new, "kernels": total, "seconds": round(seconds, 1), "place": cache}
+    summary = {"compiled": new, "kernels": total, "seconds": round(seconds, 1), "cache": cache}
     return Outcome(summary, [f"{new} of {total} kernels compiled in {seconds:.0f} s, {location}"])
 
 

@@ -114,7 +114,7 @@ class SegmentedLookup:
 
     @cached_property
     def fitted_on(self) -> dict[Key, str]:
-        """Rows that each segment's map was fitted to: `segment`, `moved`, `parent`, `global` or `identity`."""
+        """Rows that each segment's map was fitted to: `segment`, `adjusted`, `parent`, `global` or `identity`."""
         return dict(zip(self.keys, self.finest_segments.column("fitted_on").to_pylist(), strict=True))
 
     def sources_of(self, keys: Sequence[pa.Array], other: str) -> pa.Array:

@@ -124,7 +124,7 @@ def segments(columns: Iterable[tuple[str, pa.DataType]], features: Collection[st
             *(level if adjusted else ()),
             pa.field("rows", pa.int64(), nullable=False),  # rows used
             pa.field("rows_positive", pa.int64(), nullable=False),  # rows used with label 1
-            # segment, moved, parent, global or identity
+            # segment, adjusted, parent, global or identity
             pa.field("fitted_on", pa.string(), nullable=False),
             # segment_level of the map's rows in the lookup table
             pa.field("fitted_level", pa.int32(), nullable=False),

@@ -486,7 +486,9 @@ def test_segments_say_what_their_rows_say(place):
     for value, state in zip((0, 1), segments, strict=True):
         mine = part == value
         alone = over(collapse(p[mine], label[mine]))(evidence_pass(None))
-        assert DriftState().after(alone).logs == pytest.approx(tuple(state["logs"]), rel=1e-12)
+        assert DriftState().after(alone).log_e_values == pytest.approx(
+            tuple(state["log_e_values"]), rel=1e-12
+        )
     whole = over(collapse(p, label))(evidence_pass(None))
     assert DriftState().after(whole).log_e == pytest.approx(summary["log_e"], rel=1e-12)
 

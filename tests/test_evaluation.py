@@ -533,7 +533,7 @@ def test_misfits_that_are_only_counted_are_said(named, count, root, sentence):
         "most_informative": [row],
         "misfits": [{"segment": name} for name in named],
         "segments_with_misfits": count,
-        "all_by_score": {"root": root, "limit": 4.0},
+        "all_by_score": {"deviance_residual": root, "limit": 4.0},
         "all_by_size": None,
         "largest": None,
         "tests": 9,
@@ -552,7 +552,7 @@ def test_ranges_without_ends_and_sums_are_drawn_as_far_as_they_can_be():
     }
     misfit = {"first_score": 0.5, "last_score": 0.7}
     ranges = {"profile": profile, "misfits": [misfit], "dispersion": 4.0, "largest": None, "tests": 9}
-    found = residual_figures({"ranges": ranges, "fallback": None, "replaced": None})
+    found = residual_figures({"ranges": ranges, "fallback": None, "before_fallback": None})
     assert (found["ranges"], found["segments"]) == (2, [])
     assert found["sentence"] == "Red: the check found a misfit there, perhaps of a wider range."
     assert "nan" not in found["svgs"][0]

@@ -65,7 +65,7 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
     write_log(tmp_path / "log", {"score": score, "label": np.tile([0, 1], n), "w": weight})
     monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
     plan = planned(tmp_path, "log.weight=w", "gate.holdout=null", f"calibrator.method={method}")
-    most = plan.plan.facts["gathers_at_most_bytes"]
+    most = plan.plan.facts["max_gathered_bytes"]
     assert any("at most" in stage and "in one process" in stage for stage in plan.plan.stages)
     sizes = []
 
@@ -86,7 +86,7 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
         ),
     )
     manifest = manifest_of(plan.execute(InlineExecutor()).summary)
-    assert manifest["gathered"]["at_most_bytes"] == most >= max(sizes)
+    assert manifest["max_gathered_bytes"] == most >= max(sizes)
     if method == "isotonic":
         assert max(sizes) >= 32 * n
 

@@ -315,7 +315,7 @@ def test_auto_falls_back_to_isotonic_regression_in_the_range(monkeypatch):
     assert found.fallback == RANGES
     assert not found.check.misfits
     assert found.before.misfits
-    assert found.facts()["replaced"]["misfits"]
+    assert found.facts()["before_fallback"]["misfits"]
     assert before > 0.85
     np.testing.assert_allclose(
         calibrator.predict([0.2, 0.5, 0.8]), honest.predict([0.2, 0.5, 0.8]), atol=0.02
@@ -366,12 +366,12 @@ def test_a_proven_dip_is_said_in_one_warning(caplog, auto):
     (record,) = caplog.records
     assert "scores are not monotone" in record.message
     assert "enir or abb" in record.message
-    assert fall["turn"] == pytest.approx(0.7, abs=0.01)
-    assert fall["begin"] == pytest.approx(0.7, abs=0.01)
-    assert fall["last_score"] == pytest.approx(0.8, abs=0.01)
-    assert fall["after"] == pytest.approx(0.02, abs=0.01)
-    inside = (score >= fall["first_score"]) & (score <= fall["turn"])
-    assert fall["before"] == pytest.approx(truth[inside].mean(), abs=0.03)
+    assert fall["lower_last_score"] == pytest.approx(0.7, abs=0.01)
+    assert fall["upper_first_score"] == pytest.approx(0.7, abs=0.01)
+    assert fall["upper_last_score"] == pytest.approx(0.8, abs=0.01)
+    assert fall["upper_share"] == pytest.approx(0.02, abs=0.01)
+    inside = (score >= fall["lower_first_score"]) & (score <= fall["lower_last_score"])
+    assert fall["lower_share"] == pytest.approx(truth[inside].mean(), abs=0.03)
 
 
 def test_the_deviance_of_a_fall_is_that_of_two_shares_from_one():

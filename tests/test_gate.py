@@ -206,7 +206,7 @@ def test_auto_says_that_it_fell_back(place, gated, monkeypatch):
     agreement = place.newest_manifest["agreement"]
     assert agreement["fallback"] == "isotonic"
     assert agreement["ranges"]["misfits"] == []
-    assert agreement["replaced"]["misfits"]
+    assert agreement["before_fallback"]["misfits"]
     assert place.newest_manifest["data"]["isotonic_share"] == 1
 
 

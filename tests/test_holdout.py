@@ -144,7 +144,7 @@ def test_what_passes_is_fitted_to_all_rows(place, call, gated):
     done = gated().expect(0).json
     assert done["fingerprint"] == plain["fingerprint"]
     held = done["gate"]["holdout"]
-    assert held["judged"]
+    assert held["tested"]
     assert not held["compared"]
     assert 1100 < held["rows"] < 1300
     assert held["observed_to_expected"] == pytest.approx(1, abs=0.15)
@@ -179,7 +179,7 @@ def test_too_few_rows_are_published_with_a_warning(place, gated):
     place.write_log(place.predictions(300))
     done = gated("gate.min_rows=100").expect(0).json
     assert "the table was not judged: expected at least 100 held-out rows" in done["gate"]["warnings"][0]
-    assert done["gate"]["holdout"]["judged"] is False
+    assert done["gate"]["holdout"]["tested"] is False
 
 
 def days(place, lost=0.0):

@@ -276,7 +276,7 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
         values = pa.array([key[i] if i < len(key) else None for key in keys], lookup.schema.field(name).type)
         assert lookup[name].combine_chunks().equals(values.take(pa.array(of_row)).cast(values.type))
     check_lines(version, case, {key: one for key, one in found if isinstance(one, Line)})
-    assert manifest["gathered"]["at_most_bytes"] > 0
+    assert manifest["max_gathered_bytes"] > 0
     assert made["rows_used"] == rows.score.size
     bad = 0 if not case.quarantine else sum(made["quarantined_by_reason"].values())
     assert made["rows_read"] == rows.score.size + bad

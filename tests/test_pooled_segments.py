@@ -226,7 +226,7 @@ def in_memory(table, columns, weighted, found, method):
             values = [v for v in values if len({keys[i][: level - 1] for i in v}) > 1]
             shared, first = np.concatenate(values), at.copy()
             information = (weight * expit(at) * (1 - expit(at)))[shared]
-            middle = (information * at[shared]).sum() / information.sum() + facts["place_across"]
+            middle = (information * at[shared]).sum() / information.sum() + facts["pivot_across"]
             x, starts = at - middle, np.cumsum([0, *map(len, values)])
             within = [np.arange(*ends) for ends in pairwise(starts)]
             across = (at[shared], x[shared], label[shared], count[shared], within)
@@ -236,13 +236,13 @@ def in_memory(table, columns, weighted, found, method):
                 for column in (at, exact, centre):
                     column[rows] += a + d * (column[rows] - middle)
             assert not np.array_equal(at, first)
-        x, before = at - centre - facts["place"], at.copy()
+        x, before = at - centre - facts["pivot"], at.copy()
         groups = groups_of([key[:level] for key in keys])
         typical = np.array([facts["typical_shift"], facts["typical_slope"]])
         curves, outliers = adjusted(at, x, label, count, groups, variances, typical)
         assert outliers == 0
         for rows, (a, d) in zip(groups, curves, strict=True):
-            exact[rows] += a + d * (exact[rows] - centre[rows] - facts["place"])
+            exact[rows] += a + d * (exact[rows] - centre[rows] - facts["pivot"])
             at[rows] = before[rows] + a + d * x[rows]
             own_map(rows, before, at, exact, score, label, weight, facts["bend"])
     return expit(exact)
@@ -289,7 +289,7 @@ def test_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave, meth
     for level in found.levels[1:]:
         assert any(level.maps.sizes) == (level.bend_facts["bend"] > 0)
     assert any(level.bend_facts["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
-    assert len(columns) == 1 or any(level.bend_facts["place"] != 0 for level in found.levels[1:])
+    assert len(columns) == 1 or any(level.bend_facts["pivot"] != 0 for level in found.levels[1:])
     weight = np.asarray(table["w"])
     effect = (weight**2).sum() / weight.sum() if weighted and seed != 1 else 1.0
     assert all(level.bend_facts["dispersion"] == pytest.approx(effect, rel=0.1) for level in found.levels[1:])
@@ -596,7 +596,7 @@ def test_from_a_log_to_its_report(tmp_path):
     made = run("fit", tmp_path)
     segments = made["segments"]
     assert segments["min_positives"] == 100
-    assert set(segments["fitted_on"]) == {"segment", "moved"}
+    assert set(segments["fitted_on"]) == {"segment", "adjusted"}
     assert [row["level"] for row in segments["variances"]] == [1, 2]
     manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
     assert (manifest["format_version"], manifest["features"]) == ("1", ["segments", "adjustments"])
@@ -609,7 +609,7 @@ def test_from_a_log_to_its_report(tmp_path):
     in_sample = {"allow_in_sample": True}
     report = {"path": str(tmp_path / "report")}
     measured = run("evaluate", tmp_path, evaluate=in_sample, report=report)
-    assert set(measured["segments"]["fitted_on"]) == {"segment", "moved"}
+    assert set(measured["segments"]["fitted_on"]) == {"segment", "adjusted"}
     # Isotonic regression keeps totals, and nearly so do pooled maps.
     mean = np.average(scored["probability"])
     assert mean == pytest.approx(np.mean(scored["label"]), rel=0.01)

@@ -221,7 +221,7 @@ def test_evaluate_counts_what_rows_stand_for(place, call):
     )
     for name in ("ratio_z", "auc_error"):
         own, whole, same = (
-            one["evaluation"]["after"]["judgement"]["error_bars"][name] for one in (ours, counts, scaled)
+            one["evaluation"]["after"]["significance"]["error_bars"][name] for one in (ours, counts, scaled)
         )
         assert own == pytest.approx(same)
         assert whole != pytest.approx(own, rel=0.5)

@@ -57,7 +57,7 @@ def test_odd_large_segments_leave_the_small_ones_alone(tmp_path, method, caplog)
         fit(tmp_path, table, method)
     users = table["a"].to_numpy() >= 2
     assert f"fitted to their {users.sum():,} rows" in caplog.text
-    assert manifest_of(tmp_path)["segments"]["rows_of_the_map_of_all"] == users.sum()
+    assert manifest_of(tmp_path)["segments"]["rows_of_shared_map"] == users.sum()
     p = logcal.load(str(tmp_path / "store"), "t").predict(table["score"], {"a": table["a"]})
     assert p[users].sum() == pytest.approx(table["label"].to_numpy()[users].sum(), rel=0.02)
     assert np.abs(p[users] - truth[users]).mean() < 0.04
@@ -82,7 +82,7 @@ def test_too_few_users_for_a_map_are_named(tmp_path):
         CheckFailedError, match="without a map of their own, which use the map of all rows, for"
     ):
         fit(tmp_path, table)
-    assert manifest_of(tmp_path)["agreement"]["shared"]["misfits"][0]["segment"] == []
+    assert manifest_of(tmp_path)["agreement"]["shared_maps"]["misfits"][0]["segment"] == []
 
 
 @pytest.mark.parametrize("method", ["platt", "isotonic"])
@@ -123,7 +123,7 @@ def test_a_parents_map_that_is_bent_is_fitted_to_those_that_use_it(tmp_path, met
     with caplog.at_level(logging.WARNING):
         fit(tmp_path, table, method)
     assert "1 parent's map was fitted to them alone" in caplog.text
-    assert manifest_of(tmp_path)["segments"]["parents_of_users"] == 1
+    assert manifest_of(tmp_path)["segments"]["parents_refitted"] == 1
     lookup = read_table(str(next((tmp_path / "store").glob("t/versions/*/lookup.parquet"))))
     maps = [lookup.map_of(key) for key in lookup.keys]
     assert manifest_of(tmp_path)["monotone"] == all(own.monotone for own in maps if own is not None)
@@ -150,7 +150,7 @@ def test_honest_segments_share_the_map_of_all_rows(tmp_path, seed, caplog):
     label = (random.random(segment.size) < expit(0.9 * z)).astype(np.int8)
     fit(tmp_path, pa.table({"score": expit(z), "label": label, "a": segment}), method)
     agreement = manifest_of(tmp_path)["agreement"]
-    assert agreement["shared"]["agrees"]
+    assert agreement["shared_maps"]["agrees"]
     assert "fitted to their" not in caplog.text
 
 
@@ -172,7 +172,7 @@ def test_sums_are_those_of_the_rows_that_use_the_map(tmp_path, weighted):
         gate=ANY_TABLE,
         scratch=tmp_path,
     )
-    (entry,) = manifest_of(tmp_path)["agreement"]["shared"]["most_informative"]
+    (entry,) = manifest_of(tmp_path)["agreement"]["shared_maps"]["most_informative"]
     users = table["a"].to_numpy() >= 3
     p = logcal.load(str(tmp_path / "store"), "t").predict(table["score"], {"a": table["a"]})
     assert entry["weight"] == pytest.approx(weight[users].sum(), rel=1e-12)
@@ -220,7 +220,7 @@ def test_maps_of_users_depend_on_rows_alone(tmp_path, method, monkeypatch):
         root = tmp_path / str(len(found))
         fit(root, table, method, ANY_TABLE)
         manifest = manifest_of(root)
-        assert {"parents_of_users", "rows_of_the_map_of_all"} <= manifest["segments"].keys()
-        found.append((manifest["fingerprint"], manifest["agreement"]["shared"]))
+        assert {"parents_refitted", "rows_of_shared_map"} <= manifest["segments"].keys()
+        found.append((manifest["fingerprint"], manifest["agreement"]["shared_maps"]))
         table = table.take(np.random.default_rng(0).permutation(len(table)))
     assert found[0] == found[1]

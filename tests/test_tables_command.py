@@ -105,7 +105,7 @@ def test_a_version_says_whether_it_agrees_with_its_rows(place, call):
     if largest is None:
         assert lines == ["agrees with its rows: no difference is large enough to count"]
     else:
-        share = abs(largest["root"]) / largest["limit"]
+        share = abs(largest["deviance_residual"]) / largest["limit"]
         assert len(lines) == 1
         assert lines[0].startswith(f"agrees with its rows: largest difference {share:.2f} of its limit, for ")
     call("fit", "calibrator.method=platt", "gate.agreement=false").expect(0)
@@ -116,13 +116,13 @@ def test_a_version_says_whether_it_agrees_with_its_rows(place, call):
     inside = (worst["first_score"] <= score) & (score <= worst["last_score"])
     assert lines[0].startswith("does not agree with its rows: for scores from ")
     assert f"but {dipped(score)[inside].sum():,} of {inside.sum():,} rows are positive" in lines[0]
-    assert lines[0].endswith(f"({abs(worst['root']):.1f} standard errors)")
+    assert lines[0].endswith(f"({abs(worst['deviance_residual']):.1f} standard errors)")
 
 
 def test_a_version_names_its_three_worst_misfits_and_its_fallback():
     def misfit(root, **more):
         at = {"first_score": 0.25, "last_score": 0.5, "weight": 100.0, "positives": 10.0, "expected": 40.0}
-        return {**at, "root": root, "limit": 5.0, **more}
+        return {**at, "deviance_residual": root, "limit": 5.0, **more}
 
     level = {
         "misfits": [misfit(-12.0, segment=["at", None])],
@@ -132,7 +132,7 @@ def test_a_version_names_its_three_worst_misfits_and_its_fallback():
         "all_by_size": misfit(6.0),
     }
     ranges = {"misfits": [misfit(-9.0), misfit(5.5)], "largest": misfit(-9.0)}
-    facts = {"ranges": ranges, "levels": [level], "fallback": None, "replaced": None}
+    facts = {"ranges": ranges, "levels": [level], "fallback": None, "before_fallback": None}
     lines = agreement_lines(facts)
     assert [line.partition("rows: ")[2].partition(" for ")[0] for line in lines] == [
         "in segment at, null",
@@ -140,7 +140,11 @@ def test_a_version_names_its_three_worst_misfits_and_its_fallback():
         "in all segments together",
         "and in 9 more ranges or segments",
     ]
-    fine = {"ranges": {"misfits": [], "largest": misfit(-2.0)}, "fallback": "isotonic", "replaced": ranges}
+    fine = {
+        "ranges": {"misfits": [], "largest": misfit(-2.0)},
+        "fallback": "isotonic",
+        "before_fallback": ranges,
+    }
     agrees, fell_back = agreement_lines(fine)
     assert agrees.startswith(
         "agrees with its rows: largest difference 0.40 of its limit, for scores from 0.25"
@@ -148,7 +152,7 @@ def test_a_version_names_its_three_worst_misfits_and_its_fallback():
     assert fell_back.startswith("auto: isotonic regression, since the smooth curve does not agree")
     assert agreement_lines(None) == []
     assert agreement_lines(no_check()) == ["not checked against its rows: they are too few for a map"]
-    largest = {"ranges": {"misfits": [], "largest": None}, "fallback": None, "replaced": None}
+    largest = {"ranges": {"misfits": [], "largest": None}, "fallback": None, "before_fallback": None}
     assert agreement_lines(largest) == ["agrees with its rows: no difference is large enough to count"]
 
 

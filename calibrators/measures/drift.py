@@ -102,19 +102,20 @@ class DriftState:
     Attributes
     ----------
     days : int
-    logs : tuple of float, one for each of `CHANGES`: logarithm of a mixture of the products of the days' evidence
+    log_e_values : tuple of float, one for each of `CHANGES`: logarithm of a mixture of the products of the evidence
         since each day, since any day may be the first of the change
     """
 
     days: int = 0
-    logs: tuple[float, ...] = (-math.inf,) * len(CHANGES)
+    log_e_values: tuple[float, ...] = (-math.inf,) * len(CHANGES)
 
     def after(self, evidence: Evidence) -> DriftState:
         """Return the state after one more day."""
         t = self.days + 1
         start = -math.log(t) - math.log(t + 1)
         logs = (
-            float(np.logaddexp(log, start)) + new for log, new in zip(self.logs, evidence.logs, strict=True)
+            float(np.logaddexp(log, start)) + new
+            for log, new in zip(self.log_e_values, evidence.logs, strict=True)
         )
         return DriftState(t, tuple(logs))
 
@@ -122,13 +123,13 @@ class DriftState:
     def log_e(self) -> float:
         """Logarithm of the e-value: mean over the changes, plus the mixture's share of future days."""
         future = -math.log(self.days + 1)
-        mean = float(np.logaddexp.reduce(np.array(self.logs))) - math.log(len(self.logs))
+        mean = float(np.logaddexp.reduce(np.array(self.log_e_values))) - math.log(len(self.log_e_values))
         return float(np.logaddexp(mean, future))
 
     @property
     def direction(self) -> float:
         """Change of the log odds with the most evidence."""
-        return CHANGES[int(np.argmax(self.logs))]
+        return CHANGES[int(np.argmax(self.log_e_values))]
 
 
 def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:

@@ -40,9 +40,12 @@ class Fall(NamedTuple):
 
     def facts(self) -> dict[str, float]:
         """Return a dict for JSON; what is not a score is rounded to 12 significant digits."""
-        scores = {"first_score": self.first, "turn": self.turn, "begin": self.begin, "last_score": self.last}
-        rest = {name: float(f"{getattr(self, name):.12g}") for name in ("before", "after", "weight", "root")}
-        return scores | rest
+        scores = dict(zip(_SCORES, self[:4], strict=True))
+        return scores | {name: float(f"{x:.12g}") for name, x in zip(_NUMBERS, self[4:], strict=True)}
+
+
+_SCORES = ("lower_first_score", "lower_last_score", "upper_first_score", "upper_last_score")
+_NUMBERS = ("lower_share", "upper_share", "upper_weight", "deviance_residual")
 
 
 def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0) -> Fall | None:

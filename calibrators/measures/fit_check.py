@@ -110,27 +110,26 @@ class FitCheck(NamedTuple):
             "largest": None if self.largest is None else misfit_facts(self.largest),
             "misfits": [misfit_facts(misfit) for misfit in self.misfits],
             "profile": {
-                name: [_number(name, x) for x in column]
+                _NAMES.get(name, name): [_number(name, x) for x in column]
                 for name, column in zip(_COLUMNS, self.profile, strict=True)
             },
         }
 
 
-_COLUMNS = ("first_score", "last_score", "weight", "positives", "expected", "possible")
+_COLUMNS = ("first", "last", "weight", "positives", "expected", "possible")
+_NAMES = {"first": "first_score", "last": "last_score", "possible": "isotonic", "root": "deviance_residual"}
 
 
 def misfit_facts(misfit: Misfit) -> dict[str, Any]:
     """Return a dict for JSON."""
-    numbers = misfit._asdict()
-    numbers = {"first_score": numbers.pop("first"), "last_score": numbers.pop("last"), **numbers}
-    return {name: _number(name, value) for name, value in numbers.items()}
+    return {_NAMES.get(name, name): _number(name, value) for name, value in misfit._asdict().items()}
 
 
 def _number(name: str, value: float) -> float | None:
     """Round to 12 significant digits what is not a score."""
     if not math.isfinite(value):
         return None
-    return float(value) if name.endswith("_score") else float(f"{value:.12g}")
+    return float(value) if name in ("first", "last") else float(f"{value:.12g}")
 
 
 def cells_of_rows(fitted: CalibrationMap, rate: float = 1.0) -> CheckCells:

@@ -23,7 +23,7 @@ def disagreement(agreement: dict[str, Any] | None) -> str | None:
     if not agreement:
         return None
     levels = itertools.chain(*map(_level, agreement.get("levels", ())))
-    shared = [text for _, text in _shared(agreement.get("shared"))[:1]]
+    shared = [text for _, text in _shared(agreement.get("shared_maps"))[:1]]
     found = [*_ranges(agreement["ranges"]), *shared, *levels]
     if not found:
         return None
@@ -80,14 +80,14 @@ def _name(misfit: dict[str, Any]) -> str:
 
 
 def _excess(misfit: dict[str, Any]) -> float:
-    return float(abs(misfit["root"]) / misfit["limit"])
+    return float(abs(misfit["deviance_residual"]) / misfit["limit"])
 
 
 def fallback_text(agreement: dict[str, Any] | None) -> str | None:
     """Describe what replaced a map of method auto that did not agree with its rows; None if nothing did."""
     if not agreement or agreement["fallback"] is None:
         return None
-    misfits = agreement["replaced"]["misfits"]
+    misfits = agreement["before_fallback"]["misfits"]
     return f"auto: {FALLBACKS[agreement['fallback']]}: {_range_text(misfits[0])}"
 
 
@@ -104,7 +104,7 @@ def agreement_lines(agreement: dict[str, Any] | None) -> list[str]:
     ranges, levels = agreement["ranges"], agreement.get("levels", [])
     if ranges is None and not levels:
         return ["not checked against its rows: they are too few for a map"]
-    found, count = _misfits(ranges, agreement.get("shared"), levels)
+    found, count = _misfits(ranges, agreement.get("shared_maps"), levels)
     lines = [f"does not agree with its rows: {text}" for _, text in found[:_MOST_LINES]]
     if count > _MOST_LINES:
         lines.append(f"does not agree with its rows: and in {count - _MOST_LINES:,} more ranges or segments")
@@ -159,5 +159,5 @@ def _size_text(misfit: dict[str, Any]) -> str:
 def _difference(misfit: dict[str, Any]) -> str:
     return (
         f"it expects {misfit['expected']:,.6g} positives, but {misfit['positives']:,.6g} of "
-        f"{misfit['weight']:,.10g} rows are positive ({abs(misfit['root']):.1f} standard errors)"
+        f"{misfit['weight']:,.10g} rows are positive ({abs(misfit['deviance_residual']):.1f} standard errors)"
     )

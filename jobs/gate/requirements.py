@@ -115,7 +115,7 @@ def judge_held_out(
             f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
             f"{holdout.rows.rarer:,.10g} of the rarer one"
         )
-        return Verdict(holdout.as_dict() | {"judged": False, "compared": False}, [], [few] if by_user else [])
+        return Verdict(holdout.as_dict() | {"tested": False, "compared": False}, [], [few] if by_user else [])
     failed: list[tuple[str, str]] = []
     warnings = []
     spread = DAYS_VARY if spread is None else spread
@@ -144,7 +144,7 @@ def judge_held_out(
             f"label that neither was fitted to, found {holdout.fresh.rarer:,.10g} of the rarer one"
         )
     refusals = [{"rule": rule, "message": message} for rule, message in failed]
-    return Verdict({**holdout.as_dict(), "judged": True, "compared": against is not None}, refusals, warnings)
+    return Verdict({**holdout.as_dict(), "tested": True, "compared": against is not None}, refusals, warnings)
 
 
 def _worse(against: Comparison, spread: float) -> list[tuple[str, str]]:

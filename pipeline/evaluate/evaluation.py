@@ -33,7 +33,7 @@ UNCHANGED = 5e-5
 
 def _error_facts(side: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:
     facts = {} if certainty is None else {"certainty": asdict(certainty)}
-    return {"judgement": significance_facts(side, bars), **facts}
+    return {"significance": significance_facts(side, bars), **facts}
 
 
 @dataclass(frozen=True)

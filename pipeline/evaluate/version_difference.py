@@ -80,7 +80,7 @@ class VersionDifference:
         change = self.change
         return (
             f"Probabilities change by {percentage(change.mean)} points on average and by {percentage(change.largest)} "
-            f"at most, at score {change.at:.3g}; their mean "
+            f"at most, at score {change.at_score:.3g}; their mean "
             f"{_from_to(f'{percentage(change.mean_old)} %', f'{percentage(change.mean_new)} %')}."
         )
 

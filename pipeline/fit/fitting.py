@@ -180,9 +180,9 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
         )
     facts = {**table_facts, "monotone": final_map.monotone, "lookup_rows": len(final_map), **_path_facts(fit)}
     facts["agreement"] = checked.facts()
-    facts["fall"] = None
+    facts["proven_fall"] = None
     if final_map.monotone:
-        facts["fall"] = warn_of_fall(fit.calibrator, fit.checked, checked.check.dispersion)
+        facts["proven_fall"] = warn_of_fall(fit.calibrator, fit.checked, checked.check.dispersion)
     if recipe.interval != NONE:
         facts["interval"] = recipe.interval if interval is not None else "refuted"
     if interval is not None:
@@ -224,14 +224,14 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
             for level in fit.levels[1:]
         ]
     if fit.users is not None:
-        segments["rows_of_the_map_of_all"] = fit.users
+        segments["rows_of_shared_map"] = fit.users
         _logger.warning(
             "segments without a map of their own contradict the map of all rows, which those with their own bend: it "
             "was fitted to their %s rows instead",
             f"{fit.users:,}",
         )
     if fit.parents:
-        segments["parents_of_users"] = fit.parents
+        segments["parents_refitted"] = fit.parents
         _logger.warning(
             "segments without a map of their own contradict their parents' maps, which those with their own bend: %s "
             "fitted to them alone",

@@ -291,7 +291,7 @@ def _adjust(
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
     adjusted, main = _adjusted(cells, centre, level, parent)
-    facts = {"place": adjusted.pivot, "dispersion": above.dispersion}
+    facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
     common = None
     if knots is not None:
         rarer = np.minimum(level.positives, level.rows - level.positives)
@@ -301,7 +301,7 @@ def _adjust(
     facts["bend"] = bends.sigma
     facts |= _typical(adjusted)
     if main is not None:
-        facts |= {"place_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
+        facts |= {"pivot_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
     curve = None if common is None or knots is None else BentCurve(common, float(above.centre[0]), *knots)
     inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, curve)

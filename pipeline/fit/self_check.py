@@ -108,13 +108,13 @@ class Checked(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the manifest."""
-        replaced = None if self.before is None else self.before.facts() | {"profile": None}
-        return {"ranges": self.check.facts(), "fallback": self.fallback, "replaced": replaced}
+        before = None if self.before is None else self.before.facts() | {"profile": None}
+        return {"ranges": self.check.facts(), "fallback": self.fallback, "before_fallback": before}
 
 
 def no_check() -> dict[str, Any]:
     """Return the facts of a table without a map of all rows, whose rows are too few."""
-    return {"ranges": None, "fallback": None, "replaced": None}
+    return {"ranges": None, "fallback": None, "before_fallback": None}
 
 
 RANGES, EVERYWHERE = "isotonic_in_ranges", "isotonic"
@@ -249,7 +249,7 @@ def level_facts(
     dispersion = dispersion_of(agreement)
     checked = [level for level in (*levels, shared) if level is not None and level.checked is not None]
     tests = sum(level.checked.tests for level in checked if level.checked is not None)
-    facts: dict[str, Any] = {"levels": [], "shared": None}
+    facts: dict[str, Any] = {"levels": [], "shared_maps": None}
     for level in checked:
         assert level.checked is not None
         ranges, falls = ONE_RANGE, np.zeros(ONE_RANGE.size)
@@ -261,7 +261,7 @@ def level_facts(
         )
         found = _check_facts(check, level)
         if level is shared:
-            facts["shared"] = found
+            facts["shared_maps"] = found
         else:
             facts["levels"].append({"level": level.level, **found})
     return facts

@@ -97,14 +97,14 @@ class Report(FollowCounts):
     """Report on a batch, for people and metrics.
 
     refused : reasons by name of the refused file
-    left : number of new files that are not in the batch
+    files_left : number of new files that are not in the batch
     shift : description of scores that were written although they are beyond the limit; '': there are none
     """
 
     number: int
     version: str
     waiting: int = 0
-    left: int = 0
+    files_left: int = 0
     seconds: float = 0.0
     shift: str = ""
 
@@ -251,7 +251,7 @@ class Follower:
             "seconds": round(report.seconds, 3),
             "files": report.files,
             "rows": report.rows,
-            "left": left,
+            "files_left": left,
         }
         tasks.keep(self.places, [outcome.source.name for outcome in outcomes if outcome.kind == SCORED])
         if not self.ledger.commit(batch, done):
@@ -362,7 +362,7 @@ def _report(batch: Batch, done: Done, left: int, seconds: float) -> Report:
         refused={name: known.reason for name, known in done.known.items() if known.reason is not None},
         removed=len(batch.removed),
         waiting=len(done.waiting),
-        left=left,
+        files_left=left,
         seconds=seconds,
     )
 

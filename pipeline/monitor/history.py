@@ -339,4 +339,4 @@ def _decoded(name: str, value: Any) -> Any:
 
 
 def _read_state(entry: dict[str, Any]) -> DriftState:
-    return DriftState(int(entry["days"]), tuple(float(log) for log in entry["logs"]))
+    return DriftState(int(entry["days"]), tuple(float(log) for log in entry["log_e_values"]))

@@ -70,7 +70,7 @@ def residual_figures(agreement: Mapping[str, Any] | None) -> dict[str, Any] | No
         svgs.append(render(draw, _SIZE, "residuals-segments", alt))
     if not svgs:
         return None
-    shared = (agreement or {}).get("shared")
+    shared = (agreement or {}).get("shared_maps")
     checks = [*(agreement or {}).get("levels", ()), *([shared] if shared else [])]
     sentence = _sentence(of_ranges, of_segments, checks)
     return {"svgs": svgs, "ranges": len(of_ranges), "segments": of_segments, "sentence": sentence}
@@ -83,7 +83,7 @@ def _sentence(
     red = sum(residual.found for residual in of_segments)
     others = sum(level["segments_with_misfits"] for level in levels) - red
     together = any(
-        (largest := level[key]) is not None and abs(largest["root"]) > largest["limit"]
+        (largest := level[key]) is not None and abs(largest["deviance_residual"]) > largest["limit"]
         for level in levels
         for key in ("all_by_score", "all_by_size")
     )

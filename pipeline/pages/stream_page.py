@@ -18,7 +18,7 @@ _BATCH_COLUMNS = {
     "unseen_rows": "Unseen rows",
     "refused": "Refused",
     "waiting": "Not readable yet",
-    "left": "Left",
+    "files_left": "Left",
     "seconds": "Seconds",
 }
 _ALWAYS = ("files", "rows", "seconds")

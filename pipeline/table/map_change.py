@@ -29,13 +29,13 @@ class MapChange:
     ----------
     mean : float >= 0: mean of |new - old| over the rows
     largest : float >= 0: largest |new - old|
-    at : score of the largest change
+    at_score : score of the largest change
     mean_old, mean_new : float in [0, 1]: mean probabilities of the rows
     """
 
     mean: float
     largest: float
-    at: float
+    at_score: float
     mean_old: float
     mean_new: float
 

@@ -22,7 +22,7 @@ ONE_CLASS, ONE_SCORE, NO_BEND, NOT_SUITED = "one_class", "one_score", "no_bend",
 """Reasons why a segment has no map of its own. no_bend: no segment of the level differs from its adjusted parent's map
 beyond chance; not_suited: the calibrator refuses the segment's scores."""
 
-OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
+OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "adjusted", "parent", "global", "identity"
 """Sources of a segment's map. moved: the parent's map, adjusted by a shift and a slope."""
 
 SOURCES = {
