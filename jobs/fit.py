@@ -363,11 +363,10 @@ class Prepared(Startable):
         verdict = requirements.judge(config, data, content.whole, change, current, held_out, agreement)
         manifest |= verdict.manifest()
         version = self.store.publish(
-            content.fingerprint,
-            content.lookup_bytes,
+            content.files.fingerprint,
+            content.files.files,
             manifest,
             keep,
-            content.extra_files,
             candidate=config.store.publish == "candidate",
             refuse=lambda current: older_data(manifest, current, self.live_at_start, config),
         )

@@ -40,6 +40,11 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.frombuffer(column.buffers()[1], kind, count=len(column), offset=column.offset * kind.itemsize)
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Combine the chunks of a column."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
 def null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a mask of the nulls of a column."""
     mask: npt.NDArray[np.bool_] = as_numpy(column.is_null())

@@ -8,7 +8,7 @@ each segment's adjustment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +23,7 @@ from calibrators.core.map import CalibrationMap, Interval, compiled, line
 from calibrators.core.sorting import ordinals
 from logcal import schema
 from logcal.adjustments import Adjustments, adjust_map
-from logcal.arrow_columns import as_column, as_numpy, column_of
+from logcal.arrow_columns import as_column, as_numpy, column_of, one_array
 from logcal.segment_index import SegmentIndex
 
 Key = tuple[Any, ...]
@@ -45,7 +45,7 @@ class LookupFacts:
     score_transform : one of `logcal.schema.TRANSFORMS`, to be applied to scores before the map
     monotone : whether the map never decreases
     data : facts of the calibration data, as JSON values
-    fingerprint : see `fingerprint` and `segmented_fingerprint`
+    fingerprint : see `logcal.manifest.fingerprint`
     rows : number of rows of all maps
     segments : names of the segment columns
     features : those of `logcal.schema.FEATURES` that the table has
@@ -66,9 +66,16 @@ class LookupFacts:
 
     @property
     def content(self) -> dict[str, Any]:
-        """Facts that are part of the fingerprint of a table without segments."""
-        names = ("method", "parameters", "score_transform", "data")
-        return {name: getattr(self, name) for name in names}
+        """Facts that are part of the fingerprint."""
+        return content_of(vars(self))
+
+
+def content_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the facts that are part of the fingerprint from those of a table."""
+    names = ["method", "parameters", "score_transform", "data"]
+    names += ["interval"] if facts.get("interval") is not None else []
+    names += ["monotone", "segments"] if facts.get("segments") else []
+    return {name: facts[name] for name in names}
 
 
 @dataclass(frozen=True)
@@ -282,11 +289,6 @@ class SegmentedLookup:
         row, missing = self._rows_at(scores, number), np.isnan(scores)
         lower, upper = (np.where(missing, np.nan, column[row]) for column in self.interval)
         return lower, upper
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Combine the chunks of a column."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:

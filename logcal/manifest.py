@@ -9,15 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.core.arrays import Array
-from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema
-from logcal.arrow_columns import as_column, as_numpy
+from logcal.arrow_columns import as_numpy, one_array
 from logcal.errors import InputRejectedError, examples
-from logcal.lookup_table import one_array
 from logcal.storage import parse_checked
 
 MOST_BYTES = 64 << 20
@@ -181,97 +177,31 @@ def _damaged(path: str, expected: str, found: str) -> InputRejectedError:
     )
 
 
-_MAP = schema.LOOKUP_TABLE.names
-
-
-def fingerprint(
-    calibration_map: CalibrationMap,
-    *,
-    method: str,
-    parameters: dict[str, Any],
-    score_transform: str,
-    data: dict[str, Any],
-    interval: tuple[str, Interval] | None = None,
-) -> str:
-    """Return the SHA-256 of a lookup table's content in hexadecimal digits; the content excludes the version's name.
-
-    Equal content has equal fingerprints, whichever version of pyarrow writes it.
-    """
-    facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
-    if interval is not None:
-        facts["interval"] = interval[0]
-    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
-    for name in _MAP:
-        digest.update(np.asarray(getattr(calibration_map, name), "<f8").tobytes())
-    for column in () if interval is None else interval[1]:
-        digest.update(np.asarray(column, "<f8").tobytes())
-    return digest.hexdigest()
-
-
-def segmented_fingerprint(
-    facts: dict[str, Any],
-    types: Sequence[pa.DataType],
-    keys: Sequence[pa.Array],
-    rows: npt.NDArray[np.int64],
-    maps: dict[str, Array],
-    segments: pa.Table,
-    interval: Interval | None = None,
-) -> str:
-    """Return the fingerprint of a table with segments.
-
-    Parameters
-    ----------
-    facts : method, parameters, score_transform, data, monotone, segments, and interval for a table with intervals
-    types : types of the segment columns
-    keys : keys of all levels, in order: a column of values for each segment column, null beyond the key's level
-    rows : number of rows of each key's map
-    maps : columns of all maps
-    segments : the table of segments
-    interval : interval of each row of the maps
-    """
-    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
-    # A map's segment is hashed once, not once per row.
-    digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
-    _update(digest, keys, in_rows=True)
-    digest.update(b"], [")
-    _update(digest, [pa.chunked_array([as_column(rows)])])
-    digest.update(b"]]")
-    for name in _MAP:
-        digest.update(np.asarray(maps[name], "<f8").tobytes())
-    for values in interval or ():
-        digest.update(np.asarray(values, "<f8").tobytes())
-    for name, column in zip(segments.schema.names, segments.columns, strict=True):
-        digest.update(f"[{json.dumps(name)}, [".encode())
-        _update(digest, [column])
-        digest.update(b"]]")
-    return digest.hexdigest()
-
-
 _CHUNK = 1 << 14
 """Values converted to Python objects at a time: a million segments at once would take some hundred MB."""
 
 
-def _update(digest: Any, columns: Sequence[pa.Array | pa.ChunkedArray], *, in_rows: bool = False) -> None:
-    """Hash the JSON text of a column's values, or of the rows of several columns, without the list's brackets."""
-    for start in range(0, len(columns[0]), _CHUNK):
-        parts = [column.slice(start, _CHUNK) for column in columns]
-        if in_rows:
-            text = json.dumps([*zip(*(part.to_pylist() for part in parts), strict=True)], default=str)[1:-1]
-        else:
-            text = _json_values(parts[0])
-        digest.update(f"{', ' if start else ''}{text}".encode())
+def fingerprint(facts: dict[str, Any], *tables: pa.Table) -> str:
+    """Return the SHA-256 of a lookup table's content in hexadecimal digits; the content excludes the version's name.
 
+    Equal content has equal fingerprints, whichever version of pyarrow writes it.
 
-def _json_values(chunked: pa.ChunkedArray) -> str:
-    """Return the JSON texts of values; each distinct value is encoded once, as most segments share a map."""
-    column = one_array(chunked)
-    # Compare the bits: 0.0 and -0.0 are equal, but have different texts.
-    bits = column.view(pa.int64()) if pa.types.is_float64(column.type) else column
-    coded = bits.dictionary_encode(null_encoding="encode")
-    if 4 * len(coded.dictionary) > len(column):
-        return json.dumps(column.to_pylist(), default=str)[1:-1]
-    texts = [json.dumps(value, default=str) for value in coded.dictionary.view(column.type).to_pylist()]
-    return ", ".join([texts[i] for i in as_numpy(coded.indices).tolist()])
+    facts : see `LookupFacts.content`
+    tables : the lookup table and, with segments, the table of segments
+    """
+    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
+    for column in (column for table in tables for column in table.columns):
+        if column.type == pa.float64():
+            digest.update(np.ascontiguousarray(as_numpy(column), "<f8").data)
+            continue
+        # Each distinct value has its text hashed once: most rows share a segment, and most segments a map.
+        encoded = one_array(column).dictionary_encode(null_encoding="encode")
+        values = encoded.dictionary
+        digest.update(f"{values.type} {len(values)} ".encode())
+        for start in range(0, len(values), _CHUNK):
+            digest.update(json.dumps(values.slice(start, _CHUNK).to_pylist(), default=str).encode())
+        digest.update(np.ascontiguousarray(as_numpy(encoded.indices), "<i4").data)
+    return digest.hexdigest()
 
 
 def as_json(value: Any) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,10 +17,10 @@ from calibrators.core.arrays import Array, Integers
 from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema, storage
 from logcal.adjustments import Adjustments
-from logcal.arrow_columns import as_column, as_numpy
+from logcal.arrow_columns import as_column, as_numpy, one_array
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
-from logcal.lookup_table import LookupFacts, LookupTable, SegmentedLookup, one_array
-from logcal.manifest import fingerprint, read_manifest, segmented_fingerprint
+from logcal.lookup_table import LookupFacts, LookupTable, SegmentedLookup
+from logcal.manifest import fingerprint
 from logcal.schema import TRANSFORMS
 from logcal.segment_index import SegmentIndex
 from logcal.storage import parse_json
@@ -65,7 +63,7 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     ):
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     if facts.segments:
-        return _segmented_lookup(path, content, facts, table)
+        return _segmented_lookup(path, facts, table)
     interval = _interval(facts, table)
     try:
         lookup = LookupTable(CalibrationMap(**_map_columns(table)), facts, interval)
@@ -73,8 +71,7 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
         raise InputRejectedError(
             f"{path}: expected a lookup table, found rows that are {error}: publish it again"
         ) from None
-    pair = None if interval is None or facts.interval is None else (facts.interval, interval)
-    _check_fingerprint(path, facts.fingerprint, fingerprint(lookup.map, **facts.content, interval=pair))
+    _check_fingerprint(path, facts, table)
     return lookup
 
 
@@ -199,10 +196,10 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
     )
 
 
-def _check_fingerprint(path: str, expected: str, actual: str) -> None:
-    if actual != expected:
+def _check_fingerprint(path: str, facts: LookupFacts, *tables: pa.Table) -> None:
+    if (actual := fingerprint(facts.content, *tables)) != facts.fingerprint:
         raise InputRejectedError(
-            f"{path}: expected content with the fingerprint {expected}, found {actual}: "
+            f"{path}: expected content with the fingerprint {facts.fingerprint}, found {actual}: "
             "the file was changed after it was published; publish it again"
         )
 
@@ -278,7 +275,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes], rows: int) -> LookupFacts:
 # Tables with segments
 
 
-def _segmented_lookup(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
+def _segmented_lookup(path: str, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
     segments_path = storage.sibling(path, SEGMENTS_FILE)
     segments_content = _read_file(segments_path, "table of segments", "publish it again")
     segments = _read_rows(segments_path, _open_parquet(segments_path, segments_content))
@@ -289,25 +286,12 @@ def _segmented_lookup(path: str, content: bytes, facts: LookupFacts, table: pa.T
             f"{segments_path}: expected the columns {_describe(expected)}; found {_describe(segments.schema)}: "
             "publish it again"
         )
-    _check_files(path, {path: content, segments_path: segments_content})
-    try:
-        lookup = _assemble(facts, table, segments)
-        digest = _fingerprint_of(lookup)
-    except (IndexError, ValueError):  # the rows were changed
-        digest = "none"
-    _check_fingerprint(path, facts.fingerprint, digest)
-    return lookup
-
-
-def _assemble(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> SegmentedLookup:
-    """Make a lookup from the columns of both files; the caller compares its fingerprint, which covers all columns."""
+    _check_fingerprint(path, facts, table, segments)
     names, maps = facts.segments, _map_columns(table)
     levels = as_numpy(table.column(schema.SEGMENT_LEVEL)).astype(np.int64)
     # The first row of a map, and no other, begins at -inf.
     starts = np.flatnonzero(maps["score_lo"] == -np.inf)
     row_keys = [one_array(table.column(name)) for name in names]
-    if not all(_changes_only_at(column, starts) for column in [*row_keys, as_column(levels)]):
-        raise ValueError("the rows of each map must be of one segment")
     owners, levels = [column.take(as_column(starts)) for column in row_keys], levels[starts]
     keys = [pa.concat_arrays([a, one_array(segments.column(n))]) for a, n in zip(owners, names, strict=True)]
     rows, adjustments = segments.num_rows, None
@@ -325,14 +309,6 @@ def _assemble(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> Segmen
     return SegmentedLookup(
         facts, maps, starts, owners, levels, segments, index, adjustments, _interval(facts, table)
     )
-
-
-def _changes_only_at(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
-    """Tell whether a column's value changes only at `starts`."""
-    codes = as_numpy(column.dictionary_encode(null_encoding="encode").indices)
-    inner = np.ones(codes.size, np.bool_)
-    inner[starts] = False
-    return not np.any(np.diff(codes)[inner[1:]])
 
 
 def _adjustments(
@@ -373,68 +349,3 @@ def _adjustments(
         np.append(zeros.astype(np.int8), kind) if kind.any() else None,
     )
     return adjustments, np.where((fitted < segment_levels) | (kind != 0), maps + np.arange(fitted.size), -1)
-
-
-def _check_files(path: str, contents: dict[str, bytes]) -> None:
-    """Compare files with the checksums of the manifest in their folder, if there is one."""
-    manifest = storage.sibling(path, MANIFEST_FILE)
-    try:
-        files = read_manifest(manifest, storage.read(manifest))["files"]
-        expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
-    except (OSError, KeyError, InputRejectedError):
-        expected = {}  # the fingerprint is still checked
-    for name, content in contents.items() if expected else ():
-        digest = hashlib.sha256(content).hexdigest()
-        if digest != expected[name]:
-            raise InputRejectedError(
-                f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {digest}: "
-                "the file was changed after it was published; publish it again"
-            )
-
-
-def _fingerprint_of(lookup: SegmentedLookup) -> str:
-    """Compute the fingerprint of the content; takes half a second for 200,000 segments."""
-    values = [one_array(lookup.finest_segments.column(name)) for name in lookup.columns]
-    columns: list[list[pa.Array]] = [[] for _ in values]
-    sizes = []
-    # Keys of all levels, in order, with the number of rows of each key's map; 0 without a map.
-    ids, owners = np.zeros(len(values[0]), np.int64), np.zeros(lookup.levels.size, np.int64)
-    spans = np.diff(lookup.starts)
-    for depth in range(len(values) + 1):
-        if depth:
-            ids, owners = _extend_keys(ids, owners, values[depth - 1], lookup.owners[depth - 1])
-        first = np.flatnonzero(np.diff(ids, prepend=-1))
-        rows = np.zeros(max(ids.max(initial=0), owners.max(initial=0)) + 1, np.int64)
-        level = lookup.levels == depth
-        rows[owners[level]] = spans[level]
-        sizes.append(rows[ids[first]])
-        for i, column in enumerate(values):
-            columns[i].append(
-                column.take(as_column(first)) if i < depth else pa.nulls(first.size, column.type)
-            )
-    facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(lookup.columns)}
-    if lookup.facts.interval is not None:
-        facts["interval"] = lookup.facts.interval
-    return segmented_fingerprint(
-        facts,
-        [column.type for column in values],
-        [pa.concat_arrays(parts) for parts in columns],
-        np.concatenate(sizes),
-        lookup.maps,
-        lookup.segments,
-        lookup.interval,
-    )
-
-
-def _extend_keys(
-    ids: Integers, owners: Integers, values: pa.Array, owner_values: pa.Array
-) -> tuple[Integers, Integers]:
-    """Number keys after adding a column to them; equal keys of segments and of maps have equal numbers.
-
-    ids, owners : numbers of the segments' and of the maps' keys before
-    values, owner_values : the added column's values in both
-    """
-    codes = pa.concat_arrays([values, owner_values]).dictionary_encode(null_encoding="encode").indices
-    pairs = (np.append(ids, owners) << 32) | as_numpy(codes)
-    _, numbers = np.unique(pairs, return_inverse=True)
-    return numbers[: ids.size], numbers[ids.size :]

@@ -26,7 +26,7 @@ from pipeline.execution import Executor, Graph, InlineExecutor
 from pipeline.fit.calibration import Fit, Recipe
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.sort.score_table import SortedRows
-from pipeline.table.lookup_table import lookup_bytes
+from pipeline.table.lookup_table import plain_files
 from pipeline.table.segment_maps import SegmentedFit
 
 FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
@@ -161,7 +161,7 @@ def run_job(job: str, *settings: str, executor: Executor | None = None, **more: 
 
 def write_lookup(path: Path, calibration_map: CalibrationMap, version: str = "000001-a", **facts: Any) -> str:
     """Write a lookup table, alone; returns its path."""
-    path.write_bytes(lookup_bytes(calibration_map, version=version, **{**FACTS, **facts}))
+    path.write_bytes(plain_files(calibration_map, **{**FACTS, **facts}).files(version)["lookup.parquet"])
     return str(path)
 
 

@@ -260,7 +260,7 @@ def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
         state = state.after(over(collapse(score, label))(evidence_pass(calibration_map.predict_ascending)))
     assert found.summary["log_e"] == state.log_e
     history = json.loads((place / "store/t/monitor/history.json").read_text())
-    assert len(history["state"]["logs"]) + 1 == 11
+    assert len(history["state"]["log_e_values"]) + 1 == 11
     assert [day["day"] for day in history["days"]] == ["2026-01-11", "2026-01-12", "2026-01-13"]
     assert 0 < history["days"][0]["psi"] < 0.1
     assert history["days"][0]["observed"] == days[0][1].sum()

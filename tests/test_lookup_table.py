@@ -1,5 +1,6 @@
 """Lookup tables as files."""
 
+import datetime as dt
 import errno
 import hashlib
 from pathlib import Path
@@ -17,7 +18,7 @@ from logcal.reading import read_facts as read_lookup_facts
 from logcal.schema import apply_transform
 from pipeline.table.lookup_table import (
     cached_lookup_table,
-    lookup_bytes,
+    plain_files,
     read_lookup_table,
 )
 
@@ -35,6 +36,10 @@ CONTENT = {
     "data": {"rows": 60, "window": "2026-01"},
 }
 FACTS = {"version": "000001-abc", **CONTENT}
+
+
+def lookup_bytes(calibration_map, *, version, **facts):
+    return plain_files(calibration_map, **facts).files(version)["lookup.parquet"]
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def test_reads_back_what_was_written(path):
     assert facts.data == CONTENT["data"]
     assert facts.monotone
     assert facts.rows == 5
-    assert facts.fingerprint == fingerprint(MAP, **CONTENT)
+    assert facts.fingerprint == plain_files(MAP, **CONTENT).fingerprint
 
 
 def test_file_has_the_documented_columns_and_keys(path):
@@ -82,11 +87,32 @@ def test_same_arguments_same_bytes(path, tmp_path):
 
 def test_fingerprint_is_of_the_content_alone():
     # Changes when, and only when, the format of lookup tables does.
-    assert fingerprint(MAP, **CONTENT) == "a920c98522ae115ab9cc4e10dd408ee922c657e1443e81f577a62326a8fc0d04"
+    assert (
+        plain_files(MAP, **CONTENT).fingerprint
+        == "a920c98522ae115ab9cc4e10dd408ee922c657e1443e81f577a62326a8fc0d04"
+    )
     moved = CalibrationMap(**{**columns_of(MAP), "prob_lo": np.nextafter(MAP.prob_lo, 1.0)})
     others = {"method": "platt", "parameters": {}, "score_transform": "none", "data": {"rows": 61}}
-    changed = [fingerprint(MAP, **{**CONTENT, name: other}) for name, other in others.items()]
-    assert len({fingerprint(MAP, **CONTENT), fingerprint(moved, **CONTENT), *changed}) == 6
+    changed = [plain_files(MAP, **{**CONTENT, name: other}).fingerprint for name, other in others.items()]
+    assert (
+        len({plain_files(MAP, **CONTENT).fingerprint, plain_files(moved, **CONTENT).fingerprint, *changed})
+        == 6
+    )
+
+
+def test_fingerprint_tells_types_orders_and_nulls_but_not_chunks():
+    columns = [
+        pa.array(["1", "2", None]), pa.array(["2", "1", None]), pa.array(["1", "2", "null"]), pa.array([1, 2, None]),
+        pa.array([1, 2, None], pa.uint64()), pa.array(["2026-01-01", None]), pa.array([dt.date(2026, 1, 1), None]),
+        pa.array(["a", "a", "b"]), pa.array(["a", "b", "b"]), pa.array([0.0, 1.0]), pa.array([-0.0, 1.0]),
+        pa.array([True, False]), pa.nulls(2), pa.nulls(3), pa.array([], pa.string()),
+    ]  # fmt: skip
+    found = [fingerprint({}, pa.table({"a": column})) for column in columns]
+    assert len(set(found)) == len(found)
+    for column, digest in zip(columns, found, strict=True):
+        padded = pa.concat_arrays([column[:1], column])[len(column[:1]) :]
+        parts = pa.chunked_array([padded[:1], padded[1:]], column.type)
+        assert fingerprint({}, pa.table({"a": parts})) == digest
 
 
 def test_numbers_that_json_has_not_are_refused():

@@ -82,8 +82,8 @@ def fit(
 
 def published(folder, found, columns=("a", "b")):
     files = segmented_files(found, columns, FACTS)
-    (folder / "lookup.parquet").write_bytes(files.lookup_bytes("000001-x"))
-    (folder / "segments.parquet").write_bytes(files.segments)
+    for name, content in files.files("000001-x").items():
+        (folder / name).write_bytes(content)
     return files, str(folder / "lookup.parquet")
 
 
@@ -380,7 +380,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
         found = fit(tmp_path / str(layout), own, columns, weighted, cut=cut, method=method, **sizes)
         assert method == "auto" or found.levels[0].maps.first().weight.sum() < np.asarray(table["w"]).sum()
         files = segmented_files(found, columns, FACTS)
-        made.append((files.lookup_bytes("000001-x"), files.segments))
+        made.append(files.files("000001-x"))
     assert made[0] == made[1] == made[2]
 
 

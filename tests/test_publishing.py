@@ -37,7 +37,7 @@ def fit(store, content, *, candidate=False, refused=()):
     manifest = {**FITTED, "run_id": content, **({"refused": list(refused)} if refused else {})}
     digest = hashlib.sha256(content.encode()).hexdigest()
     return store.publish(
-        digest, lambda name: f"{content} {name}".encode(), manifest, candidate=candidate
+        digest, lambda name: {"lookup.parquet": f"{content} {name}".encode()}, manifest, candidate=candidate
     ).name
 
 
@@ -410,7 +410,7 @@ def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
     def slow(name):
         monkeypatch.setattr(locks, "LEASE", timedelta(0))
         fit(store, "c")
-        return b"late"
+        return {"lookup.parquet": b"late"}
 
     with pytest.raises(TemporaryError, match="others took it for dead"):
         store.publish("f" * 64, slow, dict(FITTED))
@@ -532,7 +532,7 @@ def test_a_manifest_without_bounds(tmp_path, content, said):
 def test_the_score_table_is_kept_with_its_checksums(store, tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "part-00000.parquet").write_bytes(b"part")
-    version = store.publish("f" * 64, lambda name: b"x", FITTED, tmp_path / "kept")
+    version = store.publish("f" * 64, lambda name: {"lookup.parquet": b"x"}, FITTED, tmp_path / "kept")
     expected = {"bytes": 4, "sha256": hashlib.sha256(b"part").hexdigest()}
     assert version.manifest["files"]["score_table/part-00000.parquet"] == expected
     assert store.filesystem.cat_file(f"{version.folder}/score_table/part-00000.parquet") == b"part"

@@ -121,7 +121,7 @@ def assert_equal(found, expected):
 
 def files_of(found, columns):
     files = segmented_files(found, columns, FACTS)
-    return files, files.lookup_bytes("000001-x"), files.segments
+    return files, *files.files("000001-x").values()
 
 
 rows_of_segments = st.lists(
@@ -633,10 +633,10 @@ def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of, monoton
     found = fit(tmp_path, table, ("model",), rules=SegmentRules(100, 10), **platt)
     files, read = publish(tmp_path, found, ("model",))
     assert read.facts.features == ("segments", "adjustments", "sigmoids")
-    assert len(files.segments) < 10_000
+    assert len(files.files("000001-x")[SEGMENTS_FILE]) < 10_000
     # A sigmoid that falls is a table where that is repaired.
     of_rows, of_levels = (level.maps.sizes for level in found.levels)
-    assert files.rows == of_rows[0] + (0 if monotone == "allow" else of_levels[3])
+    assert files.table.num_rows == of_rows[0] + (0 if monotone == "allow" else of_levels[3])
     lines = 3 if monotone == "allow" else 2
     assert sorted(read.adjustments.kind)[-lines:] == [of] * lines == [x for x in read.adjustments.kind if x]
     assert read.fitted_on == {(0,): "segment", (1,): "segment", (2,): "global", (3,): "segment"}

@@ -31,7 +31,9 @@ def store(tmp_path):
     def write(*names):
         for name in names:
             TableStore(str(tmp_path / "store"), name).publish(
-                "a" * 64, lambda version: b"x", {**FITTED, "run_id": "1", "publish": "current"}
+                "a" * 64,
+                lambda version: {"lookup.parquet": b"x"},
+                {**FITTED, "run_id": "1", "publish": "current"},
             )
         return tmp_path / "store"
 
@@ -100,7 +102,7 @@ def test_what_is_no_store_and_no_place_for_a_page_is_said(store, tmp_path):
 def test_a_store_of_objects_has_the_same_page(tmp_path):
     for i in range(40):
         TableStore("memory://pages", f"t{i:02d}").publish(
-            "b" * 64, lambda version: b"x", {**FITTED, "run_id": "1"}
+            "b" * 64, lambda version: {"lookup.parquet": b"x"}, {**FITTED, "run_id": "1"}
         )
     assert page("memory://pages", str(tmp_path / "page.html")).summary["troubled"] == []
     shown = rows(tmp_path / "page.html")

@@ -182,7 +182,7 @@ def test_old_versions_are_removed_but_not_the_current_one_nor_its_predecessor(st
 def test_versions_are_removed_on_an_object_store():
     store = TableStore("memory://prune", "ads")
     for i in range(4):
-        store.publish(f"{i}" * 64, lambda name: b"x", {**FITTED, "run_id": str(i)})
+        store.publish(f"{i}" * 64, lambda name: {"lookup.parquet": b"x"}, {**FITTED, "run_id": str(i)})
     names = store.names()
     assert store.prune(1) == names[:2]
     assert store.names() == names[2:] == (store.folder / "versions").names()

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from calibrators.core.intervals import ALPHA, NONE
 from calibrators.core.map import CalibrationMap
-from logcal import schema
-from logcal.manifest import fingerprint
-from logcal.reading import SEGMENTS_FILE
 from pipeline.days.source import Days, Source
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob
@@ -30,12 +26,11 @@ from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
-from pipeline.table.lookup_table import lookup_bytes, segmented_files
+from pipeline.table.lookup_table import TableFiles, plain_files, segmented_files
+from pipeline.table.published import LOOKUP
 from pipeline.table.segment_maps import LevelFit, SegmentedFit
 
 _logger = logging.getLogger("logcal")
-
-LOOKUP_FILE = "lookup.parquet"
 
 
 @dataclass(frozen=True)
@@ -47,24 +42,20 @@ class Content:
     table : ScoreTable of the rows that it was fitted to
     whole : CalibrationMap or None: the map of all rows; None if they are too few
     facts : facts for the manifest
-    fingerprint : digest of the table's content
-    lookup_bytes : function from a version's name to the bytes of its lookup table
-    extra_files : contents of other files of the version, by name
+    files : content of its files
     """
 
     table: ScoreTable
     whole: CalibrationMap | None
     facts: dict[str, Any]
-    fingerprint: str
-    lookup_bytes: Callable[[str], bytes]
-    extra_files: dict[str, bytes] = field(default_factory=dict)
+    files: TableFiles
 
     def write(self, folder: str, version: str = "candidate") -> str:
         """Write the table to a folder, for tasks that predict with it; return the lookup table's path."""
         Folder.at(folder).make()
-        for name, content in {**self.extra_files, LOOKUP_FILE: self.lookup_bytes(version)}.items():
+        for name, content in self.files.files(version).items():
             write_blob(f"{folder}/{name}", [memoryview(content)])
-        return f"{folder}/{LOOKUP_FILE}"
+        return f"{folder}/{LOOKUP}"
 
 
 class GraphResult(NamedTuple):
@@ -185,16 +176,9 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
         facts["proven_fall"] = warn_of_fall(fit.calibrator, fit.checked, checked.check.dispersion)
     if recipe.interval != NONE:
         facts["interval"] = recipe.interval if interval is not None else "refuted"
-    if interval is not None:
-        facts["features"] = [schema.INTERVAL]
-        table_facts["interval"] = (recipe.interval, interval)
-    return Content(
-        fit.table,
-        final_map,
-        facts,
-        fingerprint(final_map, **table_facts),
-        lambda name: lookup_bytes(final_map, version=name, **table_facts),
-    )
+    pair = None if interval is None else (recipe.interval, interval)
+    files = plain_files(final_map, pair, **table_facts)
+    return Content(fit.table, final_map, {**facts, "features": files.facts["features"]}, files)
 
 
 def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Content:
@@ -237,7 +221,12 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
             "fitted to them alone",
             "1 parent's map was" if fit.parents == 1 else f"{fit.parents:,} parents' maps were",
         )
-    facts = {**table_facts, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
+    facts = {
+        **table_facts,
+        "monotone": fit.monotone,
+        "lookup_rows": files.table.num_rows,
+        "segments": segments,
+    }
     facts["agreement"] = {
         **(no_check() if overall.agreement is None else overall.agreement.facts()),
         **level_facts(fit.levels[1:], fit.shared, overall.agreement, overall.calibrator.sampling_.heaviest),
@@ -257,9 +246,7 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
         overall.table,
         None if fit.identity else fit.levels[0].maps.first(),
         {**facts, "features": files.facts["features"], **_path_facts(overall)},
-        files.fingerprint,
-        files.lookup_bytes,
-        {SEGMENTS_FILE: files.segments},
+        files,
     )
 
 

@@ -19,7 +19,7 @@ from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.hashing import mixed
 from calibrators.core.passes import Points
 from calibrators.core.sorting import Coded
-from logcal.lookup_table import one_array
+from logcal.arrow_columns import one_array
 from pipeline.execution import Executor
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets

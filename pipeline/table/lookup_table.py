@@ -12,6 +12,7 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,17 +20,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array
 from calibrators.core.intervals import NONE
 from calibrators.core.kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
 from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema
-from logcal.arrow_columns import as_column, as_numpy, column_of
-from logcal.lookup_table import LookupTable, SegmentedLookup
-from logcal.manifest import as_json, fingerprint, segmented_fingerprint
-from logcal.reading import cached_table, read_table, require_segmented, require_unsegmented
+from logcal.arrow_columns import as_column, column_of
+from logcal.lookup_table import LookupTable, SegmentedLookup, content_of
+from logcal.manifest import as_json, fingerprint
+from logcal.reading import SEGMENTS_FILE, cached_table, read_table, require_segmented, require_unsegmented
 from pipeline.log import segment_values
 from pipeline.schema import evaluated_segments
+from pipeline.table.published import LOOKUP
 from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT
 
 if TYPE_CHECKING:
@@ -38,32 +40,44 @@ if TYPE_CHECKING:
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 
 
-def lookup_bytes(
-    calibration_map: CalibrationMap,
-    *,
-    version: str,
-    interval: tuple[str, Interval] | None = None,
-    **facts: Any,
-) -> bytes:
-    """Write a calibration map as Parquet: the same bytes for the same arguments, without any date.
+@dataclass(frozen=True)
+class TableFiles:
+    """Files of a table, ready to be published.
 
-    Parameters
-    ----------
-    calibration_map : CalibrationMap
-    version : name of the version
-    interval : kind and interval of the rows
-    facts : method, parameters, score_transform and data, as in `LookupFacts`; parameters and data are JSON values
+    table, facts : content and metadata of lookup.parquet
+    segments : content of segments.parquet; None without segments
+    sources, reasons : number of segments by source of the map, and by reason for a missing map
     """
-    content = fingerprint(calibration_map, interval=interval, **facts)
-    facts["monotone"] = calibration_map.monotone
-    columns = [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names]
-    layout, facts["features"] = schema.LOOKUP_TABLE, []
-    if interval is not None:
-        facts["interval"], facts["features"] = interval[0], [schema.INTERVAL]
-        columns += interval[1]
-        layout = schema.INTERVAL_TABLE
-    table = pa.Table.from_arrays([as_column(column) for column in columns], schema=layout)
-    return _as_parquet(table, metadata_of(facts, version, content), [])
+
+    table: pa.Table = field(repr=False)
+    facts: dict[str, Any] = field(repr=False)
+    segments: pa.Table | None = field(default=None, repr=False)
+    sources: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the content of both files."""
+        tables = (self.table,) if self.segments is None else (self.table, self.segments)
+        return fingerprint(content_of(self.facts), *tables)
+
+    def files(self, version: str) -> dict[str, bytes]:
+        """Return the files by name: the same bytes for the same content and version, without any date."""
+        added = {"format_version": schema.FORMAT_VERSION, "version": version, "fingerprint": self.fingerprint}
+        facts = self.facts | added
+        metadata = {name: facts[name] for name in _METADATA if name in facts}
+        texts = {k: value if isinstance(value, str) else as_json(value) for k, value in metadata.items()}
+        segment_columns = self.table.schema.names[: self.table.schema.get_field_index(_MAP[0])]
+        lookup = _as_parquet(self.table, {_PREFIX + k: text for k, text in texts.items()}, segment_columns)
+        if self.segments is None:
+            return {LOOKUP: lookup}
+        return {LOOKUP: lookup, SEGMENTS_FILE: _as_parquet(self.segments, None, self.segments.schema.names)}
+
+
+_METADATA = (
+    *("format_version", "features", "version", "method", "parameters", "score_transform", "monotone", "data"),
+    *("fingerprint", "interval", "segments"),
+)
 
 
 def _as_parquet(table: pa.Table, metadata: dict[str, str] | None, dictionaries: list[str]) -> bytes:
@@ -73,21 +87,25 @@ def _as_parquet(table: pa.Table, metadata: dict[str, str] | None, dictionaries: 
     return buffer.getvalue()
 
 
-def metadata_of(facts: dict[str, Any], version: str, content: str) -> dict[str, str]:
-    """Return the Parquet metadata of a lookup table.
+def plain_files(
+    calibration_map: CalibrationMap, interval: tuple[str, Interval] | None = None, **facts: Any
+) -> TableFiles:
+    """Write a calibration map as a table without segments.
 
-    facts : features, method, parameters, score_transform, monotone and data; also segments and interval with these
-        features
-    content : the fingerprint
+    Parameters
+    ----------
+    calibration_map : CalibrationMap
+    interval : kind and interval of the rows
+    facts : method, parameters, score_transform and data, as in `LookupFacts`; parameters and data are JSON values
     """
-    names = ("method", "parameters", "score_transform", "monotone", "data")
-    metadata = {"format_version": schema.FORMAT_VERSION, "features": facts["features"], "version": version}
-    metadata |= {name: facts[name] for name in names} | {"fingerprint": content}
-    metadata |= {name: facts[name] for name in ("interval", "segments") if name in facts}
-    return {
-        _PREFIX + name: value if isinstance(value, str) else as_json(value)
-        for name, value in metadata.items()
-    }
+    columns = [getattr(calibration_map, name) for name in _MAP]
+    layout = schema.LOOKUP_TABLE
+    facts |= {"monotone": calibration_map.monotone, "features": []}
+    if interval is not None:
+        facts |= {"interval": interval[0], "features": [schema.INTERVAL]}
+        columns += interval[1]
+        layout = schema.INTERVAL_TABLE
+    return TableFiles(pa.Table.from_arrays([as_column(column) for column in columns], schema=layout), facts)
 
 
 def read_lookup_table(path: str) -> LookupTable:
@@ -109,33 +127,7 @@ RESERVED = frozenset(schema.INTERVAL_TABLE.names) | frozenset(
 """Names of the tables' columns, which a segment column cannot have."""
 
 
-@dataclass(frozen=True)
-class SegmentedFiles:
-    """Files of a segmented table, ready to be published.
-
-    fingerprint : digest of both files' content
-    segments : the bytes of segments.parquet
-    rows : number of rows of the lookup table
-    sources, reasons : number of segments by source of the map, and by reason for a missing map
-    table, facts : content and metadata of lookup.parquet
-    """
-
-    fingerprint: str
-    segments: bytes
-    rows: int
-    sources: dict[str, int]
-    reasons: dict[str, int]
-    table: pa.Table = field(repr=False)
-    facts: dict[str, Any] = field(repr=False)
-
-    def lookup_bytes(self, version: str) -> bytes:
-        """Return the bytes of lookup.parquet, the same for the same content and version."""
-        metadata = metadata_of(self.facts, version, self.fingerprint)
-        names = self.table.schema.names[: self.table.schema.get_field_index(_MAP[0])]
-        return _as_parquet(self.table, metadata, names)
-
-
-def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str, Any]) -> SegmentedFiles:
+def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str, Any]) -> TableFiles:
     """Write a fit as files.
 
     Parameters
@@ -144,27 +136,19 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     columns : names of the segment columns
     facts : method, parameters, score_transform and data, as in `LookupFacts`
     """
-    facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
-    if fit.interval != NONE:
-        facts["interval"] = fit.interval
-    rows = np.array([size for level in fit.levels for size in level.maps.sizes])
-    owners = _columns(fit.levels, fit)
-    table = _maps_table(fit, columns, owners, rows)
+    table = _maps_table(fit, columns)
     segments, sources, reasons = _segments_table(fit, columns)
-    maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    interval = None
-    if fit.interval != NONE:
-        interval = Interval(*(as_numpy(table.column(name)) for name in schema.INTERVAL_TABLE.names[-2:]))
-    content = segmented_fingerprint(facts, fit.types, owners, rows, maps, segments, interval)
     present = {
         schema.SEGMENTS: True,
         schema.INTERVAL: fit.interval != NONE,
         schema.ADJUSTMENTS: "logit_shift" in segments.schema.names,
         schema.SIGMOIDS: "logit_from" in segments.schema.names,
     }
+    facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
     facts["features"] = [name for name, has in present.items() if has]
-    data = _as_parquet(segments, None, segments.schema.names)
-    return SegmentedFiles(content, data, table.num_rows, sources, reasons, table, facts)
+    if fit.interval != NONE:
+        facts["interval"] = fit.interval
+    return TableFiles(table, facts, segments, sources, reasons)
 
 
 def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:
@@ -185,13 +169,12 @@ def _depths(levels: Sequence[LevelFit]) -> npt.NDArray[np.int32]:
     return np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])
 
 
-def _maps_table(
-    fit: SegmentedFit, columns: tuple[str, ...], owners: list[pa.Array], rows: Integers
-) -> pa.Table:
-    """Make the table of all maps. owners, rows : columns of each map's segment, and its number of rows."""
+def _maps_table(fit: SegmentedFit, columns: tuple[str, ...]) -> pa.Table:
+    """Make the table of all maps."""
     levels = _depths(fit.levels)
+    rows = np.array([size for level in fit.levels for size in level.maps.sizes])
     owner = np.repeat(np.arange(rows.size), rows)
-    segment = [column.take(as_column(owner)) for column in owners]
+    segment = [column.take(as_column(owner)) for column in _columns(fit.levels, fit)]
     maps = zip(*(level.maps.arrays() for level in fit.levels), strict=True)
     return pa.Table.from_arrays(
         [*segment, as_column(levels[owner]), *(as_column(np.concatenate(parts)) for parts in maps)],

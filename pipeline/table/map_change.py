@@ -11,8 +11,8 @@ import pyarrow as pa
 from calibrators.core.arrays import Array, Integers
 from calibrators.core.map import CalibrationMap
 from calibrators.measures.certainty import area_under_roc
-from logcal.arrow_columns import as_numpy
-from logcal.lookup_table import SegmentedLookup, keys_of, one_array
+from logcal.arrow_columns import as_numpy, one_array
+from logcal.lookup_table import SegmentedLookup, keys_of
 from pipeline.log.segment_values import Key
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 from pipeline.table.published import Version, segments_of

@@ -32,7 +32,6 @@ from pipeline.files.storage import redacted
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE, Entry
 from pipeline.table.published import (
     CURRENT,
-    LOOKUP,
     MANIFEST,
     SCORE_TABLE,
     PublishedTable,
@@ -62,10 +61,9 @@ class TableStore(PublishedTable):
     def publish(
         self,
         fingerprint: str,
-        write_lookup: Callable[[str], bytes],
+        files: Callable[[str], dict[str, bytes]],
         manifest: dict[str, Any],
         score_table: str | None = None,
-        extra_files: dict[str, bytes] | None = None,
         *,
         candidate: bool = False,
         refuse: Callable[[Version | None], list[dict[str, Any]]] | None = None,
@@ -75,11 +73,10 @@ class TableStore(PublishedTable):
         Parameters
         ----------
         fingerprint : hex digest of the table's content; part of the version's name
-        write_lookup : function from the version's name to the bytes of lookup.parquet
+        files : function from the version's name to the bytes of lookup.parquet and other files, by name
         manifest : facts of the run; the version's name, time, files and checksums are added. If `refused` has entries
             (each with rule and message), the version is saved as a candidate.
         score_table : folder of parts to keep with the version, or None
-        extra_files : contents of other files of the version, by name
         candidate : whether to save it as a candidate in any case
         refuse : called with the current version under the lock; returns more entries of `refused`
 
@@ -106,7 +103,7 @@ class TableStore(PublishedTable):
                 folder = self._versions / name if local is None else Folder(self.filesystem, str(local))
                 if local is None:
                     written = _keep(score_table, folder)
-                for path, data in {LOOKUP: write_lookup(name), **(extra_files or {})}.items():
+                for path, data in files(name).items():
                     written[path] = folder.write(path, data)
                 complete = {
                     "format_version": schema.FORMAT_VERSION,

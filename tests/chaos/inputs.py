@@ -29,10 +29,10 @@ _NO_NETWORK["NO_GCE_CHECK"] = "true"
 def lookup_table(path: Path) -> str:
     """A published lookup table, alone."""
     from calibrators import Isotonic
-    from pipeline.table.lookup_table import lookup_bytes
+    from pipeline.table.lookup_table import plain_files
 
     fitted = Isotonic().fit(np.linspace(0, 1, 9), np.arange(9) > 4).calibration_map_
-    path.write_bytes(lookup_bytes(fitted, version="000001-a", **FACTS))
+    path.write_bytes(plain_files(fitted, **FACTS).files("000001-a")["lookup.parquet"])
     return str(path)
 
 
