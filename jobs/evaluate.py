@@ -45,13 +45,13 @@ from pipeline.log.logs import Columns, Log
 from pipeline.log.windows import Window, window_days
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
-from pipeline.table.published import Version, run_id, segments_of, with_segments_of
+from pipeline.table.published import Version, run_id, with_segments_of
 
 
 def prepare(config: EvaluateConfig, choice: ChosenRows = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    store, version, lookup, segmented = limits.load_measured_table(config)
-    columns = () if segmented is None else segments_of(version)
+    store, version, lookup = limits.load_measured_table(config)
+    columns = lookup.columns
     against = limits.find_against(config, store, version)
     other_columns = () if against is None else against.predictor.columns
     score_table = kept_table(config.log.path)
@@ -67,7 +67,6 @@ def prepare(config: EvaluateConfig, choice: ChosenRows = ANY) -> Prepared:
         log,
         version.lookup_path,
         lookup,
-        segmented,
         score_table,
         window,
         config.evaluate.bins,
@@ -261,15 +260,14 @@ class Prepared(Startable):
 
     def _segment_maps(self, measured: Measured) -> dict[str, tuple[str, CalibrationMap]] | None:
         """Return the maps of segments with errors beyond chance, for the report."""
-        segmented = self.measurement.segmented
-        if measured.segments is None or segmented is None:
+        if measured.segments is None:
             return None
         keys, sources = measured.segments.flagged()
         names = [
             segment_name([None if value is None else str(value) for value in key])
             for key in segment_values.keys_of(keys)
         ]
-        return dict(zip(names, zip(sources, segmented.maps_of(keys), strict=True), strict=True))
+        return dict(zip(names, zip(sources, self.measurement.lookup.maps_of(keys), strict=True), strict=True))
 
     def graph(self) -> Graph:
         """Graph of the evaluation, without passes over the score table and comparisons."""

@@ -19,7 +19,7 @@ from jobs.registry import JOBS
 from jobs.rows import check_scratch
 from jobs.run import carry_out, exit_code_and_message, in_settings_of
 from logcal.errors import ConfigError
-from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.lookup_table import LookupTable
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.files.faults import as_fault
@@ -70,7 +70,7 @@ def _fit(config: FitConfig) -> Delayed:
     return tasks.delayed(tasks.task("table", _table, fitting.add(tasks), fitting))
 
 
-def _table(fitted: GraphResult, fitting: Fitting) -> LookupTable | SegmentedLookup:
+def _table(fitted: GraphResult, fitting: Fitting) -> LookupTable:
     """Finish the fit from the results of the other tasks; return the table and empty scratch space."""
     content = fitting.finish(fitted, InlineExecutor())
     table = read_table(content.write(f"{fitting.plan.scratch}/table", _UNPUBLISHED))

@@ -8,7 +8,6 @@ from typing import Any
 from jobs.outcome import Outcome
 from jobs.tables import write_file
 from logcal.errors import ConfigError
-from logcal.lookup_table import LookupTable
 from logcal.reading import read_table
 from pipeline.table.json_map import json_map
 from pipeline.table.onnx_map import onnx_map
@@ -43,7 +42,7 @@ def export(store: str, table: str, name: str | None, format_: str, output: str) 
     lookup = read_table(version.lookup_path)
     summary: dict[str, Any] = {"table": table, "version": version.name, "format": format_, "output": output}
     summary |= {
-        "maps": 1 if isinstance(lookup, LookupTable) else len(lookup.bounds),
+        "maps": len(lookup.bounds),
         "rows": lookup.facts.rows,
     }
     found: Any
@@ -51,7 +50,7 @@ def export(store: str, table: str, name: str | None, format_: str, output: str) 
         grid = str(version.manifest["config"].get("score_table", {}).get("grid", "none"))
         found = json_map(lookup, table, None if grid == "none" else grid)
         content = json.dumps(found, allow_nan=False)
-    elif not isinstance(lookup, LookupTable):
+    elif lookup.columns:
         raise ConfigError(
             f"--format {format_}: table '{table}' has maps of segments ({', '.join(lookup.columns)}), and the format "
             "has room for one map: give --format json, or use `logcal tables sql`"

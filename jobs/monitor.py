@@ -30,6 +30,7 @@ from jobs.rows import (
     source_line,
 )
 from logcal.errors import CheckFailedError, LabelsWaitingError, NothingToDoError, counted
+from logcal.reading import read_table
 from pipeline.days.day_tables import DayTables
 from pipeline.days.source import Source
 from pipeline.execution import Executor, Graph
@@ -52,7 +53,6 @@ from pipeline.monitor.history import (
 from pipeline.pages.day_pages import PageAlarm, e_value, render_drift
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
 from pipeline.table.journal import Decision
-from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable, Version, has_seen, segments_of
 
 logger = logging.getLogger("logcal")
@@ -68,7 +68,7 @@ _YOUNG = 0.5
 
 def prepare(config: MonitorConfig, choice: ChosenRows = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    store, version, lookup, _ = load_measured_table(config)
+    store, version, lookup = load_measured_table(config)
     transform = lookup.facts.score_transform
     columns = columns_of(config.log, segments_of(version), config.window, choice.newest)
     log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
@@ -241,7 +241,7 @@ class Prepared(Startable):
                 break
             shift: tuple[float | None, float | None] = (None, None)
             if evidence.scores is not None:  # PSI and KS against the scores that the table was fitted to
-                fitted = np.asarray(read_lookup_table(version.lookup_path).map.weight)
+                fitted = np.asarray(read_table(version.lookup_path).map.weight)
                 shift = stability_index(fitted, evidence.scores)
             history = history.renewed(version.name, segments_of(version), alpha, self.closed).after(
                 name, version.name, evidence.total, evidence.segments, shift, alpha

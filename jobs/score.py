@@ -30,6 +30,7 @@ from jobs.rows import (
     window_of,
 )
 from logcal.errors import ConfigError, counted
+from logcal.reading import cached_table
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Executor, Graph
@@ -38,7 +39,6 @@ from pipeline.log.logs import Columns, Log
 from pipeline.log.windows import Window, window_days
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
-from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import LOOKUP, PublishedTable, Version, run_id, segments_of, with_segments_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Clas
 
     classifier = find_classifier(config.classifier.path, config.classifier.packages)
     check_classifier(classifier, version, allow=config.classifier.allow_other)
-    lookup = cached_lookup_table(version.lookup_path)
+    lookup = cached_table(version.lookup_path)
     threshold = classifier.threshold(lookup.map, lookup.facts.score_transform)
     return Classifying(classifier, threshold.value, config.output.decision_column)
 

@@ -80,16 +80,7 @@ def content_of(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LookupTable:
-    """A calibration map with its metadata, and an interval for each of its rows; None without intervals."""
-
-    map: CalibrationMap
-    facts: LookupFacts = field(repr=False)
-    interval: Interval | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class SegmentedLookup:
-    """Lookup table with segments.
+    """Lookup table: a calibration map or, with segments, one for each segment.
 
     Attributes
     ----------
@@ -114,9 +105,20 @@ class SegmentedLookup:
     adjustments: Adjustments | None = field(default=None, repr=False)
     interval: Interval | None = field(default=None, repr=False)
 
+    @classmethod
+    def of_map(
+        cls, map_: CalibrationMap, facts: LookupFacts, interval: Interval | None = None
+    ) -> LookupTable:
+        """Make a table without segments."""
+        maps = {name: getattr(map_, name) for name in schema.LOOKUP_TABLE.names}
+        zero = np.zeros(1, np.int64)
+        index = SegmentIndex([], zero, zero, np.ones(1, np.bool_))
+        starts = np.array([0, len(map_)])
+        return cls(facts, maps, starts, [], zero, pa.table({}), index, interval=interval)
+
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the segment columns, as fitted."""
+        """Names of the segment columns, as fitted; empty without segments."""
         return self.facts.segments
 
     @cached_property
@@ -162,7 +164,7 @@ class SegmentedLookup:
     @cached_property
     def bounds(self) -> dict[Key, tuple[int, int]]:
         """First row in `maps`, and the row after the last, of each map, by its key."""
-        keys = zip(keys_of(self.owners), self.levels.tolist(), strict=True)
+        keys = zip(keys_of(self.owners) if self.owners else [()], self.levels.tolist(), strict=True)
         spans = pairwise(self.starts.tolist())
         return {key[:n]: span for (key, n), span in zip(keys, spans, strict=True)}
 
@@ -218,13 +220,13 @@ class SegmentedLookup:
             maps.append(raw)
         return maps
 
-    @property
-    def global_map(self) -> CalibrationMap:
+    @cached_property
+    def map(self) -> CalibrationMap:
         """The map of all rows."""
         return self.map_of(())
 
     @property
-    def global_interval(self) -> Interval | None:
+    def map_interval(self) -> Interval | None:
         """Intervals of the rows of the map of all rows; None without intervals."""
         rows = slice(*self.bounds[()])
         return None if self.interval is None else Interval(*(column[rows] for column in self.interval))

@@ -19,7 +19,7 @@ from logcal import schema, storage
 from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy, one_array
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
-from logcal.lookup_table import LookupFacts, LookupTable, SegmentedLookup
+from logcal.lookup_table import LookupFacts, LookupTable
 from logcal.manifest import fingerprint
 from logcal.schema import TRANSFORMS
 from logcal.segment_index import SegmentIndex
@@ -35,7 +35,7 @@ _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
 _TEXTS, _JSONS = ("version", "method", "score_transform", "fingerprint"), ("parameters", "data")
 
 
-def read_table(path: str) -> LookupTable | SegmentedLookup:
+def read_table(path: str) -> LookupTable:
     """Read a lookup table and its segments, and check all of it.
 
     Parameters
@@ -66,7 +66,7 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
         return _segmented_lookup(path, facts, table)
     interval = _interval(facts, table)
     try:
-        lookup = LookupTable(CalibrationMap(**_map_columns(table)), facts, interval)
+        lookup = LookupTable.of_map(CalibrationMap(**_map_columns(table)), facts, interval)
     except ValueError as error:
         raise InputRejectedError(
             f"{path}: expected a lookup table, found rows that are {error}: publish it again"
@@ -97,7 +97,7 @@ def read_facts(path: str, content: bytes | None = None) -> LookupFacts:
     return _checked_facts(path, _open_parquet(path, content))
 
 
-def cached_table(path: str) -> LookupTable | SegmentedLookup:
+def cached_table(path: str) -> LookupTable:
     """Return a lookup table, which each process reads again only if the file changes. Errors: as `read_table`."""
     with _READ_LOCK:
         try:
@@ -119,28 +119,8 @@ _READ_LOCK = threading.Lock()
 
 
 @functools.lru_cache(maxsize=_CACHED_TABLES)
-def _read_cached(path: str, stamp: str) -> LookupTable | SegmentedLookup:
+def _read_cached(path: str, stamp: str) -> LookupTable:
     return read_table(path)
-
-
-def require_unsegmented(path: str, table: LookupTable | SegmentedLookup) -> LookupTable:
-    """Return a table without segments; InputRejectedError if it has segments."""
-    if isinstance(table, SegmentedLookup):
-        raise InputRejectedError(
-            f"{path}: expected a lookup table without segments, found one with the segment columns "
-            f"{', '.join(table.columns)}: use a table that was fitted without log.segment"
-        )
-    return table
-
-
-def require_segmented(path: str, table: LookupTable | SegmentedLookup) -> SegmentedLookup:
-    """Return a table with segments; InputRejectedError if it has none."""
-    if isinstance(table, LookupTable):
-        raise InputRejectedError(
-            f"{path}: expected a segmented lookup table, found one without segments: use a table that was fitted "
-            "with log.segment"
-        )
-    return table
 
 
 def _read_file(path: str, role: str, remedy: str) -> bytes:
@@ -275,7 +255,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes], rows: int) -> LookupFacts:
 # Tables with segments
 
 
-def _segmented_lookup(path: str, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
+def _segmented_lookup(path: str, facts: LookupFacts, table: pa.Table) -> LookupTable:
     segments_path = storage.sibling(path, SEGMENTS_FILE)
     segments_content = _read_file(segments_path, "table of segments", "publish it again")
     segments = _read_rows(segments_path, _open_parquet(segments_path, segments_content))
@@ -306,7 +286,7 @@ def _segmented_lookup(path: str, facts: LookupFacts, table: pa.Table) -> Segment
         np.append(np.zeros(starts.size, np.bool_), segment_levels == len(names)),
     )
     starts = np.append(starts, table.num_rows)
-    return SegmentedLookup(
+    return LookupTable(
         facts, maps, starts, owners, levels, segments, index, adjustments, _interval(facts, table)
     )
 

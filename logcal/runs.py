@@ -96,7 +96,7 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     Returns
     -------
     Delayed
-        It computes a `logcal.lookup_table.LookupTable`, or with log.segment a `SegmentedLookup`: maps with their
+        It computes a `logcal.lookup_table.LookupTable`: the map, or with log.segment maps, with their
         metadata. Nothing is published, and a window's days are not kept. All workers must be able to read `scratch`,
         which holds the sorted rows in a folder that is removed when this process ends. The last task runs sequentially:
         later passes of some methods, segments larger than a task, and partial pooling.

@@ -42,8 +42,10 @@ class SegmentIndex:
     def __init__(
         self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, fitted: npt.NDArray[np.bool_]
     ) -> None:
-        owners = maps >= 0
         self._columns = [_Values(column) for column in keys]
+        if not keys:  # there is one map
+            return
+        owners = maps >= 0
         root = int(maps[owners & (levels == 0)][0])
         self._levels: list[_Level] = []
         prefix, parents = np.zeros(levels.size, np.int64), np.array([root])

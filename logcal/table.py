@@ -21,7 +21,7 @@ from calibrators.core.map import CalibrationMap
 from logcal import storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError, counted
-from logcal.lookup_table import LookupFacts, LookupTable, SegmentedLookup
+from logcal.lookup_table import LookupFacts, LookupTable
 from logcal.manifest import full_name, read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, storage_error
 from logcal.schema import apply_transform
@@ -126,21 +126,19 @@ class Table:
     segments : names of its segment columns; empty without segments
     """
 
-    def __init__(self, lookup: LookupTable | SegmentedLookup, name: str | None = None) -> None:
+    def __init__(self, lookup: LookupTable, name: str | None = None) -> None:
         self.name = name
         self.facts: LookupFacts = lookup.facts
         self.segments: tuple[str, ...] = lookup.facts.segments
         self._names = frozenset(self.segments)
-        self._fitted: dict[str, str] = {}
+        pairs = zip(self.segments, lookup.owners, strict=True)
+        self._fitted = {name: str(column.type) for name, column in pairs}
         self._fast_types: frozenset[tuple[type, ...]] = frozenset()
-        if isinstance(lookup, SegmentedLookup):
-            pairs = zip(self.segments, lookup.owners, strict=True)
-            self._fitted = {name: str(column.type) for name, column in pairs}
-            kinds = [kind_of(type_) for type_ in self._fitted.values()]
-            if len(kinds) <= _MAX_FAST_COLUMNS and all(kind in _PYTHON_TYPES for kind in kinds):
-                self._fast_types = frozenset(product(*((_PYTHON_TYPES[kind], type(None)) for kind in kinds)))
+        kinds = [kind_of(type_) for type_ in self._fitted.values()]
+        if len(kinds) <= _MAX_FAST_COLUMNS and all(kind in _PYTHON_TYPES for kind in kinds):
+            self._fast_types = frozenset(product(*((_PYTHON_TYPES[kind], type(None)) for kind in kinds)))
         self._lookup = lookup
-        self._map_predict = lookup.map.predict if isinstance(lookup, LookupTable) else None
+        self._map_predict = None if self.segments else lookup.map.predict
         self._untransformed = lookup.facts.score_transform == "none"
         self._warns = self._untransformed and _fitted_to_probabilities(lookup.facts)
 
@@ -152,7 +150,7 @@ class Table:
     @property
     def map(self) -> CalibrationMap:
         """The map from scores, after `facts.score_transform`, to probabilities; with segments, the map of all rows."""
-        return self._lookup.map if isinstance(self._lookup, LookupTable) else self._lookup.global_map
+        return self._lookup.map
 
     def predict(self, scores: Any, segments: Any = None) -> Any:
         """Return the calibrated probabilities of scores, equal to those of the job `score` to the last bit.
@@ -196,7 +194,6 @@ class Table:
             return self._predict_one(float(self._transform(scores)), tuple(columns))
         array = np.asarray(self._transform(scores), dtype=np.float64)
         flat = np.ascontiguousarray(array).reshape(-1)
-        assert isinstance(self._lookup, SegmentedLookup)
         return self._lookup.apply(flat, self._entries(flat.size, columns)).reshape(array.shape)
 
     def inverse(self, probability: float, segments: Mapping[str, Any] | None = None) -> float:
@@ -281,7 +278,7 @@ class Table:
         facts = self.facts
         text = "" if self.name is None else f"{self.name!r}, "
         text += f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
-        if isinstance(self._lookup, SegmentedLookup):
+        if self.segments:
             text += (
                 f", {counted(self._lookup.finest_segments.num_rows, 'segment')} of {', '.join(self.segments)}"
             )
@@ -289,7 +286,7 @@ class Table:
 
     def _edges_and_map(self, segments: Mapping[str, Any] | None) -> tuple[Array, Callable[[float], float]]:
         """Return a segment's map: the lower edges of its rows, and the function from transformed scores."""
-        if isinstance(self._lookup, LookupTable):
+        if not self.segments:
             self._refuse_segments(segments)
             map_ = self._lookup.map
             return map_.score_lo, lambda score: float(map_.predict(score))
@@ -331,7 +328,7 @@ class Table:
                 "expected a table with intervals, found one without: fit it with calibrator.interval=auto"
             )
         array = np.asarray(self._transform(self._checked(scores)), dtype=np.float64)
-        if isinstance(table, LookupTable):
+        if not self.segments:
             self._refuse_segments(segments)
             return table.interval.at(table.map.score_hi, array)
         flat = np.ascontiguousarray(array).reshape(-1)
@@ -384,7 +381,6 @@ class Table:
 
     @cached_property
     def _map_columns(self) -> tuple[memoryview, ...]:
-        assert isinstance(self._lookup, SegmentedLookup)
         maps = self._lookup.maps
         columns: list[Any] = [
             np.ascontiguousarray(maps[n]) for n in ("score_hi", "prob_lo", "slope", "anchor")
@@ -393,7 +389,6 @@ class Table:
 
     def _predict_one(self, score: float, key: tuple[Any, ...]) -> np.float64:
         """Return the probability of one transformed score, without arrays."""
-        assert isinstance(self._lookup, SegmentedLookup)
         if score != score:
             return np.float64(score)
         start, stop = self._lookup.rows_of(key)
@@ -408,7 +403,6 @@ class Table:
 
     def _entries(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
         """Find the map or entry of each score. scores : number of scores. columns : values of the segment columns."""
-        assert isinstance(self._lookup, SegmentedLookup)
         arrays = self._arrays(columns)
         for name, array in zip(self.segments, arrays, strict=True):
             if len(array) not in (1, scores):
@@ -427,7 +421,7 @@ class Table:
         types = {name: str(array.type) for name, array in pairs if array.null_count < len(array)}
         if problems := segment_problems(self._fitted, types):
             raise ConfigError(f"segments: {'; '.join(problems)}")
-        wanted = [column.type for column in self._lookup.owners]  # type: ignore[union-attr]
+        wanted = [column.type for column in self._lookup.owners]
         try:
             return [_converted(*parts) for parts in zip(arrays, self.segments, wanted, strict=True)]
         except InputRejectedError as error:

@@ -19,12 +19,12 @@ from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, ev
 from calibrators.measures.predictions import run_passes
 from jobs.alarms import acknowledge
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
+from logcal.reading import read_table
 from pipeline.days import source
 from pipeline.execution import InlineExecutor
 from pipeline.files.folders import Folder
 from pipeline.monitor.history import History, read_history
 from pipeline.pages.day_pages import render_drift
-from pipeline.table.lookup_table import read_lookup_table
 
 
 def evidence(points, predict=None, tolerance=1.05, cuts=()):
@@ -254,7 +254,7 @@ def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
     days.append(write_day(place / "log", 12))
     found = look(place)
     assert found.summary["days"] == 3
-    calibration_map = read_lookup_table(published["lookup_path"]).map
+    calibration_map = read_table(published["lookup_path"]).map
     state = DriftState()
     for score, label in days:
         state = state.after(over(collapse(score, label))(evidence_pass(calibration_map.predict_ascending)))

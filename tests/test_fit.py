@@ -14,10 +14,10 @@ from common import ANY_TABLE, prepared, wave, write_log
 from calibrators import METHODS
 from calibrators.core.sampling import odds_divided
 from calibrators.near_isotonic import enir
+from logcal.reading import read_table
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.sort import score_table
-from pipeline.table.lookup_table import read_lookup_table
 
 # What these look at besides scores and labels comes with a generated log.
 WITH_SCORES_ALONE = sorted(set(METHODS) - {"dg", "dgg"})
@@ -113,7 +113,7 @@ def test_a_log_of_sampled_negatives_gives_the_map_of_all_rows(tmp_path, rows):
         "log.negative_sampling_rate=0.02",
         "log.positive_sampling_rate=0.5",
     )
-    published = read_lookup_table(outcome.summary["lookup_path"])
+    published = read_table(outcome.summary["lookup_path"])
     raw = make_calibrator("isotonic", {}).fit(score, label)
     expected = odds_divided(raw.predict(score), 0.04)
     np.testing.assert_allclose(published.map.predict(score), expected, rtol=0, atol=5e-8)

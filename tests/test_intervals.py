@@ -410,7 +410,7 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
             np.testing.assert_allclose(column[start:stop], np.broadcast_to(values, stop - start), rtol=1e-9)
     scored, *ends = check_scored(tmp_path, kind, log, inline=method == "isotonic")
     thin = np.asarray(scored["a"]) == "c"
-    whole = found.global_interval.at(found.global_map.score_hi, scored["score"].to_numpy())
+    whole = found.map_interval.at(found.map.score_hi, scored["score"].to_numpy())
     for own, of_all in zip(ends, whole, strict=True):
         np.testing.assert_array_equal(own[thin], of_all[thin])
     with pytest.raises(ConfigError, match="found none of a"):

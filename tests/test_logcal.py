@@ -31,11 +31,11 @@ from calibrators.core.map import CalibrationMap, Interval
 from logcal import lookup_table, reading, segment_index, storage
 from logcal.arrow_columns import column_of, nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.reading import read_table
 from logcal.segment_index import SegmentIndex
 from logcal.segment_types import segment_column
 from logcal.table import _as_arrow
 from logcal.units import unit_question
-from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 
 MAP = CalibrationMap.from_blocks(
     first=np.array([0.1, 0.3, 0.6]),
@@ -410,20 +410,11 @@ def test_a_changed_byte_anywhere_in_a_table_is_refused_or_changes_nothing(publis
         except InputRejectedError:
             refused += 1
             continue
-        assert table == "ads", at
-        assert found.facts == expected.facts
+        assert found.facts == expected.facts, at
         assert np.array_equal(found.map.predict(score), expected.map.predict(score))
+        assert all(np.array_equal(found.maps[name], column) for name, column in expected.maps.items())
+        assert found.segments.equals(expected.segments)
     assert refused > 100
-
-
-def test_plain_tables_and_those_with_segments_are_told_apart(published):
-    path = {table: logcal.load(str(published.store), table) for table in ("ads", "by-country")}
-    assert path["ads"].segments == ()
-    at = {t: f"{published.store}/{t}/versions/{table.version}/lookup.parquet" for t, table in path.items()}
-    with pytest.raises(InputRejectedError, match="expected a lookup table without segments"):
-        read_lookup_table(at["by-country"])
-    with pytest.raises(InputRejectedError, match="expected a segmented lookup table"):
-        read_segmented_lookup(at["ads"])
 
 
 def test_stores_by_url(published):
@@ -506,7 +497,6 @@ def test_a_changed_table_is_refused_also_with_a_checksum_that_was_rewritten(
     folder = tmp_path / "t" / "versions" / (tmp_path / "t" / "CURRENT").read_text().strip()
     logcal.load(str(tmp_path), "t")
     pq.write_table(change(pq.read_table(folder / file)), folder / file)
-    read = read_lookup_table if name == "ads" else read_segmented_lookup
     manifest, content = json.loads((folder / "manifest.json").read_text()), (folder / file).read_bytes()
     for _ in ("the checksum that was published", "that of the file"):
         reading._read_cached.cache_clear()
@@ -518,7 +508,7 @@ def test_a_changed_table_is_refused_also_with_a_checksum_that_was_rewritten(
     # And without a manifest.
     (folder / "manifest.json").unlink()
     with pytest.raises(InputRejectedError, match=r"\.parquet: expected .*: "):
-        read(str(folder / "lookup.parquet"))
+        read_table(str(folder / "lookup.parquet"))
 
 
 # From probabilities back to scores
@@ -559,7 +549,7 @@ def test_maps_that_fall_are_searched_from_below(probability, seed):
     rng = np.random.default_rng(seed)
     score = np.sort(rng.choice(np.arange(1.0, 40.0), 7, replace=False))
     table = logcal.Table(
-        lookup_table.LookupTable(
+        lookup_table.LookupTable.of_map(
             CalibrationMap.from_knots(score, rng.random(7), np.zeros(8), np.zeros(8)),
             lookup_table.LookupFacts("v", "platt", {}, "none", False, {}, "", 8),
         )

@@ -14,13 +14,10 @@ from calibrators.core.map import CalibrationMap
 from logcal import reading, schema, storage
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.manifest import fingerprint
+from logcal.reading import cached_table, read_table
 from logcal.reading import read_facts as read_lookup_facts
 from logcal.schema import apply_transform
-from pipeline.table.lookup_table import (
-    cached_lookup_table,
-    plain_files,
-    read_lookup_table,
-)
+from pipeline.table.lookup_table import plain_files
 
 MAP = CalibrationMap.from_blocks(
     first=np.array([0.1, 0.3, 0.6]),
@@ -54,7 +51,7 @@ def columns_of(calibration_map):
 
 
 def test_reads_back_what_was_written(path):
-    table = read_lookup_table(path)
+    table = read_table(path)
     assert columns_of(table.map) == columns_of(MAP)
     assert table.facts == read_lookup_facts(path)
     facts = table.facts
@@ -124,15 +121,15 @@ def test_a_process_reads_a_table_once_while_it_stays_the_same(path, monkeypatch)
     reads = []
     read = reading.read_table
     monkeypatch.setattr(reading, "read_table", lambda p: reads.append(p) or read(p))
-    first = cached_lookup_table(path)
-    assert cached_lookup_table(path) is first
+    first = cached_table(path)
+    assert cached_table(path) is first
     assert reads == [path]
     Path(path).write_bytes(lookup_bytes(MAP, **{**FACTS, "version": "000002-longer"}))
-    assert cached_lookup_table(path).facts.version == "000002-longer"
+    assert cached_table(path).facts.version == "000002-longer"
     assert len(reads) == 2
 
 
-@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts, cached_lookup_table])
+@pytest.mark.parametrize("read", [read_table, read_lookup_facts, cached_table])
 def test_missing_file(tmp_path, read):
     with pytest.raises(InputRejectedError, match=r"none\.parquet: expected a lookup table, found no file"):
         read(str(tmp_path / "none.parquet"))
@@ -154,7 +151,7 @@ def test_a_table_that_its_storage_does_not_give_is_not_said_to_be_damaged(
     def fails(_: str) -> bytes:
         raise error
 
-    for read in (read_lookup_table, read_lookup_facts, cached_lookup_table):
+    for read in (read_table, read_lookup_facts, cached_table):
         reading._read_cached.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(storage, "read", fails)
@@ -215,7 +212,7 @@ IS_NO_TABLE = [
 @pytest.mark.parametrize(
     ("read", "change", "said"),
     [
-        *((read_lookup_table, *case) for case in [*CANNOT_BE_READ, *IS_NO_TABLE]),
+        *((read_table, *case) for case in [*CANNOT_BE_READ, *IS_NO_TABLE]),
         *((read_lookup_facts, *case) for case in CANNOT_BE_READ),
     ],
 )

@@ -231,7 +231,7 @@ def plain_tables():
 
 def as_table(map_, transform="none"):
     facts = LookupFacts("000001", "isotonic", {}, transform, map_.monotone, {}, "", len(map_))
-    return LookupTable(map_, facts)
+    return LookupTable.of_map(map_, facts)
 
 
 PLAIN = pytest.mark.parametrize("table", [pytest.param(t, id=name) for name, t in plain_tables()])

@@ -10,9 +10,9 @@ import pytest
 
 from calibrators.core.map import CalibrationMap
 from logcal.adjustments import Adjustments
-from logcal.lookup_table import SegmentedLookup
+from logcal.lookup_table import LookupTable
 from pipeline.table import map_change as map_pairs
-from pipeline.table.map_change import MapChange, TableMaps, TwoTables
+from pipeline.table.map_change import MapChange, TwoTables
 
 TINY = 5e-324
 
@@ -31,7 +31,7 @@ def one_map(rng: np.random.Generator, scores: np.ndarray) -> CalibrationMap:
     return CalibrationMap.from_blocks(edges, edges, np.sort(levels[1:]), weight[1:], weight[1:])
 
 
-def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> TableMaps:
+def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> LookupTable:
     """Maps one after the other, and where they are moved twice as many entries."""
     found = [one_map(rng, scores) for _ in range(5)]
     rows = {
@@ -40,7 +40,7 @@ def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> Tabl
     }
     starts = np.concatenate([[0], np.cumsum([len(one) for one in found])])
     if not moved:
-        return TableMaps(SegmentedLookup(None, rows, starts, [], np.zeros(5, np.int64), None, None), ("s",))
+        return LookupTable(None, rows, starts, [], np.zeros(5, np.int64), None, None)
     n = 2 * len(found)
     low = rng.choice([1e-310, 1e-3, 0.3], n)
     adjustments = Adjustments(
@@ -51,18 +51,17 @@ def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> Tabl
         np.maximum(low, rng.choice([0.4, 0.99], n)),
         rng.integers(0, 3, n).astype(np.int8) if rng.integers(2) else None,
     )
-    lookup = SegmentedLookup(None, rows, starts, [], np.zeros(5, np.int64), None, None, adjustments)
-    return TableMaps(lookup, ("s",))
+    return LookupTable(None, rows, starts, [], np.zeros(5, np.int64), None, None, adjustments)
 
 
 class Brute:
     """A table's maps, one score at a time."""
 
-    def __init__(self, maps: TableMaps) -> None:
-        self.maps, self.adjustments = maps, getattr(maps.table, "adjustments", None)
+    def __init__(self, maps: LookupTable) -> None:
+        self.maps, self.adjustments = maps, maps.adjustments
         names = CalibrationMap.__dataclass_fields__
         self.own = [
-            CalibrationMap(**{name: maps.rows(name)[a:b] for name in names})
+            CalibrationMap(**{name: maps.maps[name][a:b] for name in names})
             for a, b in zip(maps.starts[:-1], maps.starts[1:], strict=True)
         ]
 
@@ -124,7 +123,7 @@ def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     scores = GRIDS[grid]
     old, new = some_maps(rng, scores, bool(seed & 1)), some_maps(rng, scores, bool(seed & 2))
-    places = [5 if one.table.adjustments is None else 10 for one in (old, new)]
+    places = [5 if one.adjustments is None else 10 for one in (old, new)]
     a, b = (rng.integers(0, count, 30) for count in places)
     lowest, highest = np.sort(rng.choice(scores, 2)).tolist()
     beside = [(lowest, highest), (lowest, lowest), (lowest - 1, highest + 1), (lowest, lowest + 1)]
@@ -150,7 +149,9 @@ def test_rows_lie_in_a_coarse_map_as_in_the_fine_one_beside_it():
     fine = steps(edges[1:-1], counts, edges[1:] ** 0.5)
     coarse = steps(np.array([0.9]), np.array([19_990.0, 10.0]), np.array([0.8, 0.9]))
     [found] = (
-        TwoTables(TableMaps(fine), TableMaps(coarse), 0.0, score.max()).changes(*np.zeros((2, 1), int)).T
+        TwoTables(*(LookupTable.of_map(one, None) for one in (fine, coarse)), 0.0, score.max())
+        .changes(*np.zeros((2, 1), int))
+        .T
     )
     old, new = fine.predict(score), coarse.predict(score)
     np.testing.assert_allclose(
@@ -166,6 +167,6 @@ def test_of_no_pairs_nothing_is_found():
 
 @pytest.mark.parametrize(("old", "new"), [(0.1, 0.4), (0.4, 0.1)])
 def test_the_relative_change_does_not_depend_on_which_map_is_new(old, new):
-    assert MapChange(mean=0.3, largest=0.5, at=0.2, mean_old=old, mean_new=new).relative == pytest.approx(
-        0.75
-    )
+    assert MapChange(
+        mean=0.3, largest=0.5, at_score=0.2, mean_old=old, mean_new=new
+    ).relative == pytest.approx(0.75)

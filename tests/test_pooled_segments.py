@@ -432,14 +432,14 @@ def test_segments_that_do_not_differ_have_their_parents_map_exactly(tmp_path):
     assert files.sources == {"global": 50}
     score = np.asarray(few["score"])
     read = read_table(path)
-    np.testing.assert_array_equal(Table(read).predict(score, few), read.global_map.predict(score))
+    np.testing.assert_array_equal(Table(read).predict(score, few), read.map.predict(score))
 
 
 def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
     table = some_log(6)
     _, path = published(tmp_path, fit(tmp_path, table, params={"ends": 0}))
     loaded = read_table(path)
-    assert loaded.global_map.predict(-1.0) == 0
+    assert loaded.map.predict(-1.0) == 0
     score = np.sort(np.concatenate([np.random.default_rng(0).random(3000) * 1.2 - 0.1, [-np.inf, np.inf]]))
     adjusted = 0
     for key in [*loaded.keys, (None, "never seen"), (77, "x")]:
@@ -486,7 +486,7 @@ def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):
         if (e := loaded.entry_of((1,))) is not None else loaded.unadjusted_map((1,)).predict(float(s)) for s in score
     ])  # fmt: skip
     np.testing.assert_array_equal(one.predict(score, {"a": 1, "b": "unseen"}), expected)
-    np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.global_map.predict(score))
+    np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.map.predict(score))
 
 
 def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):

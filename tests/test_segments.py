@@ -24,7 +24,7 @@ from calibrators.measures.assessment import MEASURES
 from calibrators.measures.in_memory import assess_points
 from logcal import names
 from logcal.errors import InputRejectedError
-from logcal.reading import SEGMENTS_FILE
+from logcal.reading import SEGMENTS_FILE, read_table
 from logcal.table import Table
 from pipeline.days.source import Source
 from pipeline.evaluate.evaluation import Sizes
@@ -38,7 +38,7 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.sort import buckets, run_files
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_tasks import pack
-from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmented_files
+from pipeline.table.lookup_table import Predictor, segmented_files
 from pipeline.table.segment_maps import SegmentRules
 from tests.sorted_logs import Shuffled, maps_of_segments, reason_of, sorted_rows, without_refits
 
@@ -210,7 +210,7 @@ def publish(folder, found, columns):
     files, lookup, segments = files_of(found, columns)
     (folder / "lookup.parquet").write_bytes(lookup)
     (folder / SEGMENTS_FILE).write_bytes(segments)
-    return files, read_segmented_lookup(str(folder / "lookup.parquet"))
+    return files, read_table(str(folder / "lookup.parquet"))
 
 
 def test_fallbacks_to_the_parent_and_to_all_rows(tmp_path):

@@ -22,7 +22,7 @@ from calibrators.core.map import CalibrationMap, Interval
 from calibrators.core.simplify import knots_of, simplify
 from calibrators.core.tabulate import largest_error
 from logcal.lookup_table import LookupFacts, LookupTable
-from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
+from logcal.reading import read_table
 from pipeline.table.sql import DIALECTS, MAX_ERROR, _number, query
 
 pytestmark = pytest.mark.system
@@ -62,7 +62,7 @@ def place(make_place, tmp_path_factory):
     ):
         log = place.root / ("margins" if table == "margins" else "log")
         place.job("fit", *settings, log__path=log, store__table=table).expect(0)
-    lookup = read_lookup_table(path_of(place, "ads")).map
+    lookup = read_table(path_of(place, "ads")).map
     score = pa.array([*EDGES, *lookup.score_lo[1:].tolist(), *np.nextafter(lookup.score_lo[1:], -1).tolist(),
                       *random.random(500).tolist()])  # fmt: skip
     rows = len(score)
@@ -89,7 +89,7 @@ def path_of(place, table):
 
 def table_of(place, table):
     path = path_of(place, table)
-    return (read_lookup_table if table in ("ads", "margins") else read_segmented_lookup)(path)
+    return read_table(path)
 
 
 def sql_of(place, table, dialect, inline, log="log", max_error=0):
@@ -234,7 +234,9 @@ def large():
     zeros = np.zeros(DOCUMENTED_ROWS)
     level = random.random(DOCUMENTED_ROWS)
     map_ = CalibrationMap.from_knots(np.sort(random.random(DOCUMENTED_ROWS - 1)), level[1:], zeros, zeros)
-    return LookupTable(map_, LookupFacts("000001", "platt", {}, "none", False, {}, "", DOCUMENTED_ROWS))
+    return LookupTable.of_map(
+        map_, LookupFacts("000001", "platt", {}, "none", False, {}, "", DOCUMENTED_ROWS)
+    )
 
 
 def sql_of_large(large, dialect):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from jobs.config.jobs import EvaluateConfig, MonitorConfig
 from jobs.config.sections import LogConfig, ScoreSection
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
-from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.lookup_table import LookupTable
 from logcal.reading import read_facts as read_lookup_facts
+from logcal.reading import read_table
 from pipeline.files.output import Output
 from pipeline.score.scored import ScoredLog
-from pipeline.table.lookup_table import Predictor, read_lookup_table, read_segmented_lookup
+from pipeline.table.lookup_table import Predictor
 from pipeline.table.published import PublishedTable, Version, segments_of
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def check_transform(configured: str | None, transform: str) -> None:
 
 def load_measured_table(
     config: EvaluateConfig | MonitorConfig,
-) -> tuple[PublishedTable, Version, LookupTable, SegmentedLookup | None]:
-    """Load the version to measure on a log: store, version, table (with segments the map of all rows), segments' maps.
+) -> tuple[PublishedTable, Version, LookupTable]:
+    """Load the version to measure on a log: store, version, table.
 
     Raises
     ------
@@ -54,14 +55,10 @@ def load_measured_table(
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version_to_watch(config.store.version)
     store.verify(version)
-    segmented = None
-    if table_segments(config.log, version):
-        segmented = read_segmented_lookup(version.lookup_path)
-        lookup = LookupTable(segmented.global_map, segmented.facts, segmented.global_interval)
-    else:
-        lookup = read_lookup_table(version.lookup_path)
+    table_segments(config.log, version)  # refuses other columns
+    lookup = read_table(version.lookup_path)
     check_transform(config.log.score_transform, lookup.facts.score_transform)
-    return store, version, lookup, segmented
+    return store, version, lookup
 
 
 def table_segments(log: LogConfig, version: Version) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from jobs.config.sections import AUTO_SHIFT, NO_SHIFT, RangeSection
 from logcal.reading import cached_table
 from pipeline.days.day_profiles import Profile, stored_profile
 from pipeline.files.folders import Folder
-from pipeline.score.shift import ShiftRule, bins_of, map_of_all_rows
+from pipeline.score.shift import ShiftRule, bins_of
 from pipeline.table.published import PublishedTable, Version
 
 _FEWEST_DAYS = 5
@@ -58,7 +58,7 @@ def _largest_distance(folder: str, lookup: str, days: _Days) -> float | None:
     if len(days) < _FEWEST_DAYS:
         return None
     table = cached_table(lookup)
-    bins = bins_of(map_of_all_rows(table))
+    bins = bins_of(table.map)
     edges = np.empty(0) if bins is None else bins.map.score_hi[:-1]
     # Scores that were rounded by more than a bin do not compare with others.
     moved = 2 * float(table.facts.data.get("largest_score_move") or 0.0)

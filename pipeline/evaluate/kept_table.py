@@ -13,7 +13,7 @@ from calibrators.core.sorting import Coded
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from logcal.manifest import read_manifest
-from logcal.reading import SEGMENTS_FILE
+from logcal.reading import SEGMENTS_FILE, cached_table
 from pipeline import schema
 from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
@@ -29,7 +29,6 @@ from pipeline.sort.run_files import RunSegments
 from pipeline.sort.runs import RunReceipt, write_sections
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.sort.sections import Sections
-from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import MANIFEST, SCORE_TABLE, days_fitted
 
 
@@ -175,7 +174,7 @@ def _write_points(
             encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64)
         )
     elif lookup is not None:
-        score = cached_lookup_table(lookup).map.predict(score)
+        score = cached_table(lookup).map.predict(score)
     return write_sections(Sections(sums=Coded(score, code, weight, positives)), folder, index, counts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
-from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.lookup_table import LookupTable
 from pipeline.days.source import Source
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluation_of, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_kept
@@ -61,8 +61,7 @@ class Measurement:
     ----------
     log : Log
     path : path of the lookup table
-    lookup : the lookup table; for a table with segments, the map of all rows
-    segmented : the table, if it has segments
+    lookup : the lookup table
     kept : the kept score table, if the log is one
     window : the window, if only some days of the log are measured
     bins, sampling_rate : see `Sizes`
@@ -72,7 +71,6 @@ class Measurement:
     log: Log
     path: str
     lookup: LookupTable
-    segmented: SegmentedLookup | None = None
     kept: KeptTable | None = None
     window: Window | None = None
     bins: int = 10
@@ -82,12 +80,12 @@ class Measurement:
     @property
     def one_sort(self) -> bool:
         """True if one sort suffices, because calibration keeps the order of all scores."""
-        return self.segmented is None and self.lookup.facts.monotone
+        return not self.columns and self.lookup.facts.monotone
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The table's segment columns."""
-        return () if self.segmented is None else self.segmented.columns
+        return self.lookup.columns
 
     @property
     def needed(self) -> int:
@@ -129,11 +127,11 @@ class Measurement:
             Folder.at(side_plan.scratch).make()
         graph = Graph()
         results = executor.compute(graph, self.add(graph, plan))
-        if self.segmented is None:
+        if not self.columns:
             table, evaluation, run = self._unsegmented(results, executor)
             segments = None
         else:
-            segments = finish_sides(self._sizes, self.segmented, results, executor)
+            segments = finish_sides(self._sizes, self.lookup, results, executor)
             table, evaluation = segments.before.rows.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -156,7 +154,7 @@ class Measurement:
     def add(self, graph: Graph, plan: SortPlan) -> Any:
         """Add to a graph all tasks that do not depend on the rows; return a reference to their results."""
         plans = self._plans(plan)
-        if self.segmented is None:
+        if not self.columns:
             return graph.task("measured", list, self._add_plain(graph, *plans))
         rows, predictor = self._add_sorted(graph, plans[0], self.columns), Predictor(self.path, self.columns)
         sides = add_sides(graph, rows, plans[1], predictor, self._sizes, self._counts)

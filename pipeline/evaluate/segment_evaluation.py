@@ -17,7 +17,7 @@ import pyarrow as pa
 from calibrators.core.arrays import Array, Integers
 from calibrators.core.passes import run_passes
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
-from logcal.lookup_table import SegmentedLookup
+from logcal.lookup_table import LookupTable
 from pipeline import schema
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluation_of, side_passes
 from pipeline.evaluate.segment_numbers import FIELDS, segment_task_of
@@ -254,7 +254,7 @@ def _text(value: Any) -> str | None:
 
 
 def finish_sides(
-    sizes: Sizes, lookup: SegmentedLookup, added: Sequence[_AddedSide], executor: Executor
+    sizes: Sizes, lookup: LookupTable, added: Sequence[_AddedSide], executor: Executor
 ) -> SegmentedEvaluation:
     """Run the passes over large segments and over all rows.
 

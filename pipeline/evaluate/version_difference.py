@@ -10,9 +10,9 @@ import numpy as np
 
 from calibrators.core.map import CalibrationMap
 from logcal.displays.view import EXACT_ROWS, MUTED, View
+from logcal.reading import cached_table
 from pipeline.evaluate.significance import UNSURE, chance_text
 from pipeline.pages.figures import AFTER, grid, map_figure, render, render_page
-from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.published import Version, segments_of
 
@@ -167,7 +167,7 @@ def _segments(
     columns = segments_of(new)
     if not columns or columns != segments_of(old):
         return [], 0, 0
-    before, after = (cached_segmented_lookup(version.lookup_path).fitted_on for version in (old, new))
+    before, after = (cached_table(version.lookup_path).fitted_on for version in (old, new))
     order = [i for i in change.order().tolist() if change.keys[i] in before][:MOST_SEGMENTS]
     segments = [
         (dict(zip(columns, change.keys[i], strict=True)), int(change.rows[i]), change.of(i)) for i in order
@@ -224,7 +224,7 @@ def _segment_figures(difference: VersionDifference, view: View) -> list[tuple[st
     """Draw the maps of the segments that changed most: name and figure of each."""
     if not difference.segments:
         return []
-    new, old = (cached_segmented_lookup(version.lookup_path) for version in (difference.new, difference.old))
+    new, old = (cached_table(version.lookup_path) for version in (difference.new, difference.old))
     figures = []
     for i, (key, _, change) in enumerate(difference.segments[:MOST_MAPS]):
         values = tuple(key.values())

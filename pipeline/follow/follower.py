@@ -35,7 +35,7 @@ from pipeline.follow.batch import (
 from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, SourceFile
 from pipeline.score.ranges import RowCounts
 from pipeline.score.scored_file import Scoring
-from pipeline.score.shift import bins_of, map_of_all_rows, total_counts
+from pipeline.score.shift import bins_of, total_counts
 
 log = logging.getLogger("logcal")
 
@@ -272,7 +272,7 @@ class Follower:
         if scoring.shift is None:
             return outcomes, ""
         counts = total_counts(outcome.bins for outcome in outcomes if outcome.kind == SCORED)
-        bins = bins_of(map_of_all_rows(cached_table(scoring.lookup))) if counts else None
+        bins = bins_of(cached_table(scoring.lookup).map) if counts else None
         shift = scoring.shift.judge(bins, counts)
         if shift is None or not shift.warned:
             return outcomes, ""

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from calibrators.core.arrays import Array
 from calibrators.core.passes import Pass, Points
 from calibrators.measures.drift import Evidence, evidence_of, evidence_pass, evidence_sums
+from logcal.reading import cached_table
 from pipeline.execution import Executor
 from pipeline.sort.score_table import ScoreTable, SortedRows, merge_rows
 from pipeline.sort.segment_predictions import sums_of_predictions
 from pipeline.sort.segment_rows import SegmentRows
-from pipeline.table.lookup_table import Predictor, cached_lookup_table
+from pipeline.table.lookup_table import Predictor
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _with_scores(watch: Watch) -> Pass:
 
 
 def _evidence_and_scores(chunk: Any, lookup: str, points: Points) -> tuple[Any, Array]:
-    edges = cached_lookup_table(lookup).map.score_hi
+    edges = cached_table(lookup).map.score_hi
     rows = np.searchsorted(edges[:-1], points.score, side="right")
     counts: Array = np.bincount(rows, points.weight, edges.size).astype(np.float64)
     return chunk(points), counts

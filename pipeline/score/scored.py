@@ -22,7 +22,7 @@ from pipeline.log.log_files import LogFile, check_unchanged
 from pipeline.log.logs import MOST_NAMED, Log, batched_by_size
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
 from pipeline.score.scored_file import HELD_BYTES, FileCounts, Scoring, score_file
-from pipeline.score.shift import Shift, bins_of, map_of_all_rows, total_counts
+from pipeline.score.shift import Shift, bins_of, total_counts
 
 _NEW_BYTES_PER_ROW = 9
 
@@ -162,7 +162,7 @@ def score_log(
         )
         shift = None
         if scoring.shift is not None:
-            bins = bins_of(map_of_all_rows(cached_table(scoring.lookup)))
+            bins = bins_of(cached_table(scoring.lookup).map)
             shift = scoring.shift.judge(bins, total_counts(n.bins for n in counts))
         scored = ScoredLog(output.url, table, facts.version, files, total, outside, shift)
         accept(scored)

@@ -24,7 +24,8 @@ from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap, Interval
 from logcal.arrow_columns import nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, examples
-from logcal.lookup_table import LookupFacts
+from logcal.lookup_table import LookupFacts, LookupTable
+from logcal.reading import cached_table
 from logcal.schema import apply_transform
 from logcal.segment_types import segment_column, segment_problems
 from pipeline.classifier.features import Roles, check_features
@@ -49,8 +50,7 @@ from pipeline.score.parquet.chunks import MOST_ROWS, Chunk, codec_beside, consta
 from pipeline.score.parquet.footer import NotExtensibleError
 from pipeline.score.parquet.read_back import Checksum, Expected, open_stored
 from pipeline.score.ranges import RangeCount, RowCounts, range_of
-from pipeline.score.shift import Counts, ShiftRule, bins_of, map_of_all_rows
-from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
+from pipeline.score.shift import Counts, ShiftRule, bins_of
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
@@ -142,7 +142,7 @@ class Scoring:
 
     def load(self) -> None:
         """Load the table, and the classifier's model, as this process keeps them: their errors are not a file's."""
-        (cached_segmented_lookup if self.segments else cached_lookup_table)(self.lookup)
+        cached_table(self.lookup)
         if self.classifying is not None:
             self.classifying.classifier.model()
 
@@ -313,7 +313,7 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         schema = with_keys(schema, path, scoring.segments)
         types, problems = check_columns([(path, schema)], Columns(scoring.score, segments=scoring.segments))
     if scoring.segments and not problems:
-        owners = cached_segmented_lookup(scoring.lookup).owners
+        owners = cached_table(scoring.lookup).owners
         fitted = {name: str(column.type) for name, column in zip(scoring.segments, owners, strict=True)}
         problems = segment_problems(fitted, types)
     if problems:
@@ -326,7 +326,7 @@ def _open_file(path: str, parquet: pq.ParquetFile, ending: Ending, scoring: Scor
     footer = CheckedFooter(parquet.metadata, path, ending.footer.row_groups)
     codecs = [codec_beside(codec) for codec in footer.codecs(name)]
     kind = _SegmentedFile if scoring.segments else _File
-    lookup: Any = (cached_segmented_lookup if scoring.segments else cached_lookup_table)(scoring.lookup)
+    lookup = cached_table(scoring.lookup)
     expected = Expected(ending.metadata, scoring.schema().names, lookup.facts.version, ending.start)
     return kind(path, parquet, codecs, ending.footer.has_offset_index(), lookup, scoring, expected)
 
@@ -343,7 +343,7 @@ class _File:
     ----------
     codecs : codec of the new columns for each row group: that of an existing column
     indexed : whether the file has offset indexes
-    lookup : lookup table; with segments a `SegmentedLookup`
+    lookup : lookup table
     expected : what the copy must contain, which gets the checksums of the columns
     """
 
@@ -351,7 +351,7 @@ class _File:
     parquet: pq.ParquetFile
     codecs: Sequence[int]
     indexed: bool
-    lookup: Any
+    lookup: LookupTable
     scoring: Scoring
     expected: Expected
     null_rows: int = 0
@@ -361,7 +361,7 @@ class _File:
         self.facts: LookupFacts = self.lookup.facts
         self.interval: Interval | None = self.lookup.interval if self.scoring.interval else None
         self.range = RangeCount(range_of(self.facts))
-        self.bins = None if self.scoring.shift is None else bins_of(map_of_all_rows(self.lookup))
+        self.bins = None if self.scoring.shift is None else bins_of(self.lookup.map)
         self._in_bins: Array | None = None
 
     @property

@@ -17,7 +17,6 @@ import numpy as np
 
 from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
-from logcal.lookup_table import LookupTable, SegmentedLookup
 
 Counts = tuple[int, ...]
 """Numbers of scores in each bin; empty: none were counted."""
@@ -54,11 +53,6 @@ class Bins(NamedTuple):
         if not total > 0:
             return 0.0
         return float(np.abs(np.cumsum(counts) / total - np.cumsum(self.shares)).max())
-
-
-def map_of_all_rows(table: LookupTable | SegmentedLookup) -> CalibrationMap:
-    """Return the map whose rows are all rows that a table was fitted to."""
-    return table.global_map if isinstance(table, SegmentedLookup) else table.map
 
 
 @lru_cache(maxsize=4)

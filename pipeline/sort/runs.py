@@ -182,11 +182,11 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
         # An infinite margin is a fault of the log, even though its sigmoid is finite.
         score = apply_transform(np.where(np.isfinite(score), score, np.nan), reading.transform)
     if reading.lookup is not None:
-        from pipeline.table.lookup_table import cached_lookup_table
+        from logcal.reading import cached_table
 
         # The map of an infinite score is finite, but the row stays unusable.
         finite = np.where(np.isfinite(score), score, np.nan)
-        score = cached_lookup_table(reading.lookup).map.predict(finite)
+        score = cached_table(reading.lookup).map.predict(finite)
     return score
 
 

@@ -13,7 +13,7 @@ from calibrators.core.simplify import knots_of, simplify
 from calibrators.core.tabulate import largest_error
 from logcal import schema
 from logcal.adjustments import Adjustments
-from logcal.lookup_table import Key, LookupTable, SegmentedLookup
+from logcal.lookup_table import Key, LookupTable
 
 Rows = list[tuple[float, ...]]
 """Rows of a map: score_lo, prob_lo, slope, anchor."""
@@ -24,15 +24,12 @@ _SHARE, _LEAST_SHARE = 0.999, 1e-9
 """Share of the largest error that a map may use; where segments adjust it, smaller ones are tried down to the least."""
 
 
-def inline_maps(table: LookupTable | SegmentedLookup, max_error: float) -> dict[str, list[tuple[Key, Rows]]]:
+def inline_maps(table: LookupTable, max_error: float) -> dict[str, list[tuple[Key, Rows]]]:
     """Return the maps, and the ends of their intervals, by key: the longest keys first, all rows last.
 
     max_error : see `pipeline.table.sql.query`
     """
-    if isinstance(table, LookupTable):
-        columns, bounds = vars(table.map), {(): (0, len(table.map))}
-    else:
-        columns, bounds = table.maps, table.bounds
+    columns, bounds = table.maps, table.bounds
     zero = np.zeros(columns["slope"].size)
     results = {"probability": columns}
     if table.interval is not None:
@@ -50,9 +47,9 @@ def inline_maps(table: LookupTable | SegmentedLookup, max_error: float) -> dict[
     return found
 
 
-def _adjusting(table: LookupTable | SegmentedLookup, key: Key) -> list[Callable[[Array], Array]]:
+def _adjusting(table: LookupTable, key: Key) -> list[Callable[[Array], Array]]:
     """Return the functions by which segments adjust the probabilities of a key's map."""
-    if isinstance(table, LookupTable) or table.adjustments is None:
+    if table.adjustments is None:
         return []
     all_, number = table.adjustments, list(table.bounds).index(key)
     used = all_.map == number

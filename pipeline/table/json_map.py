@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from logcal import schema
-from logcal.lookup_table import Key, LookupTable, SegmentedLookup
+from logcal.lookup_table import Key, LookupTable
 from logcal.segment_types import kind_of
 
 FORMAT = "logcal-map"
@@ -17,7 +17,7 @@ FORMAT = "logcal-map"
 _ROW = ("score_lo", "prob_lo", "slope", "anchor")
 
 
-def json_map(table: LookupTable | SegmentedLookup, name: str, grid: str | None = None) -> dict[str, Any]:
+def json_map(table: LookupTable, name: str, grid: str | None = None) -> dict[str, Any]:
     """Return a table as JSON values; doubles keep their bits when they are written with `repr`.
 
     Parameters
@@ -49,8 +49,8 @@ def json_map(table: LookupTable | SegmentedLookup, name: str, grid: str | None =
         "monotone": table.facts.monotone,
         "grid": grid,
     }
-    if isinstance(table, LookupTable):
-        return {**facts, "rows": _rows(vars(table.map), 0, len(table.map))}
+    if not table.columns:
+        return {**facts, "rows": _rows(table.maps, *table.bounds[()])}
     number_of = {key: number for number, key in enumerate(table.bounds)}
     types = [kind_of(str(column.type)) for column in table.owners]
     return {
@@ -79,7 +79,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _segment(table: SegmentedLookup, key: Key, number_of: dict[Key, int]) -> dict[str, Any]:
+def _segment(table: LookupTable, key: Key, number_of: dict[Key, int]) -> dict[str, Any]:
     segment: dict[str, Any] = {"key": [_text(value) for value in key], "adjustment": None}
     entry, adjustments = table.entries.get(key), table.adjustments
     if entry is None or adjustments is None:

@@ -26,9 +26,9 @@ from calibrators.core.kernels import lookup as _compiled  # noqa: F401 (which ma
 from calibrators.core.map import CalibrationMap, Interval
 from logcal import schema
 from logcal.arrow_columns import as_column, column_of
-from logcal.lookup_table import LookupTable, SegmentedLookup, content_of
+from logcal.lookup_table import content_of
 from logcal.manifest import as_json, fingerprint
-from logcal.reading import SEGMENTS_FILE, cached_table, read_table, require_segmented, require_unsegmented
+from logcal.reading import SEGMENTS_FILE, cached_table
 from pipeline.log import segment_values
 from pipeline.schema import evaluated_segments
 from pipeline.table.published import LOOKUP
@@ -106,16 +106,6 @@ def plain_files(
         columns += interval[1]
         layout = schema.INTERVAL_TABLE
     return TableFiles(pa.Table.from_arrays([as_column(column) for column in columns], schema=layout), facts)
-
-
-def read_lookup_table(path: str) -> LookupTable:
-    """Read and check a lookup table without segments. Raises the errors of `logcal.reading.read_table`."""
-    return require_unsegmented(path, read_table(path))
-
-
-def cached_lookup_table(path: str) -> LookupTable:
-    """Do `read_lookup_table`; each process reads a file once while it is unchanged."""
-    return require_unsegmented(path, cached_table(path))
 
 
 _MAP = schema.LOOKUP_TABLE.names
@@ -234,18 +224,8 @@ def _text_column(texts: Sequence[str | None]) -> pa.Array:
     return column_of(list(codes_of), pa.string()).take(as_column(codes))
 
 
-def read_segmented_lookup(path: str) -> SegmentedLookup:
-    """Read and check a table with segments. Raises the errors of `logcal.reading.read_table`."""
-    return require_segmented(path, read_table(path))
-
-
-def cached_segmented_lookup(path: str) -> SegmentedLookup:
-    """Do `read_segmented_lookup`; each process reads the files once while they are unchanged."""
-    return require_segmented(path, cached_table(path))
-
-
 MapIndices = npt.NDArray[np.int32]
-"""Index of each segment's map or adjustment, see `logcal.lookup_table.SegmentedLookup.apply`."""
+"""Index of each segment's map or adjustment, see `logcal.lookup_table.LookupTable.apply`."""
 
 
 @dataclass(frozen=True)
@@ -267,22 +247,22 @@ class Predictor:
         """Predict ascending scores with a table without segments."""
         if self.path is None:
             return scores
-        return self._of_sample(cached_lookup_table(self.path).map.predict_ascending(scores))
+        return self._of_sample(cached_table(self.path).map.predict_ascending(scores))
 
     def map_indices(self, names: Sequence[str], values: Sequence[pa.Array]) -> MapIndices | None:
         """Find the maps of segments. names, values : segment columns, which include the table's."""
         if self.path is None or not self.columns:
             return None
         columns = [values[list(names).index(name)] for name in self.columns]
-        return cached_segmented_lookup(self.path).index.find(columns)[0]
+        return cached_table(self.path).index.find(columns)[0]
 
     def of_segments(self, scores: Array, indices: MapIndices | None) -> Array:
         """Predict scores in any order. indices : map index of each score, as returned by `map_indices`."""
         if self.path is None:
             return scores
         if indices is None:
-            return self._of_sample(cached_lookup_table(self.path).map.predict(scores))
-        return self._of_sample(cached_segmented_lookup(self.path).apply(scores, indices))
+            return self._of_sample(cached_table(self.path).map.predict(scores))
+        return self._of_sample(cached_table(self.path).apply(scores, indices))
 
     def _of_sample(self, p: Array) -> Array:
         if self.sampling_rate == 1:

@@ -12,9 +12,9 @@ from calibrators.core.arrays import Array, Integers
 from calibrators.core.map import CalibrationMap
 from calibrators.measures.certainty import area_under_roc
 from logcal.arrow_columns import as_numpy, one_array
-from logcal.lookup_table import SegmentedLookup, keys_of
+from logcal.lookup_table import LookupTable, keys_of
+from logcal.reading import cached_table
 from pipeline.log.segment_values import Key
-from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
 from pipeline.table.published import Version, segments_of
 
 ABOVE_CHANCE = 2.33
@@ -111,19 +111,19 @@ def change_of_tables(old: Location, new: Location, lowest: float, highest: float
     InputRejectedError
         A table cannot be read.
     """
-    before, after = (TableMaps.at(*location) for location in (old, new))
+    before, after = (cached_table(path) for path, _ in (old, new))
     rows_of_old = not set(old[1]) <= set(new[1])
     if rows_of_old and not set(new[1]) <= set(old[1]):
         return None
     both, finer = TwoTables(before, after, lowest, highest, rows_of_old), before if rows_of_old else after
     columns, rows = [], np.ones(1, np.int64)
-    if isinstance(finer.table, SegmentedLookup):
-        segments = finer.table.finest_segments
+    if finer.columns:
+        segments = finer.finest_segments
         columns, rows = (
             [one_array(segments.column(n)) for n in finer.columns],
             as_numpy(segments.column("rows")),
         )
-    old_index, new_index = (maps.indices(finer.columns, columns) for maps in (before, after))
+    old_index, new_index = (_entries(table, finer.columns, columns) for table in (before, after))
     pairs, pair = np.unique((old_index << 32) | new_index, return_inverse=True)
     changes = both.changes(pairs >> 32, pairs & 0xFFFFFFFF)
     pair_rows = np.bincount(pair, rows, pairs.size)
@@ -150,62 +150,23 @@ def one_level(fitted: CalibrationMap) -> bool:
 
 def map_of(version: Version) -> CalibrationMap:
     """Return a version's map of all rows. Raises InputRejectedError if the table cannot be read."""
-    if segments_of(version):
-        return cached_segmented_lookup(version.lookup_path).global_map
-    return cached_lookup_table(version.lookup_path).map
+    return cached_table(version.lookup_path).map
 
 
 _BLOCK = 1 << 16
 """Approximate number of pieces that are compared at a time, to keep arrays small."""
 
 
-@dataclass(frozen=True)
-class TableMaps:
-    """The maps of a table; without segments there is one.
+def _entries(table: LookupTable, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
+    """Return each segment's entry: see `LookupTable.apply`. names, values : segment columns, with the table's."""
+    if not table.columns:
+        return np.zeros(len(values[0]) if values else 1, np.int64)
+    return table.index.find([values[names.index(name)] for name in table.columns])[0].astype(np.int64)
 
-    An index is that of a map or, if segments adjust maps, that of an entry of `SegmentedLookup.adjustments`. Rows of a
-    segment with a sigmoid are assumed to have the distribution of its parent's map.
 
-    columns : names of the segment columns
-    """
-
-    table: CalibrationMap | SegmentedLookup
-    columns: tuple[str, ...] = ()
-
-    @classmethod
-    def at(cls, path: str, columns: tuple[str, ...]) -> TableMaps:
-        """Read the maps of a published table. Raises InputRejectedError if it cannot be read."""
-        return cls(cached_segmented_lookup(path) if columns else cached_lookup_table(path).map, columns)
-
-    @property
-    def starts(self) -> Integers:
-        """Positions of the maps' first rows among the rows of all maps, and the end."""
-        return np.array([0, len(self.table)]) if isinstance(self.table, CalibrationMap) else self.table.starts
-
-    def rows(self, name: str) -> Array:
-        """Return a column of the rows of all maps."""
-        table = self.table
-        column: Array = getattr(table, name) if isinstance(table, CalibrationMap) else table.maps[name]
-        return column
-
-    def indices(self, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
-        """Return the index of each segment. names, values : segment columns, which include this table's."""
-        if isinstance(self.table, CalibrationMap):
-            return np.zeros(len(values[0]) if values else 1, np.int64)
-        columns = [values[names.index(name)] for name in self.columns]
-        return self.table.index.find(columns)[0].astype(np.int64)
-
-    def maps_at(self, indices: Integers) -> Integers:
-        """Return the number of the map of each index."""
-        if isinstance(self.table, CalibrationMap) or self.table.adjustments is None:
-            return indices
-        return self.table.adjustments.map[indices].astype(np.int64)
-
-    def predict(self, scores: Array, indices: Integers) -> Array:
-        """Return the probability of each score by the map or adjustment with the corresponding index."""
-        if isinstance(self.table, CalibrationMap):
-            return np.asarray(self.table.predict(scores))
-        return self.table.apply(scores, indices.astype(np.int32))
+def _maps_of(table: LookupTable, entries: Integers) -> Integers:
+    """Return the number of each entry's map; a segment with a sigmoid has its parent's map, for its rows."""
+    return entries if table.adjustments is None else table.adjustments.map[entries].astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -218,8 +179,8 @@ class TwoTables:
     rows_of_old : whether the comparison is over the rows of the old maps, instead of those of the new ones
     """
 
-    old: TableMaps
-    new: TableMaps
+    old: LookupTable
+    new: LookupTable
     lowest: float
     highest: float
     rows_of_old: bool = False
@@ -229,7 +190,7 @@ class TwoTables:
 
         Parameters
         ----------
-        old, new : int64 arrays, shape (pairs,): indices of the pairs in the old and in the new table
+        old, new : int64 arrays, shape (pairs,): entries of the pairs in the old and in the new table
 
         Returns
         -------
@@ -240,7 +201,7 @@ class TwoTables:
         -----
         O(rows of both maps) per pair.
         """
-        tables, maps = (self.old, self.new), [self.old.maps_at(old), self.new.maps_at(new)]
+        tables, maps = (self.old, self.new), [_maps_of(self.old, old), _maps_of(self.new, new)]
         changes = np.empty((5, old.size))
         order = np.lexsort((maps[1], maps[0]))
         lengths = [np.diff(table.starts)[numbers][order] for table, numbers in zip(tables, maps, strict=True)]
@@ -259,8 +220,10 @@ class TwoTables:
         at, pair = _ranges(starts[:-1][position], np.diff(starts)[position])
         scores, share = points[at], all_shares[at]
         p, q = (
-            table.predict(scores.ravel(), np.repeat(index[pair], _POINTS)).reshape(scores.shape)
-            for table, index in zip((self.old, self.new), indices, strict=True)
+            table.apply(scores.ravel(), np.repeat(entry[pair], _POINTS).astype(np.int32)).reshape(
+                scores.shape
+            )
+            for table, entry in zip((self.old, self.new), indices, strict=True)
         )
         change, pairs = np.abs(q - p), maps.shape[1]
         largest = np.zeros(pairs)
@@ -294,7 +257,7 @@ class TwoTables:
         for table, numbers in sides[::-1] if self.rows_of_old else sides:
             row = _row_index(table, numbers[pair], points[:, 1])
             interval = np.cumsum(np.append(False, (np.diff(pair) > 0) | (np.diff(row) != 0)))
-            share = table.rows("weight")[row] * _shares(share, interval, high - low)
+            share = table.maps["weight"][row] * _shares(share, interval, high - low)
         share = _shares(share, pair)
         # Most gaps between the blocks of isotonic maps are pieces without rows.
         filled = np.flatnonzero(share)
@@ -307,7 +270,7 @@ class TwoTables:
         pairs = [all_pairs, all_pairs]
         for table, numbers in zip((self.old, self.new), maps, strict=True):
             at, pair = _ranges(table.starts[numbers], np.diff(table.starts)[numbers] - 1)
-            edge = table.rows("score_hi")[at]
+            edge = table.maps["score_hi"][at]
             inside = (edge > self.lowest) & (edge < self.highest)
             edges.append(edge[inside])
             pairs.append(pair[inside])
@@ -336,9 +299,9 @@ def _shares(mass: Array, group: Integers, fallback: Array | None = None) -> Arra
     return np.divide(mass, total, out=shares, where=total > 0)
 
 
-def _row_index(maps: TableMaps, numbers: Integers, score: Array) -> Integers:
+def _row_index(table: LookupTable, numbers: Integers, score: Array) -> Integers:
     """Return the row that contains each finite score, in the map with the corresponding number."""
-    row, end, hi = maps.starts[numbers], maps.starts[numbers + 1] - 1, maps.rows("score_hi")
+    row, end, hi = table.starts[numbers], table.starts[numbers + 1] - 1, table.maps["score_hi"]
     while (row < end).any():
         middle = (row + end) >> 1
         passed = hi[middle] <= score

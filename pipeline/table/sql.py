@@ -15,7 +15,7 @@ from typing import Any
 from calibrators.core.tabulate import check_max_error
 from logcal import schema, storage
 from logcal.errors import ConfigError
-from logcal.lookup_table import Key, LookupTable, SegmentedLookup
+from logcal.lookup_table import Key, LookupTable
 from logcal.reading import SEGMENTS_FILE
 from pipeline.table.inline_maps import Rows, in_order, inline_maps
 
@@ -76,7 +76,7 @@ MAX_ERROR = 1e-6
 
 
 def query(
-    table: LookupTable | SegmentedLookup,
+    table: LookupTable,
     path: str,
     dialect: str,
     *,
@@ -124,7 +124,7 @@ def query(
     environment = Environment(loader=PackageLoader("pipeline.table"), undefined=StrictUndefined)  # noqa: S701
     writers: dict[str, Callable[..., str]] = {"number": _number, "literal": _literal, "quoted": _quoted}
     environment.filters |= {name: partial(write, d) for name, write in writers.items()}
-    adjustments = table.adjustments if isinstance(table, SegmentedLookup) else None
+    adjustments = table.adjustments
     text = environment.get_template("query.sql.j2").render(
         d=d,
         log=log,
@@ -137,7 +137,7 @@ def query(
         lookup=_located(d, path),
         segments=_located(d, storage.sibling(path, SEGMENTS_FILE)),
         maps=maps,
-        adjusted=_adjusted(d, table) if inline and isinstance(table, SegmentedLookup) else [],
+        adjusted=_adjusted(d, table) if inline else [],
     )
     return f"{_comment(table, maps, max_error)}{text}" if inline else text
 
@@ -157,9 +157,7 @@ def _located(d: Dialect, path: str) -> str:
     return (d.parquet or "").format(path=path.replace("'", "''"))
 
 
-def _comment(
-    table: LookupTable | SegmentedLookup, maps: dict[str, list[tuple[Key, Rows]]], max_error: float
-) -> str:
+def _comment(table: LookupTable, maps: dict[str, list[tuple[Key, Rows]]], max_error: float) -> str:
     """Return the query's first line, which says how exact it is."""
     if max_error == 0:
         return "-- All rows of the lookup table (--max-error 0).\n"
@@ -170,7 +168,7 @@ def _comment(
     )
 
 
-def _adjusted(d: Dialect, table: SegmentedLookup) -> list[tuple[Key, str | None, list[str]]]:
+def _adjusted(d: Dialect, table: LookupTable) -> list[tuple[Key, str | None, list[str]]]:
     """Return each segment's adjustment: its kind (of `schema.LOGIT_FROM`; None if there is none) and its numbers."""
     adjustments: list[tuple[Key, str | None, list[str]]] = []
     for key in in_order({*table.bounds, *table.entries} - {()}):
