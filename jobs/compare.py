@@ -45,7 +45,7 @@ def prepare(config: CompareConfig) -> Prepared:
     identity = run_id("compare", log, settings_of(config))
     output = None
     if (folder := page_folder(config.report.path, "compare")) is not None:
-        output = Output(folder, "report.path")
+        output = Output.at(folder, "report.path")
         output.check_apart(log.locations())
         output.check(identity)
     sorting = Sorting.of(config, log, identity, scratch_bytes(log, write=True))

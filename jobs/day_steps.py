@@ -125,7 +125,7 @@ def _failed_before(entry: DayState, step: str, run_id: str) -> DayRecord | None:
 def _measured(config: DaysConfig, entry: DayState) -> dict[str, Any]:
     """Return the numbers of a day's report; none without one."""
     path = config.report.path.replace(JOB, EVALUATE).replace(DAY, entry.name)
-    return dict((Output(path, "report.path").manifest() or {}).get("measured") or {})
+    return dict((Output.at(path, "report.path").manifest() or {}).get("measured") or {})
 
 
 def _failure(record: DayRecord, error: Exception, run_id: str | None = None) -> DayRecord:

@@ -78,7 +78,7 @@ def prepare(config: EvaluateConfig, choice: ChosenRows = ANY) -> Prepared:
         settings["against"] = against.name
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
-    output = Output(
+    output = Output.at(
         dated_path(config.report.path.replace(JOB, "evaluate"), "report.path", window),
         "report.path",
         replace=config.report.mode == "replace",

@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from calibrators.core.intervals import NONE, POSTERIOR, VENN_ABERS
@@ -39,7 +38,7 @@ from pipeline.days.day_tables import DayTables
 from pipeline.days.source import Days, Source, window_facts
 from pipeline.days.suspect_days import SET_ASIDE, DayRule, findings_text
 from pipeline.execution import Executor, Graph
-from pipeline.files.folders import Folder, check_free, check_writable, size
+from pipeline.files.folders import Folder, is_url, size
 from pipeline.files.output import Output
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import Recipe
@@ -66,7 +65,7 @@ def prepare(config: FitConfig, choice: ChosenRows = ANY) -> Prepared | Finishing
     fitting = open_fitting(config, choice)
     log, window = fitting.source.log, fitting.source.window
     store = TableStore(config.store.path, config.store.table)
-    Output(config.store.path, "store.path").check_apart(log.locations())
+    Output.at(config.store.path, "store.path").check_apart(log.locations())
     store.check_writable()
     current = store.current()
     settings = settings_of(config, window)
@@ -193,8 +192,7 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     new = {file for files in days.unsorted(window).values() for file in files}
     rows_new = sum(group.rows for file, groups in window.files if file.identity in new for group in groups)
     needed = most_bytes(rows_new, config.log.weight is not None, bool(config.log.segment))
-    if days.folder.local:
-        check_free(check_writable(Path(days.folder.root), "store.path"), needed, "store.path")
+    days.folder.check_writable("store.path", needed)
     return days
 
 
@@ -397,9 +395,9 @@ class Prepared(Startable):
 
 def _remove_runs(scratch: str) -> None:
     """Remove the sorted runs from local scratch space before the version is written."""
-    folder = Folder.at(scratch)
-    if not folder.local:  # space in an object store is cheap
+    if is_url(scratch):  # space in an object store is cheap
         return
+    folder = Folder.at(scratch)
     # Receipts first: a run that continues a killed one trusts them.
     names = folder.matching("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)
     for name in [*folder.matching("receipt-*"), *names]:

@@ -6,7 +6,6 @@ import errno
 import logging
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from jobs import interrupts
@@ -31,7 +30,7 @@ from logcal.errors import (
 )
 from logcal.storage import open_filesystem
 from pipeline.execution import Executor
-from pipeline.files.folders import check_writable, relative_location
+from pipeline.files.folders import relative_location
 from pipeline.files.output import Output
 from pipeline.files.storage import without_secrets
 from pipeline.follow.batch import Limits, Places, compare, list_sources
@@ -50,11 +49,10 @@ _SLICE = 0.1
 def prepare(config: FollowConfig) -> Prepared:
     """Check everything that can be checked before the first batch; reads no footer."""
     filesystem, root = expected_folder(config.log.path)
-    output = Output(config.output.path)
+    output = Output.at(config.output.path)
     outcomes = [open_filesystem(path, "log.labels.path") for path in config.log.labels.path or ()]
     output.check_apart([(filesystem, root), *outcomes])
-    if output.local:
-        check_writable(Path(output.root), "output.path")
+    output.folder.check_writable("output.path")
     store = TableStore(config.store.path, config.store.table)
     if config.store.version is not None:
         store.version(config.store.version)

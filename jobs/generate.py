@@ -47,7 +47,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     log_schema(table)
     check_columns(recipe, table.features, ())
     identity = run_id("generate", table.log, settings_of(config))
-    output = Output(config.output.path)
+    output = Output.at(config.output.path)
     output.check_apart(table.log.locations())
     output.check(identity)
     section = config.generate
@@ -131,7 +131,8 @@ class Prepared(Startable):
         names = [part_path(repeat) for repeat in range(2 * len(planned))]
         names += [f"{FOLDER}/{name}" for name in (MODEL, METADATA, TRAINING_SCORES)]
         with self.output.writing(self.identity, names) as staging:
-            task = TaskSettings(self.training, staging.filesystem, staging.root, section.on_failure == "skip")
+            folder = staging.folder
+            task = TaskSettings(self.training, folder.filesystem, folder.root, section.on_failure == "skip")
             target = None if section.repeats is not None else section.target_rows
             generated = generate(task, folds, planned, facts, executor, staging, target_rows=target)
             for failure in generated.failures:
@@ -140,7 +141,7 @@ class Prepared(Startable):
                 log.warning("the estimator warned %d times: %s", count, text)
             metadata = self._metadata(generated, facts)
             content = json.dumps(metadata, indent=2, allow_nan=False)
-            staging.write(f"{FOLDER}/{METADATA}", f"{content}\n".encode())
+            staging.folder.write(f"{FOLDER}/{METADATA}", f"{content}\n".encode())
             staging.files.append(f"{FOLDER}/{METADATA}")
             staging.facts = self._facts(generated, metadata, facts)
             staging.facts["seconds"] = round(time.perf_counter() - started, 3)

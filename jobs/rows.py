@@ -339,7 +339,7 @@ def exclusive_page_folder(path: str | None, job: str) -> str | None:
         The folder contains the report of an evaluation or a comparison.
     """
     folder = page_folder(path, job)
-    if folder is not None and Output(folder, "report.path").manifest() is not None:
+    if folder is not None and Output.at(folder, "report.path").manifest() is not None:
         raise ConfigError(
             f"report.path: expected a folder of its own for the page of {job}, found another job's report in {folder}: "
             f"write {JOB} into the path, such as reports/{JOB}"
@@ -383,7 +383,9 @@ class Sorting:
         """
         quarantine = None
         if config.log.quarantine_path is not None:
-            quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
+            quarantine = Output.at(
+                f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path"
+            )
             quarantine.check_apart(log.locations())
             check_output(quarantine, identity)
         return cls(config, log, identity, check_scratch(config, log, needed, sorts=sorts), quarantine)
@@ -446,7 +448,7 @@ def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
     needed += sorts * spill_bytes(log, plan_of(config, log).label_bytes)
     check_space(config.scratch, needed)
     if config.scratch is not None:
-        Output(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.locations())
+        Output.at(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.locations())
     return needed
 
 

@@ -45,8 +45,8 @@ def page(store: str, output: str) -> Outcome:
         The page cannot be written.
     """
     filesystem, root = open_filesystem(store, "--store")
-    folder = Folder(filesystem, root)
-    found = together(lambda name: _row(store, name), folder.names(), remote=not folder.local)
+    folder = Folder.of(filesystem, root)
+    found = together(lambda name: _row(store, name), folder.names(), remote=folder.remote)
     rows = [row for row in found if row is not None]
     if not rows:
         raise InputRejectedError(f"expected published tables, found none in {store}: see `logcal fit`")

@@ -84,7 +84,7 @@ def list_tables(store: str) -> Outcome:
     """List the tables of a store with their current versions."""
     filesystem, root = open_filesystem(store, "--store")
     rows, lines = [], []
-    for name in Folder(filesystem, root).names():
+    for name in Folder.of(filesystem, root).names():
         try:
             table = PublishedTable(store, name)
         except ConfigError:

@@ -18,7 +18,7 @@ from jobs.init import init
 from jobs.registry import JOBS
 from jobs.run import run_job
 from jobs.tables import decide_on, list_days, list_versions
-from pipeline.files.output import Output
+from pipeline.files.output import LocalOutput
 from pipeline.table.published import PublishedTable, days_fitted
 
 DAY = """
@@ -234,13 +234,13 @@ def test_a_day_that_is_being_scored_is_seen_by_no_reader(place, day, monkeypatch
     assert [day(job) for job in ("fit", "score")] == [0, 0]
     write_day(place, 2)
     rows = []
-    real = Output._place
+    real = LocalOutput._place
 
     def look(self, folder, root):
         rows.extend(read(str(place.root / "scored")) for read in READERS.values())
         real(self, folder, root)
 
-    monkeypatch.setattr(Output, "_place", look)
+    monkeypatch.setattr(LocalOutput, "_place", look)
     assert day("score") == 0
     assert rows == [2000] * len(READERS)
 

@@ -32,7 +32,7 @@ from calibrators import Isotonic
 from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError
 from pipeline.execution import InlineExecutor
 from pipeline.files import clock, locks
-from pipeline.files.folders import Folder
+from pipeline.files.folders import Folder, LocalFolder, StoreFolder
 from pipeline.files.storage import records_beside
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
@@ -188,8 +188,10 @@ class Killing:
         self.left = at
         self.after = after
         for module, name in (
-            (Folder, "create"),
-            (Folder, "replace"),
+            (LocalFolder, "create"),
+            (LocalFolder, "replace"),
+            (StoreFolder, "create"),
+            (StoreFolder, "replace"),
             (batches, "score_file"),
             (Ledger, "_remove"),
             (Follower, "_remove"),
@@ -262,7 +264,7 @@ def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, p
 
 
 def _die(follower: Follower) -> None:
-    if follower.ledger.folder.local:
+    if not follower.ledger.folder.remote:
         follower.lease_owner.release()
     else:
         follower.lease_owner._lock._ended.set()
@@ -767,7 +769,7 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     assert '<p class="headline high">Labels wait.</p>' in troubled
     assert "this page says nothing" in troubled
     assert "this page says nothing" not in page
-    table = Folder(LOCAL, str(tmp_path))
+    table = Folder.of(LOCAL, str(tmp_path))
     watched = [
         WatchedDay(f"2026-03-0{i}", version, 9.0, 1.0, 2.0, math.inf, None, None)
         for i, version in ((2, "000001-a"), (1, "000002-b"))

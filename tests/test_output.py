@@ -19,7 +19,7 @@ from jobs.demo import _clear
 from jobs.rows import above_days
 from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.files.folders import free_for
-from pipeline.files.output import MANIFEST, Output
+from pipeline.files.output import MANIFEST, LocalOutput, Output
 from pipeline.files.storage import records_beside
 from pipeline.score.parquet.append import open_target
 
@@ -46,14 +46,14 @@ def place(request, tmp_path):
 
 def put(staging, name, content):
     """Write a file of an output."""
-    with open_target(staging.filesystem, staging.target(name)) as file:
+    with open_target(staging.folder.filesystem, staging.target(name)) as file:
         file.write(content)
     staging.files += [name]
 
 
 def write(path, run_id="run", names=NAMES, failure=None):
     """Write an output, or fail just before its end; return its staging folder."""
-    with Output(path).writing(run_id, names) as staging:
+    with Output.at(path).writing(run_id, names) as staging:
         for name in names:
             put(staging, name, name.encode())
         staging.facts = {"rows": 7}
@@ -67,7 +67,7 @@ def test_files_and_manifest(place):
     content = place.content()
     assert json.loads(content.pop(MANIFEST)) == {"run_id": "run", "rows": 7}
     assert content == {name: name.encode() for name in NAMES}
-    assert Output(place.path).manifest() == {"run_id": "run", "rows": 7}
+    assert Output.at(place.path).manifest() == {"run_id": "run", "rows": 7}
 
 
 def _full():
@@ -85,10 +85,10 @@ def test_nothing_appears_where_the_system_does_not_write(tmp_path):
 
 
 def test_nothing_is_visible_before_the_end(place):
-    with Output(place.path).writing("run", NAMES) as staging:
+    with Output.at(place.path).writing("run", NAMES) as staging:
         put(staging, "b.parquet", b"x")
-        assert Output(place.path).manifest() is None
-        if Output(place.path).local:
+        assert Output.at(place.path).manifest() is None
+        if isinstance(Output.at(place.path), LocalOutput):
             assert place.content() == {}
     assert set(place.content()) == {MANIFEST, "b.parquet"}
 
@@ -106,11 +106,11 @@ def test_the_same_run_again_has_nothing_to_do_and_another_is_refused(place):
     write(place.path)
     before = place.content()
     with pytest.raises(NothingToDoError, match="holds the result of this run already"):
-        Output(place.path).check("run")
+        Output.at(place.path).check("run")
     with pytest.raises(NothingToDoError):
         write(place.path)
     with pytest.raises(ConfigError, match=r"found _logcal\.json, b\.parquet, .* the result of another run"):
-        Output(place.path).check("other")
+        Output.at(place.path).check("other")
     assert place.content() == before
 
 
@@ -123,14 +123,17 @@ def test_an_empty_folder_is_fine(tmp_path):
 
 def test_a_folder_that_another_run_filled_meanwhile(tmp_path):
     path = tmp_path / "out"
-    with pytest.raises(ConfigError, match="result of another run"), Output(str(path)).writing("run", NAMES):
+    with (
+        pytest.raises(ConfigError, match="result of another run"),
+        Output.at(str(path)).writing("run", NAMES),
+    ):
         write(str(path), "other")
-    assert Output(str(path)).manifest() == {"run_id": "other", "rows": 7}
+    assert Output.at(str(path)).manifest() == {"run_id": "other", "rows": 7}
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_what_lost_workers_left_is_not_published(tmp_path):
-    with Output(str(tmp_path / "out")).writing("run", NAMES) as staging:
+    with Output.at(str(tmp_path / "out")).writing("run", NAMES) as staging:
         put(staging, "b.parquet", b"x")
         with open(staging.target(".b.parquet.123.tmp"), "wb") as file:  # noqa: PTH123
             file.write(b"half")
@@ -169,10 +172,10 @@ def test_two_runs_in_one_bucket_do_not_both_finish():
     try:
         with (
             pytest.raises(TemporaryError, match="another run began to write to /bucket/out"),
-            Output("memory://bucket/out").writing("run", NAMES),
+            Output.at("memory://bucket/out").writing("run", NAMES),
         ):
             write_and_mark(filesystem)
-        assert Output("memory://bucket/out").manifest()["run_id"] == "other"
+        assert Output.at("memory://bucket/out").manifest()["run_id"] == "other"
     finally:
         filesystem.rm("/bucket", recursive=True)
 
@@ -191,7 +194,7 @@ def test_two_runs_in_one_bucket_do_not_both_finish():
 def test_overlaps(tmp_path, output, other, expected):
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    place = Output(str(tmp_path / output))
+    place = Output.at(str(tmp_path / output))
     assert place.overlaps(LocalFileSystem(), str(tmp_path / other)) is expected
     assert not place.overlaps(fsspec.filesystem("memory"), str(tmp_path / other))
 
@@ -200,7 +203,7 @@ def test_overlaps(tmp_path, output, other, expected):
 
 
 def write_beside(path, run_id="run", content=b"1", replace=False):
-    output = Output(path, beside=True, replace=replace)
+    output = Output.at(path, beside=True, replace=replace)
     with output.writing(run_id, ["a.parquet"]) as staging:
         put(staging, "a.parquet", content)
         staging.facts = {"files": [{"path": "a.parquet"}]}
@@ -218,14 +221,14 @@ def write_beside(path, run_id="run", content=b"1", replace=False):
 )
 def test_where_a_manifest_lies(tmp_path, path, among, side):
     for base in (str(tmp_path), "memory://bucket/x"):
-        output = Output(f"{base}/{path}", beside=True, among=among and f"{base}/{among}")
+        output = Output.at(f"{base}/{path}", beside=True, among=among and f"{base}/{among}")
         assert output.beside.endswith(f"/{side}")
 
 
 def test_a_manifest_lies_among_outputs_where_it_can_lie_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == f"{tmp_path}/days")
     assert (
-        Output(f"{tmp_path}/days/1", beside=True, among=f"{tmp_path}/days").beside
+        Output.at(f"{tmp_path}/days/1", beside=True, among=f"{tmp_path}/days").beside
         == f"{tmp_path}/days/.1.logcal"
     )
 
@@ -279,13 +282,13 @@ def test_a_run_that_ended_between_the_rename_and_the_manifest_has_finished(tmp_p
     if replaced:
         write_beside(path, "first", b"0")
     with monkeypatch.context() as patched:
-        patched.setattr(Output, "_settle", failing)
-        patched.setattr(Output, "check", lambda self, run_id: None)
+        patched.setattr(LocalOutput, "_settle", failing)
+        patched.setattr(LocalOutput, "check", lambda self, run_id: None)
         with pytest.raises(KeyboardInterrupt):
             write_beside(path, replace=replaced)
-    assert Output(path, beside=True).manifest()["run_id"] == "run"
+    assert Output.at(path, beside=True).manifest()["run_id"] == "run"
     with pytest.raises(NothingToDoError):
-        Output(path, beside=True).check("run")
+        Output.at(path, beside=True).check("run")
     assert (tmp_path / "out" / "a.parquet").read_bytes() == b"1"
     assert sorted(p.name for p in tmp_path.rglob("*")) == [".out.logcal", "a.parquet", "manifest.json", "out"]
 
@@ -298,7 +301,7 @@ def test_a_new_output_takes_the_old_ones_place(tmp_path, monkeypatch, system):
     write_beside(path, "first", b"0", replace=True)
     with (
         pytest.raises(ZeroDivisionError),
-        Output(path, beside=True, replace=True).writing("second", ["a.parquet"]),
+        Output.at(path, beside=True, replace=True).writing("second", ["a.parquet"]),
     ):
         1 / 0  # noqa: B018
     assert (tmp_path / "out" / "a.parquet").read_bytes() == b"0"
@@ -331,7 +334,7 @@ def test_a_folder_that_others_may_not_enter_stays_closed_to_them(tmp_path, repla
     else:
         path.mkdir()
     path.chmod(0o2750)
-    output = Output(str(path), beside=True, replace=replace)
+    output = Output.at(str(path), beside=True, replace=replace)
     with output.writing("second", ["a.parquet"]) as staging:
         target = Path(staging.target("a.parquet"))
         assert target.parent.stat().st_mode & 0o7777 == 0o2750
@@ -353,7 +356,7 @@ def test_only_a_result_is_replaced(tmp_path):
 def _write(output, run, names):
     with output.writing(run, names) as staging:
         for name in names:
-            staging.write(name, f"{run} {name}".encode())
+            staging.folder.write(name, f"{run} {name}".encode())
             staging.files.append(name)
         staging.facts = {"files": [{"path": name} for name in names]}
 
@@ -365,7 +368,7 @@ def test_a_result_in_an_object_store_is_replaced_whole_or_made_again(beside, mon
     seen = set()
     for stop in itertools.count(1):
         filesystem.store.clear()
-        output = Output("memory://bucket/out", beside=beside, replace=True)
+        output = Output.at("memory://bucket/out", beside=beside, replace=True)
         _write(output, "first", ["a", "b"])
         left = [stop]
 
@@ -428,7 +431,7 @@ def test_a_manifest_is_written_when_all_else_is_on_the_disk(tmp_path, monkeypatc
     if replace:
         write_beside(path, "first", b"0", replace=True)
     disk = _Disk(monkeypatch)
-    output = Output(path, beside=True, replace=replace)
+    output = Output.at(path, beside=True, replace=replace)
     with output.writing("run", NAMES) as staging:
         for name in NAMES:
             put(staging, name, b"2")

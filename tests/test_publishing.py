@@ -57,7 +57,7 @@ class Killer:
             monkeypatch.setattr(folders, name, self.step(name, getattr(folders, name)))
 
     def step(self, name, function):
-        def wrapped(*arguments):
+        def wrapped(*arguments, **mode):
             self.count += 1
             mine = self.count == self.number
             if mine and self.when == "within" and name in ("write_synced", "_append"):
@@ -66,7 +66,7 @@ class Killer:
                     file.write(data[: len(data) // 2])
             if mine and self.when != "after":
                 self.die()
-            function(*arguments)
+            function(*arguments, **mode)
             if mine:
                 self.die()
 
@@ -128,7 +128,8 @@ def test_a_run_killed_at_any_write_leaves_the_old_or_the_new_and_can_be_run_agai
             with pytest.MonkeyPatch.context() as patch:
 
                 def die(patch=patch):
-                    patch.setattr(folders.Folder, "remove", lambda *_: None)
+                    for folder in (folders.LocalFolder, folders.StoreFolder):
+                        patch.setattr(folder, "remove", lambda *_: None)
                     raise Killed
 
                 Killer(patch, die, number, when)
@@ -158,13 +159,13 @@ def test_a_store_that_fails_is_said_and_the_run_can_be_repeated(store, monkeypat
     with pytest.MonkeyPatch.context() as patch:
         function = getattr(folders, step)
 
-        def fail(*arguments):
+        def fail(*arguments, **mode):
             if "CURRENT" in str(arguments[-2]) or step in ("_append", "_rename"):
                 raise OSError(28, "No space left on device")
-            return function(*arguments)
+            return function(*arguments, **mode)
 
         patch.setattr(folders, step, fail)
-        if (step == "_put") == store.local:
+        if (step == "_put") != store.folder.remote:
             return  # the other kind of store's
         with pytest.raises(TemporaryError, match=r"No space left on device.*nothing was published"):
             fit(store, "b")
@@ -393,11 +394,13 @@ def test_whether_a_run_lives_is_told_by_the_stores_clock(theirs, monkeypatch):
     """Machines whose clocks differ took each other for dead, and both wrote; or for alive long after they had died."""
     store = TableStore(f"memory://{uuid.uuid4().hex}", "ads")
     monkeypatch.setattr(locks, "PATIENCE", 0.0)
-    lock = {"host": "other", "process": 1, "shared": False, "at": (datetime.now(UTC) + theirs).isoformat()}
-    store.folder.write("lock/other", json.dumps(lock).encode())
+    stored = locks._modified
+    monkeypatch.setattr(locks, "_modified", lambda *entry: stored(*entry) + theirs)
+    lock = {"host": "other", "process": 1, "shared": False}
+    store.folder.write("lock/000001", json.dumps(lock).encode())
     with pytest.raises(TemporaryError, match="a run on other"):
         fit(store, "a")
-    written = store.filesystem.store[f"{store.folder.root}/lock/other"]
+    written = store.filesystem.store[f"{store.folder.root}/lock/000001"]
     written.modified = datetime.now(UTC) - locks.LEASE
     fit(store, "a")
     assert (store.folder / "lock").names() == []

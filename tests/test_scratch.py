@@ -16,8 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.files import folders, locks
 from pipeline.files.blobs import Blob, Receipts, fetch, read_blob, receipts_in, write_blob
-from pipeline.files.folders import Folder, check_free, check_writable, remove
-from pipeline.files.locks import hold, make, remove_dead
+from pipeline.files.folders import Folder, check_free, check_writable, hold, make, remove, remove_dead
 from pipeline.files.scratch import check_space, scratch_folder
 
 

@@ -134,7 +134,7 @@ def checksum(content: bytes, start: int = 0) -> int:
 
 def _checksums(folder: Folder, names: Sequence[str]) -> dict[str, int]:
     """Return the checksum of each file; none in an object store, which checks its files itself."""
-    return {name: _checksum_of(f"{folder.root}/{name}") for name in names} if folder.local else {}
+    return {name: _checksum_of(f"{folder.root}/{name}") for name in names} if not folder.remote else {}
 
 
 def _checksum_of(path: str) -> int:
@@ -191,9 +191,7 @@ def read_day(folder: str) -> StoredDay | None:
         files = frozenset((name, size, stamp) for name, size, stamp in facts["files"])
     except (ValueError, KeyError, EOFError, TypeError):
         return None
-    except OSError:
-        if not stored.local:  # a failed request does not mean that the table is missing
-            raise
+    except stored.damaging:
         return None
     return None if numbers.size else StoredDay(files, receipt)
 

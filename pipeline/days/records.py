@@ -1,7 +1,7 @@
 """Records of days: which steps of a day are done, with which files and which version.
 
-    <store>/<table>/days.jsonl                                   on a mounted file system: one line per record
-    <store>/<table>/day-records/<day>-<step>-<time>-<token>.json on an object store: one object per record
+    <store>/<table>/days.jsonl                            on a mounted file system: one line per record
+    <store>/<table>/day-records/<number>-<token>.json     on an object store: one object per record
 
 A record is written after the step's result is visible. A process that is killed between the two leaves a result without
 a record; the step then recognises its own result when it is repeated. Records outlive the versions that they name.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,8 +20,7 @@ from typing import Any
 from logcal.errors import InputRejectedError
 from logcal.storage import parse_checked, with_checksum
 from pipeline.files import clock
-from pipeline.files.folders import Folder
-from pipeline.files.requests import together
+from pipeline.files.folders import Folder, LineLog
 from pipeline.log.calendars import UTC
 from pipeline.log.log_files import LogFile
 
@@ -42,7 +40,7 @@ DONE, FAILED, NOTHING, SET_ASIDE = "done", "failed", "nothing", "set_aside"
 """Outcomes of a step. nothing: it does not apply to the day, for the reason in the message. set_aside: the fit left the
 day out, since it differs from the others."""
 
-_FILE, _FOLDER = "days.jsonl", "day-records"
+_LOG = LineLog("days.jsonl", "day-records")
 _FINISHED = re.compile(rb'.*"checksum": \d+\}')
 """Pattern of a line that was not cut off: its checksum is its last entry."""
 
@@ -98,7 +96,7 @@ class DayRecords:
 
     def exist(self) -> bool:
         """Tell whether the table has records, which its first daily job begins."""
-        return bool(self._folder.matching(_FILE, _FOLDER))
+        return bool(self._folder.matching(*_LOG))
 
     def add(self, records: Sequence[DayRecord]) -> list[DayRecord]:
         """Append records and sync them; return them with their time."""
@@ -107,13 +105,7 @@ class DayRecords:
         at = clock.now().isoformat(timespec="microseconds")
         timed = [DayRecord(**{**asdict(record), "at": at}) for record in records]
         lines = [f"{json.dumps(with_checksum(_content(record)))}\n".encode() for record in timed]
-        if self._folder.local:
-            self._folder.make()
-            self._folder.append(_FILE, b"".join(lines))
-        else:
-            stamp = re.sub(r"[-:.]|\+.*", "", at)
-            names = [f"{_FOLDER}/{r.day}-{r.step}-{stamp}-{uuid.uuid4().hex[:8]}.json" for r in timed]
-            list(together(lambda pair: self._folder.write(*pair), list(zip(names, lines, strict=True))))
+        self._folder.append(_LOG, lines)
         return timed
 
     def read(self) -> dict[str, Steps]:
@@ -130,15 +122,9 @@ class DayRecords:
         return by_day
 
     def _records(self) -> list[DayRecord]:
-        if self._folder.local:
-            text = self._folder.read(_FILE) or b""
-            lines = {f"line {number} of {_FILE}": line for number, line in enumerate(text.split(b"\n"), 1)}
-        else:
-            names = [f"{_FOLDER}/{name}" for name in (self._folder / _FOLDER).names()]
-            contents = together(lambda name: self._folder.read(name) or b"", names)
-            lines = {name: line.strip() for name, line in zip(names, contents, strict=True)}
+        lines = self._folder.lines(_LOG)
         # A killed process may have left an unfinished line, whose step is repeated.
-        return [self._record(name, line) for name, line in lines.items() if _FINISHED.fullmatch(line)]
+        return [self._record(name, line) for name, line in lines if _FINISHED.fullmatch(line)]
 
     def _record(self, name: str, line: bytes) -> DayRecord:
         try:

@@ -60,7 +60,7 @@ class KeptTable:
     def rows_of_segments(self) -> dict[Key, tuple[int, int]]:
         """Return the number of used rows of each segment, and of those with label 1."""
         with (
-            reading(self.version.located(SEGMENTS_FILE)) as source,
+            reading(str(self.version / SEGMENTS_FILE)) as source,
             pq.ParquetFile(source, pre_buffer=False) as file,
         ):
             table = file.read(use_threads=False)
@@ -90,7 +90,7 @@ class KeptTable:
             if size is None or size != facts["bytes"]:
                 faults.append(f"{part} ({'no file' if size is None else f'{size:,} bytes'})")
                 continue
-            path = folder.located(part)
+            path = str(folder / part)
             with open_parquet(folder.filesystem, f"{folder.root}/{part}", None) as parquet:
                 groups = row_groups_of(parquet.metadata, path)
             # Published files never change, so their checksum identifies them.
@@ -119,7 +119,7 @@ def kept_table(paths: Sequence[str]) -> KeptTable | None:
     if len(paths) != 1 or name != SCORE_TABLE:
         return None
     version = Folder.at(parent or ".")
-    manifest = version.located(MANIFEST)
+    manifest = str(version / MANIFEST)
     content = read_blob(manifest)
     if content is None:
         return None

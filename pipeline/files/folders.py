@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import fnmatch
 import hashlib
 import os
@@ -17,16 +18,18 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.storage import open_filesystem, parse_checked
+from pipeline.files.requests import together
 
 _TEMPORARY = ".tmp"
 ABANDONED = 3600.0
@@ -35,26 +38,34 @@ _BLOCK = 1 << 20
 _SYNC_THREADS = 4
 
 
-class Folder:
-    """Folder, which need not exist.
-
-    Parameters
-    ----------
-    filesystem : fsspec file system
-    root : path in the file system
+class Folder(Protocol):
+    """Folder, which need not exist; `of` and `at` return its kind.
 
     Attributes
     ----------
-    local : whether the file system is mounted
+    filesystem : fsspec file system
+    root : path in the file system
+    remote : whether each operation is a request, so that many should be concurrent
+    damaging : errors of reading that mean that a file is missing or damaged, not that a request failed
     """
+
+    filesystem: Any
+    root: str
+    remote: bool = True
+    damaging: tuple[type[OSError], ...] = ()
 
     def __init__(self, filesystem: Any, root: str) -> None:
         self.filesystem = filesystem
         self.root = root.rstrip("/")
-        self.local = isinstance(filesystem, LocalFileSystem)
 
-    @classmethod
-    def at(cls, path: str | Path, setting: str = "") -> Folder:
+    @staticmethod
+    def of(filesystem: Any, root: str) -> Folder:
+        """Return the folder at a path of a file system."""
+        kind = LocalFolder if isinstance(filesystem, LocalFileSystem) else StoreFolder
+        return kind(filesystem, root)
+
+    @staticmethod
+    def at(path: str | Path, setting: str = "") -> Folder:
         """Return the folder at a local path or a URL.
 
         setting : name of the setting that holds the path, for messages
@@ -66,14 +77,14 @@ class Folder:
         """
         if not is_url(path):
             local = str(path).removeprefix("file://")
-            return cls(LocalFileSystem(), os.path.abspath(local))  # noqa: PTH100 - `Path` resolves more
-        return cls(*open_filesystem(str(path), setting))
+            return Folder.of(LocalFileSystem(), os.path.abspath(local))  # noqa: PTH100 - `Path` resolves more
+        return Folder.of(*open_filesystem(str(path), setting))
 
     def __str__(self) -> str:
-        return self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
+        return str(self.filesystem.unstrip_protocol(self.root))
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self.filesystem, f"{self.root}/{name}")
+        return type(self)(self.filesystem, f"{self.root}/{name}")
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None if it does not exist."""
@@ -129,66 +140,28 @@ class Folder:
 
     def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each file in the folder, by name."""
-        if self.local:
-            with os.scandir(self.root) as entries:
-                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
         self.filesystem.invalidate_cache(self.root)
         infos = self.filesystem.ls(self.root, detail=True)
         return {info["name"].rpartition("/")[2]: info["size"] for info in infos if info["type"] == "file"}
 
-    def make(self) -> None:
-        """Create the folder if it is local: object stores have no folders."""
-        if self.local:
-            Path(self.root).mkdir(parents=True, exist_ok=True)
+    def holding(self, name: str) -> list[str]:
+        """List the names of the subfolders that have a file of this name, sorted."""
 
     def write(self, name: str, data: bytes) -> dict[str, Any]:
         """Write a new file that no reader looks for yet; return its size and SHA-256."""
-        if self.local:
-            write_synced(Path(self.root, name), data)
-        else:
-            _put(self.filesystem, f"{self.root}/{name}", data)
-        return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
         """Copy a file of another folder to a new file that no reader looks for yet; return its size and SHA-256.
 
         new : name of the copy, if it differs
         """
-        target = f"{self.root}/{new or name}"
-        if not self.local:
-            # Object stores only take whole objects.
-            data = source.filesystem.cat_file(f"{source.root}/{name}")
-            return self.write(new or name, data)
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
-        with source.filesystem.open(f"{source.root}/{name}", "rb") as reader, open(target, "wb") as writer:  # noqa: PTH123
-            while block := reader.read(_BLOCK):
-                digest.update(block)
-                writer.write(block)
-            writer.flush()
-            os.fsync(writer.fileno())
-            return {"bytes": writer.tell(), "sha256": digest.hexdigest()}
 
     def link(self, source: Folder, name: str, new: str) -> None:
         """Give a file a second name by a hard link, or copy it if there are no links. Repeating it is harmless."""
-        if not (self.local and source.local):
-            self.copy(source, name, new)
-            return
-        target = Path(self.root, new)
-        target.unlink(missing_ok=True)
-        try:
-            target.hardlink_to(f"{source.root}/{name}")
-        except OSError:
-            shutil.copyfile(f"{source.root}/{name}", target)
+        self.copy(source, name, new)
 
     def replace(self, name: str, data: bytes) -> None:
         """Write or replace a file atomically: readers see the old content or the new."""
-        if self.local:
-            path = Path(self.root, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, data)
-        else:
-            _put(self.filesystem, f"{self.root}/{name}", data)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file atomically unless it exists; return whether this call wrote it.
@@ -200,11 +173,217 @@ class Folder:
         ConfigError
             The store does not support it.
         """
-        if self.local:
-            return _create(Path(self.root, name), data)
+
+    def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
+        """Append lines to a log, and sync them. If a crash left an incomplete last line, they start after it.
+
+        On an object store each line is an object `<number>-<token>.json`. The caller has a lock.
+        """
+
+    def lines(self, log: LineLog, *, newest_first: bool = False) -> Iterator[tuple[str, bytes]]:
+        """Yield a log's lines, oldest first: where each is, for messages, and its content."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a folder if it exists."""
+
+    def make(self) -> None:
+        """Create the folder; object stores have no folders."""
+        return
+
+    def staging(self, prefix: str) -> AbstractContextManager[LocalFolder | None]:
+        """Make a hidden folder in this one, in which a new one is completed; None in an object store, without renames.
+
+        What killed runs left under this prefix is removed.
+        """
+        return nullcontext()
+
+    def tidy(self) -> None:
+        """Remove temporary files of killed processes; only for a caller that has the exclusive right to write."""
+        return
+
+    def sync(self, names: Iterable[str] = ()) -> None:
+        """Sync the folder's entries, and the content of the named files, to the disk."""
+        return
+
+    def check_writable(self, setting: str, needed: int = 0) -> None:
+        """Check that files of so many bytes can be written; see `check_writable` and `check_free`."""
+        return
+
+    def has_folder(self, name: str) -> bool:
+        """Tell whether a folder has this name; in an object store a file may have it as well."""
+        return False
+
+    def resolved(self) -> Folder:
+        """Return the folder without symbolic links in its path."""
+        return self
+
+    def may_have_sibling(self) -> bool:
+        """Tell whether another folder can be made beside this one and be renamed into it."""
+        return True
+
+
+class LineLog(NamedTuple):
+    """Names of an append-only log in a folder: of its file, and in an object store of the folder of its objects."""
+
+    file: str
+    folder: str
+
+
+class LocalFolder(Folder):
+    """Folder on a mounted file system."""
+
+    remote = False
+    damaging = (OSError,)
+
+    def __str__(self) -> str:
+        return self.root
+
+    def holding(self, name: str) -> list[str]:
+        """See `Folder.holding`."""
+        return [folder for folder in self.names() if os.path.exists(f"{self.root}/{folder}/{name}")]  # noqa: PTH110
+
+    def make(self) -> None:
+        """See `Folder.make`."""
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, data: bytes) -> dict[str, Any]:
+        """See `Folder.write`."""
+        write_synced(Path(self.root, name), data)
+        return _facts(data)
+
+    def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
+        """See `Folder.copy`."""
+        target, digest = Path(self.root, new or name), hashlib.sha256()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source.filesystem.open(f"{source.root}/{name}", "rb") as reader, target.open("wb") as writer:
+            while block := reader.read(_BLOCK):
+                digest.update(block)
+                writer.write(block)
+            writer.flush()
+            os.fsync(writer.fileno())
+            return {"bytes": writer.tell(), "sha256": digest.hexdigest()}
+
+    def link(self, source: Folder, name: str, new: str) -> None:
+        """See `Folder.link`."""
+        target = Path(self.root, new)
+        target.unlink(missing_ok=True)
+        try:
+            target.hardlink_to(f"{source.root}/{name}")
+        except OSError:
+            self.copy(source, name, new)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Folder.replace`."""
+        path = Path(self.root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Folder.create`."""
+        path = Path(self.root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_sibling(path) as temporary:
+            write_synced(temporary, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            sync_folder(path.parent)
+        return True
+
+    def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
+        """See `Folder.append`."""
+        self.make()
+        _append(Path(self.root, log.file), b"".join(lines))
+
+    def lines(self, log: LineLog, *, newest_first: bool = False) -> Iterator[tuple[str, bytes]]:
+        """See `Folder.lines`."""
+        lines = (self.read(log.file) or b"").split(b"\n")
+        numbers = range(len(lines))
+        return (
+            (f"line {i + 1} of {log.file}", lines[i]) for i in (numbers[::-1] if newest_first else numbers)
+        )
+
+    @contextmanager
+    def staging(self, prefix: str) -> Iterator[LocalFolder]:
+        """See `Folder.staging`."""
+        self.make()
+        with staging(Path(self.root), prefix) as folder:
+            yield LocalFolder(self.filesystem, str(folder))
+
+    def appear(self, name: str) -> None:
+        """Rename this complete folder atomically to a name that readers see."""
+        folder = Path(self.root)
+        for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+            sync_folder(inner)
+        _rename(folder, folder.with_name(name))
+
+    def remove(self, name: str) -> None:
+        """See `Folder.remove`."""
+        path = Path(self.root, name)
+        if path.is_dir() and not path.is_symlink():
+            remove(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """See `Folder.tidy`."""
+        for path in Path(self.root).glob(f"*{_TEMPORARY}"):
+            path.unlink(missing_ok=True)
+
+    def sync(self, names: Iterable[str] = ()) -> None:
+        """See `Folder.sync`."""
+        for name in names:
+            sync_file(Path(self.root, name))
+        sync_folder(Path(self.root))
+
+    def check_writable(self, setting: str, needed: int = 0) -> None:
+        """See `Folder.check_writable`."""
+        check_free(check_writable(Path(self.root or "/"), setting), needed, setting)
+
+    def has_folder(self, name: str) -> bool:
+        """See `Folder.has_folder`."""
+        return Path(self.root, name).is_dir()
+
+    def resolved(self) -> Folder:
+        """See `Folder.resolved`."""
+        return LocalFolder(self.filesystem, os.path.realpath(self.root))
+
+    def may_have_sibling(self) -> bool:
+        """See `Folder.may_have_sibling`."""
+        above = next(path for path in Path(self.root).parents if path.exists())
+        return not os.path.ismount(self.root) and os.access(above, os.W_OK | os.X_OK)
+
+
+class StoreFolder(Folder):
+    """Folder in an object store, which only takes whole objects."""
+
+    def holding(self, name: str) -> list[str]:
+        """See `Folder.holding`."""
+        # One listing instead of one request per subfolder.
+        paths = [path.partition("/") for path in self.files_below()]
+        return [folder for folder, _, file in paths if file == name]
+
+    def write(self, name: str, data: bytes) -> dict[str, Any]:
+        """See `Folder.write`."""
+        _put(self.filesystem, f"{self.root}/{name}", data)
+        return _facts(data)
+
+    def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
+        """See `Folder.copy`."""
+        return self.write(new or name, source.filesystem.cat_file(f"{source.root}/{name}"))
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Folder.replace`."""
+        _put(self.filesystem, f"{self.root}/{name}", data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Folder.create`."""
         path = f"{self.root}/{name}"
         try:
-            self.filesystem.pipe_file(path, data, mode="create")
+            if getattr(self.filesystem.pipe_file, "__func__", None) is AbstractFileSystem.pipe_file:
+                raise NotImplementedError("its client looks first and writes afterwards")
+            _put(self.filesystem, path, data, mode="create")
         except FileExistsError:
             return False
         except (TypeError, NotImplementedError, ValueError) as error:
@@ -214,46 +393,27 @@ class Folder:
             ) from None
         return True
 
-    def append(self, name: str, line: bytes) -> None:
-        """Append a line to a local file. If a crash left an incomplete last line, the new line starts after it."""
-        _append(Path(self.root, name), line)
+    def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
+        """See `Folder.append`."""
+        entries = self / log.folder
+        newest = max((int(name.partition("-")[0]) for name in entries.matching("[0-9]*")), default=0)
+        names = [f"{newest + 1 + i:06d}-{uuid.uuid4().hex[:8]}.json" for i in range(len(lines))]
+        list(together(lambda entry: entries.write(*entry), list(zip(names, lines, strict=True))))
 
-    def appear(self, staging: Path, name: str) -> None:
-        """Rename a complete local folder into this folder atomically."""
-        for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
-            sync_folder(folder)
-        _rename(staging, Path(self.root, name))
+    def lines(self, log: LineLog, *, newest_first: bool = False) -> Iterator[tuple[str, bytes]]:
+        """See `Folder.lines`."""
+        names = sorted((self / log.folder).matching("[0-9]*"), reverse=newest_first)
+        names = [f"{log.folder}/{name}" for name in names]
+        return zip(names, together(lambda name: (self.read(name) or b"").strip(), names), strict=True)
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder if it exists; of a version on an object store the manifest is removed first."""
-        path = f"{self.root}/{name}"
-        try:
-            if not self.local:
-                self.filesystem.rm(path, recursive=True)
-            elif Path(path).is_dir() and not Path(path).is_symlink():
-                remove(Path(path))
-            else:
-                Path(path).unlink()
-        except FileNotFoundError:
-            return
+        """See `Folder.remove`."""
+        with suppress(FileNotFoundError):
+            self.filesystem.rm(f"{self.root}/{name}", recursive=True)
 
-    def tidy(self) -> None:
-        """Remove temporary files of killed processes; only for a caller that has the exclusive right to write."""
-        if self.local:
-            for path in Path(self.root).glob(f"*{_TEMPORARY}"):
-                path.unlink(missing_ok=True)
 
-    def sync(self, names: Iterable[str] = ()) -> None:
-        """Sync the folder's entries, and the content of the named files, to the disk."""
-        if self.local:
-            for name in names:
-                sync_file(Path(self.root, name))
-            sync_folder(Path(self.root))
-
-    def located(self, name: str) -> str:
-        """Return the path or URL of an entry, for code that does not have this file system object."""
-        path = f"{self.root}/{name}"
-        return path if self.local else str(self.filesystem.unstrip_protocol(path))
+def _facts(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def remove(folder: Path) -> None:
@@ -330,6 +490,66 @@ def remove_abandoned(folder: Path) -> None:
                     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
+def hold(folder: Path) -> int | None:
+    """Lock a folder exclusively until this process ends or the returned descriptor is closed.
+
+    Return None if another process holds the lock, or if the file system has no locks.
+
+    Raises
+    ------
+    OSError
+        There is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def make(folder: Path, mode: int = 0o777) -> int | None:
+    """Create a folder and lock it as `hold` does. It gets its name only once it is locked."""
+    remove_abandoned(folder.parent)
+    new = folder.with_name(f"{NEW}{uuid.uuid4().hex}")
+    new.mkdir(mode)
+    lock = hold(new)
+    new.rename(folder)
+    return lock
+
+
+@contextmanager
+def staging(home: Path, prefix: str, elsewhere: Collection[Path] = (), mode: int = 0o777) -> Iterator[Path]:
+    """Create a locked staging folder in `home`; remove it at the end unless it was renamed.
+
+    Staging folders of killed runs, with the same prefix, are removed first.
+
+    elsewhere : further folders in which earlier runs may have left staging folders
+    """
+    for stale in (path for parent in {home, *elsewhere} for path in parent.glob(f"{prefix}*")):
+        remove_dead(stale)
+    folder = home / f"{prefix}{uuid.uuid4().hex}"
+    lock = make(folder, mode)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+def remove_dead(folder: Path) -> None:
+    """Remove a folder unless a living process holds its lock."""
+    try:
+        lock = hold(folder)
+    except OSError:
+        return
+    if lock is not None:
+        remove(folder)
+        os.close(lock)
+
+
 def free_for(folder: Path, marker: str) -> bool:
     """Tell whether a job may use a path of a mounted file system as its folder, which it identifies by a marker file.
 
@@ -338,18 +558,6 @@ def free_for(folder: Path, marker: str) -> bool:
     if not folder.exists() or (folder / marker).exists():
         return True
     return folder.is_dir() and all(path.match(f".{marker}.*{_TEMPORARY}") for path in folder.iterdir())
-
-
-def _create(path: Path, data: bytes) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_sibling(path) as temporary:
-        write_synced(temporary, data)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        sync_folder(path.parent)
-    return True
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -375,8 +583,8 @@ def _rename(old: Path, new: Path) -> None:
     sync_folder(new.parent)
 
 
-def _put(filesystem: Any, path: str, data: bytes) -> None:
-    filesystem.pipe_file(path, data)
+def _put(filesystem: Any, path: str, data: bytes, **mode: str) -> None:
+    filesystem.pipe_file(path, data, **mode)
 
 
 def sync_folder(path: Path) -> None:

@@ -18,28 +18,27 @@ import json
 import os
 import stat
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from logcal.storage import open_filesystem, parse_json
 from pipeline.files.faults import write_fault
 from pipeline.files.folders import (
     Folder,
-    check_free,
-    check_writable,
+    LocalFolder,
+    StoreFolder,
     exchange,
     remove_abandoned,
+    staging,
     sync_files,
     sync_folder,
-    write_whole,
 )
-from pipeline.files.locks import staging
 from pipeline.files.requests import together
 from pipeline.files.storage import records_beside, redacted
 
@@ -50,71 +49,69 @@ _UNFINISHED_BESIDE = "unfinished.json"
 _HEADROOM = 1.02
 
 
-class Output:
-    """Output folder of a run.
+class Output(ABC):
+    """Output folder of a run; `at` returns its kind.
 
-    Parameters
+    Attributes
     ----------
-    path : local path or fsspec URL
+    folder, filesystem, root, url : the folder, its file system and its path there; its path or URL
     setting : name of the setting that holds the path, for messages
-    beside : whether the manifest lies beside the folder, instead of in it
-    among : folder whose readers take all files in it; the manifest then lies beside that folder, unless it is a mount
-        point or the top of a file system, or nothing can be written beside it
-    replace : whether the output may replace another run's; None: never, and there is no setting `mode` for it
-
-    Raises
-    ------
-    ConfigError
-        The path cannot be opened.
+    beside : folder of the manifest beside the output; None if it lies in the output
     """
 
-    def __init__(
-        self,
+    def __init__(self, folder: Folder, setting: str, beside: str | None, *, replace: bool | None) -> None:
+        self.folder, self.filesystem, self.root, self.url = (
+            folder,
+            folder.filesystem,
+            folder.root,
+            str(folder),
+        )
+        self.setting = setting
+        self.beside = beside
+        self.replace = replace
+        self._side = folder if beside is None else Folder.of(folder.filesystem, beside)
+        self._manifest = MANIFEST if beside is None else MANIFEST_BESIDE
+        self._marker = _UNFINISHED if beside is None else _UNFINISHED_BESIDE
+
+    @staticmethod
+    def at(
         path: str,
         setting: str = "$output",
         *,
         beside: bool = False,
         among: str | None = None,
         replace: bool | None = None,
-    ) -> None:
-        self.filesystem, self.root = open_filesystem(path, setting)
-        self.local = isinstance(self.filesystem, LocalFileSystem)
-        self.root = os.path.realpath(self.root) if self.local else self.root.rstrip("/")
-        self.setting = setting
-        self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
-        self.beside = records_beside(self.root) if beside else None
-        if beside and among is not None:
-            self.beside = self._beside_parent(among) or self.beside
-        self.replace = replace
-        self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
-        self._marker = f"{self.beside}/{_UNFINISHED_BESIDE}" if beside else f"{self.root}/{_UNFINISHED}"
+    ) -> Output:
+        """Return the output at a local path or fsspec URL.
 
-    def _beside_parent(self, among: str) -> str | None:
-        """Return the manifest's folder beside the folder `among`; None if it cannot be there."""
-        parent = self._plain(self.filesystem._strip_protocol(among))
-        folder, _, name = parent.rpartition("/")
-        relative = self.root.removeprefix(f"{parent}/")
-        if not folder or not name or relative == self.root:
-            return None
-        if self.local:
-            existing = next(path for path in Path(parent).parents if path.exists())
-            if os.path.ismount(parent) or not os.access(existing, os.W_OK | os.X_OK):
-                return None
-        return f"{records_beside(parent)}/{relative}"
+        Parameters
+        ----------
+        setting : name of the setting that holds the path, for messages
+        beside : whether the manifest lies beside the folder, instead of in it
+        among : folder whose readers take all files in it; the manifest then lies beside that folder, unless it is a
+            mount point or the top of a file system, or nothing can be written beside it
+        replace : whether the output may replace another run's; None: never, and there is no setting `mode` for it
+
+        Raises
+        ------
+        ConfigError
+            The path cannot be opened.
+        """
+        folder = Folder.of(*open_filesystem(path, setting)).resolved()
+        side = records_beside(folder.root) if beside else None
+        if beside and among is not None:
+            side = _beside_parent(folder, among) or side
+        return _KINDS[type(folder)](folder, setting, side, replace=replace)
 
     def manifest(self) -> dict[str, Any] | None:
         """Return the manifest of the finished output at this path, or None."""
-        if self.beside is None:
-            return self._read(self._manifest_path)
-        marker = self._read(self._marker) if self.local else None
-        if marker is not None and marker.get("inode") == _inode(self.root):
-            pending: dict[str, Any] = marker["manifest"]
-            return pending
-        manifest = self._read(self._manifest_path)
-        return manifest if manifest is not None and self._matches(manifest) else None
+        manifest = self._read(self._manifest)
+        return None if manifest is None or not self._matches(manifest) else manifest
 
     def _matches(self, manifest: dict[str, Any]) -> bool:
         """Tell whether the folder still has the first file that a manifest beside it names."""
+        if self.beside is None:
+            return True
         files = manifest.get("files") or [{"path": ""}]
         return bool(self.filesystem.exists(f"{self.root}/{files[0]['path']}".rstrip("/")))
 
@@ -136,18 +133,15 @@ class Output:
             There is too little space.
         """
         self.filesystem.invalidate_cache()
-        self._settle()
         self._check_empty(run_id)
-        if not self.local:
-            return
-        folder = check_writable(Path(self.root).parent, self.setting)
-        check_free(folder, int(needed * _HEADROOM), self.setting)
+        above = Folder.of(self.filesystem, self.root.rpartition("/")[0])
+        above.check_writable(self.setting, int(needed * _HEADROOM))
 
     def overlaps(self, filesystem: Any, path: str) -> bool:
         """Tell whether a path is this folder, lies in it, or contains it."""
         if type(filesystem) is not type(self.filesystem):
             return False
-        mine, other = self._plain(self.root), self._plain(path)
+        mine, other = self.folder.resolved().root, Folder.of(filesystem, path).resolved().root
         return mine == other or mine.startswith(f"{other}/") or other.startswith(f"{mine}/")
 
     def check_apart(self, folders: Iterable[tuple[Any, str]]) -> None:
@@ -183,8 +177,7 @@ class Output:
         """
         self.check(run_id)
         try:
-            stage = self._local_staging if self.local else self._remote_staging
-            with stage(run_id, names) as staged:
+            with self._staging(run_id, names) as staged:
                 yield staged
         except OSError as error:
             raise write_fault(error, f"{self.setting}: {self.root}", "nothing was written") from error
@@ -195,12 +188,74 @@ class Output:
         """Write the output from contents in memory; see `writing`. facts : entries of the manifest."""
         with self.writing(run_id, list(contents)) as staged:
             for name, content in contents.items():
-                staged.write(name, content)
+                staged.folder.write(name, content)
             staged.files += list(contents)
             staged.facts = dict(facts or {})
 
+    @abstractmethod
+    def _staging(self, run_id: str, names: Sequence[str]) -> AbstractContextManager[Staging]:
+        """Make a staging folder that becomes the output when the block ends."""
+
+    def _unfinished(self) -> dict[str, Any] | None:
+        """Return the marker of an unfinished output whose files the next run removes."""
+        return None
+
+    def _check_empty(self, run_id: str) -> None:
+        requests: list[Callable[[], Any]] = [
+            self.manifest,
+            self._unfinished,
+            partial(self.filesystem.exists, self.root),
+        ]
+        manifest, marker, exists = together(lambda request: request(), requests, remote=self.folder.remote)
+        if manifest is not None and manifest.get("run_id") == run_id:
+            raise NothingToDoError(f"{self.root} holds the result of this run already: nothing was written")
+        if not exists or (marker if manifest is None else self.replace):
+            return
+        names = [] if self.filesystem.isfile(self.root) else self.folder.names()
+        if names or self.filesystem.isfile(self.root):
+            origin = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
+            mode = f"{self.setting.removesuffix('.path')}.mode"
+            remedy = f", or set {mode}=replace" if manifest is not None and self.replace is not None else ""
+            raise ConfigError(
+                f"{self.setting}: expected a folder that is new or empty, found {examples(names, 3) or 'a file'} in "
+                f"{self.root}{origin}: choose another, or remove it{remedy}"
+            )
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            content = parse_json(self._side.read(name) or b"")
+        except ValueError:
+            return None
+        return content if isinstance(content, dict) else None
+
+
+class LocalOutput(Output):
+    """Output on a mounted file system: a folder beside it is renamed."""
+
+    def manifest(self) -> dict[str, Any] | None:
+        """See `Output.manifest`."""
+        marker = self._renamed()
+        return super().manifest() if marker is None else marker["manifest"]
+
+    def _renamed(self) -> dict[str, Any] | None:
+        """Return the marker of a folder that was renamed and has no manifest beside it yet."""
+        marker = None if self.beside is None else self._read(self._marker)
+        return marker if marker is not None and marker.get("inode") == _inode(self.root) else None
+
+    def check(self, run_id: str, needed: int = 0) -> None:
+        """See `Output.check`."""
+        self._settle()
+        super().check(run_id, needed)
+
+    def _settle(self) -> None:
+        """Write the manifest beside the folder if the folder was renamed and only its marker is there."""
+        marker = self._renamed()
+        if marker is not None:
+            self._side.replace(self._manifest, as_json(marker["manifest"]))
+            self._side.remove(self._marker)
+
     @contextmanager
-    def _local_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
+    def _staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
         root = Path(self.root)
         root.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{root.name}.logcal-staging-"
@@ -219,10 +274,10 @@ class Output:
             # Tasks do not create folders: a task that outlives its run must not create the folder again.
             for parent in {(folder / name).parent for name in names}:
                 parent.mkdir(parents=True, exist_ok=True)
-            staged = Staging(self.filesystem, str(folder))
+            staged = Staging(Folder.of(self.filesystem, str(folder)))
             yield staged
             if self.beside is None:
-                staged.write(MANIFEST, staged.manifest(run_id))
+                staged.folder.write(MANIFEST, staged.manifest(run_id))
                 staged.files.append(MANIFEST)
             _keep_only(folder, staged.files)
             for subfolder, _, names in os.walk(folder):
@@ -250,139 +305,98 @@ class Output:
         if self.beside is None:
             yield
             return
-        side, path = Path(self.beside), Path(self._marker)
+        side = Path(self.beside)
         new = not side.exists()
-        side.mkdir(exist_ok=True)
-        remove_abandoned(side)
         marker = {"run_id": manifest["run_id"], "inode": _inode(str(folder)), "manifest": manifest}
-        write_whole(path, as_json(marker))
+        self._side.replace(self._marker, as_json(marker))
+        remove_abandoned(side)
         try:
             yield
         except BaseException:
             if self._read(self._marker) == marker and marker["inode"] != _inode(self.root):
-                path.unlink()
+                self._side.remove(self._marker)
                 if new:
                     side.rmdir()
             raise
         self._settle()
 
-    def _settle(self) -> None:
-        """Write the manifest beside the folder if the folder was renamed and only its marker is there."""
-        if self.beside is None or not self.local:
-            return
-        marker = self._read(self._marker)
-        if marker is not None and marker.get("inode") == _inode(self.root):
-            write_whole(Path(self._manifest_path), as_json(marker["manifest"]))
-            Path(self._marker).unlink(missing_ok=True)
+
+class StoreOutput(Output):
+    """Output in an object store: its files are written in place, or copied there, and its manifest last."""
+
+    def _unfinished(self) -> dict[str, Any] | None:
+        return self._read(self._marker)
 
     @contextmanager
-    def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
-        unfinished = self._read(self._marker)
+    def _staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
+        """See `Output._staging`. After an error there is the old output, or none that is finished, with a marker."""
+        unfinished = self._unfinished()
         if unfinished is not None:
-            self._remove_paths([f"{self.root}/{name}" for name in unfinished["files"]])
-            self._remove_paths(self._found(unfinished.get("staging")))
+            self._remove(self._paths(unfinished))
+        marker: dict[str, Any] = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
+        staged = Staging(self.folder)
         replaces = self.replace and self.manifest() is not None
-        with self._replacing(run_id) if replaces else self._in_place(run_id, names) as staged:
-            yield staged
-
-    @contextmanager
-    def _replacing(self, run_id: str) -> Iterator[Staging]:
-        """Replace an object store's output. An error leaves the old one, or none that is finished, and the marker."""
-        folder, _, marker_name = self._marker.rpartition("/")
-        side, token = Folder(self.filesystem, folder), uuid.uuid4().hex
-        staged = Staging(self.filesystem, f"{self.beside or records_beside(self.root)}/staging-{token}")
-        marker = {"run_id": run_id, "token": token, "files": [], "staging": staged.root}
-        side.write(marker_name, json.dumps(marker).encode())
+        if replaces:
+            side = self.beside or records_beside(self.root)
+            staged = Staging(Folder.of(self.filesystem, f"{side}/staging-{marker['token']}"))
+            marker |= {"files": [], "staging": staged.folder.root}
+        marker_path, manifest_path = (f"{self._side.root}/{name}" for name in (self._marker, self._manifest))
+        self._side.write(self._marker, json.dumps(marker).encode())
         try:
             yield staged
-            self._check_marker(marker)
-            old = [path[len(self.root) + 1 :] for path in self._found(self.root)]
-            old = [name for name in old if f"{self.root}/{name}" not in (self._marker, self._manifest_path)]
-            both = {**marker, "files": sorted({*old, *staged.files})}
-            side.write(marker_name, json.dumps(both).encode())
+            if self._read(self._marker) != marker:
+                raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
+            if replaces:
+                old = [path for path in self._found(self.root) if path not in (marker_path, manifest_path)]
+                old_names = {path.removeprefix(f"{self.root}/") for path in old}
+                both = {**marker, "files": sorted({*old_names, *staged.files})}
+                self._side.write(self._marker, json.dumps(both).encode())
+            else:
+                self._side.write(self._manifest, staged.manifest(run_id))
         except BaseException:
             if self._read(self._marker) == marker:
-                self._remove_paths([*self._found(staged.root), self._marker])
+                self._remove([*self._paths(marker), *([] if replaces else [manifest_path]), marker_path])
             raise
-        self.filesystem.rm_file(self._manifest_path)
-        self._remove_paths([f"{self.root}/{name}" for name in old if name not in staged.files])
-        for name in staged.files:
-            self.filesystem.cp_file(f"{staged.root}/{name}", f"{self.root}/{name}")
-        side.write(self._manifest_path.rpartition("/")[2], staged.manifest(run_id))
-        self._remove_paths([*self._found(staged.root), self._marker])
+        if replaces:
+            self.filesystem.rm_file(manifest_path)
+            self._remove([f"{self.root}/{name}" for name in sorted(old_names.difference(staged.files))])
+            for name in staged.files:
+                self.filesystem.cp_file(f"{staged.folder.root}/{name}", f"{self.root}/{name}")
+            self._side.write(self._manifest, staged.manifest(run_id))
+            self._remove(self._found(staged.folder.root))
+        self._remove([marker_path])
 
-    def _found(self, folder: str | None) -> list[str]:
-        """Return the paths of all files below a folder of an object store."""
-        if folder is None:
-            return []
+    def _paths(self, marker: dict[str, Any]) -> list[str]:
+        """Return the paths of the files that a marker names, and of those in its staging folder."""
+        staged = self._found(marker["staging"]) if "staging" in marker else []
+        return [*(f"{self.root}/{name}" for name in marker["files"]), *staged]
+
+    def _found(self, folder: str) -> list[str]:
+        """Return the paths of all files below a folder."""
         self.filesystem.invalidate_cache()
         return list(self.filesystem.find(folder))
 
-    def _check_marker(self, marker: dict[str, Any]) -> None:
-        if self._read(self._marker) != marker:
-            raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
-
-    @contextmanager
-    def _in_place(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
-        marker = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
-        folder, _, marker_name = self._marker.rpartition("/")
-        side = Folder(self.filesystem, folder)
-        side.write(marker_name, json.dumps(marker).encode())
-        staged = Staging(self.filesystem, self.root)
-        try:
-            yield staged
-            self._check_marker(marker)
-            side.write(self._manifest_path.rpartition("/")[2], staged.manifest(run_id))
-        except BaseException:
-            if self._read(self._marker) == marker:
-                self._remove_paths([f"{self.root}/{name}" for name in names])
-                self._remove_paths([self._manifest_path, self._marker])
-            raise
-        self._remove_paths([self._marker])
-
-    def _check_empty(self, run_id: str) -> None:
-        requests: list[Callable[[], Any]] = [
-            self.manifest,
-            partial(self._read, self._marker),
-            partial(self.filesystem.exists, self.root),
-        ]
-        manifest, marker, exists = together(lambda request: request(), requests, remote=not self.local)
-        if manifest is not None and manifest.get("run_id") == run_id:
-            raise NothingToDoError(f"{self.root} holds the result of this run already: nothing was written")
-        if manifest is None and not self.local and marker is not None:
-            return
-        if not exists or (self.replace and manifest is not None):
-            return
-        names = [] if self.filesystem.isfile(self.root) else self.filesystem.ls(self.root, detail=False)
-        if names or self.filesystem.isfile(self.root):
-            shown = examples(sorted(name.rstrip("/").rpartition("/")[2] for name in names), 3)
-            origin = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
-            mode = f"{self.setting.removesuffix('.path')}.mode"
-            remedy = f", or set {mode}=replace" if manifest is not None and self.replace is not None else ""
-            raise ConfigError(
-                f"{self.setting}: expected a folder that is new or empty, found {shown or 'a file'} in "
-                f"{self.root}{origin}: choose another, or remove it{remedy}"
-            )
-
-    def _read(self, path: str) -> dict[str, Any] | None:
-        try:
-            content = parse_json(self.filesystem.cat_file(path))
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return None
-        return content if isinstance(content, dict) else None
-
-    def _remove_paths(self, paths: Sequence[str]) -> None:
+    def _remove(self, paths: Iterable[str]) -> None:
         for path in paths:
-            try:
+            with suppress(OSError):
                 self.filesystem.rm_file(path)
-            except OSError:
-                continue
-
-    def _plain(self, path: str) -> str:
-        return os.path.realpath(path) if self.local else path.rstrip("/")
 
 
-class Staging(Folder):
+_KINDS: dict[Any, type[Output]] = {LocalFolder: LocalOutput, StoreFolder: StoreOutput}
+
+
+def _beside_parent(folder: Folder, among: str) -> str | None:
+    """Return the manifest's folder beside the folder `among`; None if it cannot be there."""
+    parent = Folder.of(folder.filesystem, folder.filesystem._strip_protocol(among)).resolved()
+    above, _, name = parent.root.rpartition("/")
+    relative = folder.root.removeprefix(f"{parent.root}/")
+    if not above or not name or relative == folder.root or not parent.may_have_sibling():
+        return None
+    return f"{records_beside(parent.root)}/{relative}"
+
+
+@dataclass
+class Staging:
     """Folder that a run writes its output to.
 
     Attributes
@@ -391,14 +405,13 @@ class Staging(Folder):
     facts : entries of the manifest, which the run sets
     """
 
-    def __init__(self, filesystem: Any, root: str) -> None:
-        super().__init__(filesystem, root)
-        self.files: list[str] = []
-        self.facts: dict[str, Any] = {}
+    folder: Folder
+    files: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def target(self, relative: str) -> str:
         """Return the path of a file to write."""
-        return f"{self.root}/{relative}"
+        return f"{self.folder.root}/{relative}"
 
     def manifest(self, run_id: str) -> bytes:
         """Encode the manifest."""

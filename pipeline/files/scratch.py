@@ -19,8 +19,8 @@ from pathlib import Path
 
 from logcal.errors import ConfigError
 from pipeline.files.faults import as_fault, write_fault
-from pipeline.files.folders import Folder, check_free, check_writable, is_url, remove
-from pipeline.files.locks import hold, live_leases, locking, make, remove_dead
+from pipeline.files.folders import Folder, check_free, check_writable, hold, is_url, make, remove, remove_dead
+from pipeline.files.locks import live_leases, locking
 
 _HEADROOM = 1.1
 _NAME = "logcal-scratch-"
@@ -117,9 +117,8 @@ def _remote_folder(base: Folder) -> Iterator[str]:
         try:
             lock = stack.enter_context(locking(base / name))
             others = [other for other in base.matching(f"{_NAME}*") if other != name]
-            now = lock.now() if others else None
             for other in others:
-                if now is not None and not live_leases(base / other, now):
+                if not live_leases(base / other, lock.now()):
                     base.remove(other)
         except Exception as error:
             fault = as_fault(error, f"scratch: {base}")

@@ -132,7 +132,7 @@ class Ledger:
         self.filesystem = filesystem
         self.output = root
         self.root = records_beside(root)
-        self.folder = Folder(filesystem, self.root)
+        self.folder = Folder.of(filesystem, self.root)
         self.files: dict[str, Known] = {}
         self.waiting: dict[str, float] = {}
         self.last = 0
@@ -203,7 +203,7 @@ class Ledger:
     def _load(self) -> Batch | None:
         self.files, self.waiting, self.facts = {}, {}, {}
         self._states, self._touched = {}, set()
-        remote = not self.folder.local
+        remote = self.folder.remote
         lists: list[Callable[[], list[Any]]] = [
             self._state_numbers,
             partial(self._numbers, "done"),

@@ -254,7 +254,7 @@ def copy_parts(scratch: str, output: Output, run_id: str) -> int:
     names = [f"part-{i:05d}.parquet" for i in range(len(parts))]
     with suppress(NothingToDoError), output.writing(run_id, names) as staging:
         for part, name in zip(parts, names, strict=True):
-            staging.copy(folder, part, name)
+            staging.folder.copy(folder, part, name)
         staging.files += names
         staging.facts = {"files": names}
     return len(parts)

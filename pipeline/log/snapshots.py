@@ -180,7 +180,7 @@ def _iceberg(filesystem: Any, folder: str) -> Snapshot:
             f"{folder}: expected one metadata file of each version, found {examples(newest)}: only the table's "
             "catalog knows the current one; move the others away"
         )
-    location = Folder(filesystem, folder).located(f"metadata/{names[-1]}")
+    location = str(Folder.of(filesystem, folder) / f"metadata/{names[-1]}")
     files_of = FilesOfIceberg({})
     metadata = FromInputFile.table_metadata(files_of.new_input(location))
     table = StaticTable(("log",), metadata, location, files_of, NoopCatalog("log"))

@@ -62,7 +62,7 @@ def scored_output(path: str, *, among: str | None = None, replace: bool = False)
 
     among, replace : see `Output`
     """
-    return Output(path, beside=True, among=among, replace=replace)
+    return Output.at(path, beside=True, among=among, replace=replace)
 
 
 def check_output(log: Log, output: Output, run_id: str) -> None:

@@ -16,25 +16,22 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from logcal.errors import InputRejectedError
 from logcal.storage import parse_checked, parse_json, with_checksum
-from pipeline.files.folders import Folder
+from pipeline.files.folders import Folder, LineLog
 from pipeline.files.locks import locking
-from pipeline.files.requests import together
 
 PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
 CANDIDATE, PRUNE = "candidate", "prune"
 _MOVES = (PUBLISH, PROMOTE, ROLLBACK)
 UNREADABLE = "(unreadable)"
 """Entry for the previous content of CURRENT if it was not a version's name."""
-_FILE = "journal.jsonl"
-_FOLDER = "journal"
+_LOG = LineLog("journal.jsonl", "journal")
 _UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum"(?:: ?\d*)?')
 """Pattern of a line that ends before the end of its checksum."""
 
@@ -79,23 +76,14 @@ class Journal:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entry = {k: v for k, v in asdict(Entry(event, version, previous, at, run_id, note)).items() if v}
         line = f"{json.dumps(with_checksum({'previous': None, **entry}))}\n".encode()
-        if self._folder.local:
-            self._folder.append(_FILE, line)
-            return
-        numbers = [int(name.partition("-")[0]) for name in self._objects()]
-        name = f"{max(numbers, default=0) + 1:06d}-{uuid.uuid4().hex[:8]}.json"
-        self._folder.write(f"{_FOLDER}/{name}", line)
+        self._folder.append(_LOG, [line])
 
     def went_live(self, version: str) -> str | None:
         """Return the time at which the live version went live; None if the journal does not have it.
 
         On an object store only the last entries are read.
         """
-        if self._folder.local:
-            entries: Iterable[Entry] = reversed(self.entries())
-        else:
-            names = [f"{_FOLDER}/{name}" for name in reversed(self._objects())]
-            entries = (self._entry(name, self._folder.read(name) or b"") for name in names)
+        entries = self._entries(newest_first=True)
         return next(
             (entry.at for entry in entries if entry.version == version and entry.event in _MOVES), None
         )
@@ -108,15 +96,13 @@ class Journal:
         InputRejectedError
             An entry is damaged, so that rollbacks may be missing.
         """
-        if self._folder.local:
-            text = self._folder.read(_FILE) or b""
-            lines = {f"line {number} of {_FILE}": line for number, line in enumerate(text.split(b"\n"), 1)}
-        else:
-            names = [f"{_FOLDER}/{name}" for name in self._objects()]
-            contents = together(lambda name: self._folder.read(name) or b"", names)
-            lines = dict(zip(names, contents, strict=True))
-        # A killed run may have left an unfinished line, which took no effect.
-        return [self._entry(name, line) for name, line in lines.items() if not _UNFINISHED.fullmatch(line)]
+        return list(self._entries())
+
+    def _entries(self, *, newest_first: bool = False) -> Iterator[Entry]:
+        for name, line in self._folder.lines(_LOG, newest_first=newest_first):
+            # A killed run may have left an unfinished line, which took no effect.
+            if not _UNFINISHED.fullmatch(line):
+                yield self._entry(name, line)
 
     def _entry(self, name: str, line: bytes) -> Entry:
         try:
@@ -131,9 +117,6 @@ class Journal:
                 "restore it from a backup, or remove it: nothing is published until then. If the line is that of "
                 "a rollback, repeating the fit that it rolled back makes that version live again"
             ) from None
-
-    def _objects(self) -> list[str]:
-        return [name for name in (self._folder / _FOLDER).names() if name[:1].isdigit()]
 
 
 def moves(entries: Sequence[Entry], current: str | None) -> list[Entry]:

@@ -64,12 +64,9 @@ class PublishedTable:
             check_name(table)
         except ValueError as error:
             raise ConfigError(f"$table: {error}") from None
-        self.filesystem, root = open_filesystem(path, "$store")
+        self.folder = Folder.of(*open_filesystem(path, "$store")) / table
+        self.filesystem, self.root, self.url = self.folder.filesystem, self.folder.root, str(self.folder)
         self.table = table
-        self.folder = Folder(self.filesystem, f"{root.rstrip('/')}/{table}")
-        self.local = self.folder.local
-        self.root = self.folder.root
-        self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.journal = Journal(self.folder)
         self._versions = self.folder / "versions"
 
@@ -102,11 +99,10 @@ class PublishedTable:
         InputRejectedError
             CURRENT is a folder, which no command replaces.
         """
-        path = f"{self.root}/{CURRENT}"
-        if self.local and self.filesystem.isdir(path):
+        if self.folder.has_folder(CURRENT):
             raise InputRejectedError(
-                f"{path}: expected a file with the name of a version, found a folder: remove it, then use "
-                "`logcal tables rollback`"
+                f"{self.root}/{CURRENT}: expected a file with the name of a version, found a folder: remove it, then "
+                "use `logcal tables rollback`"
             )
 
     def readable_current(self) -> str | None:
@@ -138,17 +134,7 @@ class PublishedTable:
 
     def names(self) -> list[str]:
         """Return the names of all versions, oldest first."""
-        if self.local:
-            names = [
-                name
-                for name in self._versions.names()
-                if self.filesystem.exists(f"{self._versions.root}/{name}/{MANIFEST}")
-            ]
-        else:
-            # One listing instead of one request per version.
-            paths = [path.partition("/") for path in self._versions.files_below()]
-            names = [name for name, _, file in paths if file == MANIFEST]
-        return [name for name in names if is_name(name)]
+        return [name for name in self._versions.holding(MANIFEST) if is_name(name)]
 
     def version(self, name: str | None = None) -> Version:
         """Return a version. name : its name or a unique prefix of it; None: the current version.
@@ -173,7 +159,7 @@ class PublishedTable:
 
     def _version(self, name: str, manifest: bytes) -> Version:
         path = f"{self._versions.root}/{name}/{MANIFEST}"
-        return Version(name, self._versions.located(name), read_manifest(path, manifest))
+        return Version(name, str(self._versions / name), read_manifest(path, manifest))
 
     def version_to_watch(self, name: str | None = None) -> Version:
         """Do `version` for jobs that watch a table day by day, which have nothing to do before its first fit.
@@ -197,7 +183,7 @@ class PublishedTable:
     def state(self) -> StoreState:
         """Read the names of all versions and the journal, on an object store in parallel."""
         lists: list[Callable[[], Any]] = [self.names, self.journal.entries]
-        names, entries = together(lambda read: read(), lists, remote=not self.local)
+        names, entries = together(lambda read: read(), lists, remote=self.folder.remote)
         return names, entries
 
     def find_run(self, run_id: str, state: StoreState | None = None) -> Version | None:

@@ -17,17 +17,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from logcal import schema
 from logcal.errors import InputRejectedError, NothingToDoError
 from logcal.storage import with_checksum
 from pipeline.files.faults import write_fault
-from pipeline.files.folders import Folder, check_writable
-from pipeline.files.locks import FolderLock, locking, staging
+from pipeline.files.folders import Folder
+from pipeline.files.locks import FolderLock, locking
 from pipeline.files.storage import redacted
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE, Entry
 from pipeline.table.published import (
@@ -55,8 +54,7 @@ class TableStore(PublishedTable):
         ConfigError
             No permission, or a file where a folder is needed.
         """
-        if self.local:
-            check_writable(Path(self.root), "$store")
+        self.folder.check_writable("$store")
 
     def publish(
         self,
@@ -87,8 +85,8 @@ class TableStore(PublishedTable):
         TemporaryError, ConfigError
             The store cannot be written to now, or not at all. CURRENT is unchanged.
         """
-        with self._storing(), self._staging() as local:
-            written = {} if local is None else _keep(score_table, Folder(self.filesystem, str(local)))
+        with self._storing(), self._versions.staging(_STAGING) as staged:
+            written = {} if staged is None else _keep(score_table, staged)
             with self.locked() as lock:
                 names, entries = state = self.state()
                 existing = self._published(manifest.get("run_id"), state, lock)
@@ -97,11 +95,11 @@ class TableStore(PublishedTable):
                 current = self.current()
                 previous = None if current is None else current.name
                 refused = [*manifest.get("refused", ()), *(refuse(current) if refuse else ())]
-                if local is None:
+                if staged is None:
                     self._remove_unfinished(names)
                 name = self._next_name(fingerprint, entries)
-                folder = self._versions / name if local is None else Folder(self.filesystem, str(local))
-                if local is None:
+                folder = staged or self._versions / name
+                if staged is None:
                     written = _keep(score_table, folder)
                 for path, data in files(name).items():
                     written[path] = folder.write(path, data)
@@ -123,9 +121,9 @@ class TableStore(PublishedTable):
                     MANIFEST,
                     json.dumps(with_checksum(redacted(complete)), indent=2, allow_nan=False).encode(),
                 )
-                if local is not None:
-                    self._versions.appear(local, name)
-                version = Version(name, self._versions.located(name), complete)
+                if staged is not None:
+                    staged.appear(name)
+                version = Version(name, str(self._versions / name), complete)
                 self._enter(CANDIDATE if version.candidate else PUBLISH, version, previous, lock)
         return version
 
@@ -276,15 +274,10 @@ class TableStore(PublishedTable):
         self._enter(PUBLISH, version, current, lock)
         return version
 
-    def _staging(self) -> AbstractContextManager[Path | None]:
-        """Make a local folder for a new version, and remove those of killed runs; None on an object store."""
-        self._versions.make()
-        return staging(Path(self._versions.root), _STAGING) if self.local else nullcontext()
-
     def _remove_unfinished(self, names: Collection[str]) -> None:
         """Remove folders without a manifest, except staging folders, to which other processes may be writing."""
         for name in self._versions.names():
-            if name not in names and not (self.local and name.startswith(".")):
+            if name not in names and not name.startswith("."):
                 self._versions.remove(name)
 
     def _next_name(self, fingerprint: str, entries: Sequence[Entry]) -> str:
