@@ -115,7 +115,7 @@ def test_a_task_that_left_a_receipt_is_not_done_again(tmp_path):
     (tmp_path / "receipt-read-000000").write_bytes(b"x")
     assert run([("a",), ("c",)]) == ["A", "C"]
     assert CALLS == {"a": 2, "b": 1, "c": 1}
-    # The result is of a class that this version of the program does not have.
+    # The result is another one than was written.
     receipt = tmp_path / "receipt-read-000000"
     content = receipt.read_bytes()
     assert content.endswith(pickle.dumps("A"))
@@ -134,14 +134,14 @@ def test_a_call_is_the_same_wherever_its_arguments_come_from():
         [columns, columns, Columns(name, "score")],
         np.ones(2),
     ]
-    here = tasks._digest(noted, (runs, name, "score"))
+    here = tasks._pickled_call(noted, (runs, name, "score"))
     there = (runs, name, "score")
     for _ in range(3):
         there = pickle.loads(pickle.dumps(there))
-        assert tasks._digest(noted, there) == here
+        assert tasks._pickled_call(noted, there) == here
     apart = [pickle.loads(pickle.dumps(run)) for run in runs]
-    assert tasks._digest(noted, (apart, name, "score")) == here
-    assert tasks._digest(noted, (runs, name, "other")) != here
+    assert tasks._pickled_call(noted, (apart, name, "score")) == here
+    assert tasks._pickled_call(noted, (runs, name, "other")) != here
 
 
 def noted(text):

@@ -1,19 +1,27 @@
 """Publishing, promoting and rolling back: killed at every write, run again, and run by several at once."""
 
 import hashlib
+import io
 import json
 import threading
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
 from jobs.resume import unfinished_version
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files import folders, locks
+from pipeline.files.folders import Folder
+from pipeline.files.output import Output
+from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.table.store import TableStore
 from tests.manifests import FITTED, WRONG, with_value
 
@@ -404,6 +412,82 @@ def test_whether_a_run_lives_is_told_by_the_stores_clock(theirs, monkeypatch):
     written.modified = datetime.now(UTC) - locks.LEASE
     fit(store, "a")
     assert (store.folder / "lock").names() == []
+
+
+class Unconditional(fsspec.AbstractFileSystem):
+    """A store whose client creates a file by looking first, as fsspec's do that have no better."""
+
+    protocol = "unconditional"
+    written: ClassVar = []
+
+    def ls(self, path, detail=True, **options):
+        return []
+
+    def _open(self, path, mode="rb", **options):
+        if mode != "rb":
+            self.written.append(path)
+        return io.BytesIO()
+
+
+class Refusing(MemoryFileSystem):
+    """A store that refuses the condition."""
+
+    protocol = "refusing"
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        if mode == "create":
+            raise NotImplementedError("no conditions")
+        super().pipe_file(path, value, mode=mode)
+
+
+def test_a_store_without_conditional_writes_is_refused_where_a_lock_is_needed():
+    fsspec.register_implementation("unconditional", Unconditional, clobber=True)
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    refused = partial(
+        pytest.raises, ConfigError, match=r"conditional PUT.*use a mounted folder, or a store that"
+    )
+    store = TableStore("unconditional://bucket", "ads")
+    with refused():
+        store.check_writable()
+    with refused():
+        check_space("unconditional://bucket", 1)
+    for protocol in ("unconditional", "refusing"):
+        with refused():
+            fit(TableStore(f"{protocol}://bucket", "ads"), "a")
+        with refused(), scratch_folder(f"{protocol}://bucket"):
+            pass
+        assert Output.at(f"{protocol}://bucket/out").manifest() is None
+    assert Unconditional.written == []
+
+
+def test_a_lease_whose_answer_was_lost_is_found_again(monkeypatch):
+    """The client repeats the request, and the object that it has created is there already."""
+    store = TableStore(f"memory://{uuid.uuid4().hex}", "ads")
+    create = folders.StoreFolder.create
+    monkeypatch.setattr(folders.StoreFolder, "create", lambda *entry: create(*entry) and create(*entry))
+    monkeypatch.setattr(locks, "PATIENCE", 0.0)
+    assert fit(store, "a") == looks(store)
+    assert (store.folder / "lock").names() == []
+
+
+def test_leases_are_held_in_the_order_of_their_numbers():
+    """Of many runs at once none shares the lock with one that has it for itself; no lease is left."""
+    folder = Folder.at(f"memory://{uuid.uuid4().hex}")
+    held, most = [], []
+
+    def hold(i):
+        for j in range(4):
+            shared = (i + j) % 3 != 0
+            with locks.locking(folder, shared=shared):
+                held.append(shared)
+                most.append(list(held))
+                time.sleep(0.002)
+                held.remove(shared)
+
+    together(*(partial(hold, i) for i in range(6)))
+    assert len(most) == 24
+    assert all(len(kinds) == 1 or all(kinds) for kinds in most)
+    assert (folder / "lock").names() == []
 
 
 def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):

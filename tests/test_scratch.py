@@ -234,15 +234,15 @@ def test_ranges_that_a_store_does_not_give_are_an_error_with_any_version_of_fssp
 
 def test_receipts_in_a_store_are_believed_if_this_run_has_signed_them(url, tmp_path):
     mine, others = receipts_in(url), receipts_in(url)
-    mine.write("receipt-0", b"content")
-    assert mine.read("receipt-0") == b"content"
-    assert others.read("receipt-0") is None
-    # Nor under another name.
-    write_blob(f"{url}/receipt-1", [memoryview(read_blob(f"{url}/receipt-0"))])
-    assert mine.read("receipt-1") is None
-    assert mine.read("receipt-2") is None
+    mine.write("receipt-0", b"call", b"content")
+    assert mine.read("receipt-0", b"call") == b"content"
+    assert others.read("receipt-0", b"call") is None
+    # Nor as the result of another call.
+    assert mine.read("receipt-0", b"callc") is None
+    assert mine.read("receipt-0", b"other") is None
+    assert mine.read("receipt-2", b"call") is None
     # A folder on this machine is this user's alone, and the next run takes it over.
     local = receipts_in(str(tmp_path))
-    assert local == Receipts(str(tmp_path), None)
-    local.write("receipt-0", b"content")
-    assert receipts_in(str(tmp_path)).read("receipt-0") == b"content"
+    assert local == Receipts(str(tmp_path), b"")
+    local.write("receipt-0", b"call", b"content")
+    assert receipts_in(str(tmp_path)).read("receipt-0", b"call") == b"content"

@@ -8,8 +8,6 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
 from logcal.errors import LogcalError
@@ -52,11 +50,11 @@ class Failure:
 class ReceiptFolder(Protocol):
     """Folder of the tasks' results."""
 
-    def read(self, name: str) -> bytes | None:
-        """Read the result under a name."""
+    def read(self, name: str, call: bytes) -> bytes | None:
+        """Read the result of a call under a name; None if there is none that can be believed."""
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a result under a name, atomically."""
+    def write(self, name: str, call: bytes, content: bytes) -> None:
+        """Write the result of a call under a name, atomically."""
 
 
 def attempt(function: Callable[..., Any], receipt: tuple[ReceiptFolder, str] | None, *arguments: Any) -> Any:
@@ -64,22 +62,20 @@ def attempt(function: Callable[..., Any], receipt: tuple[ReceiptFolder, str] | N
 
     receipt : receipts and the result's name there. The result is written, or read if the same call has written it.
     """
-    call = None if receipt is None else _digest(function, arguments)
+    call = None if receipt is None else _pickled_call(function, arguments)
     if receipt is None or call is None:
         return _attempt(function, arguments)
     receipts, name = receipt
-    data = receipts.read(name) or b""
-    if data.startswith(call):
-        # Only this user can have written it; another version of the program may have had other classes.
-        with suppress(AttributeError, ImportError):
-            return pickle.loads(data[len(call) :])  # noqa: S301
+    content = receipts.read(name, call)
+    if content is not None:
+        return pickle.loads(content)  # noqa: S301 - only this user can have written it
     result = _attempt(function, arguments)
-    receipts.write(name, call + pickle.dumps(result))
+    receipts.write(name, call, pickle.dumps(result))
     return result
 
 
-def _digest(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
-    """Return a digest of a call, equal in every process; None for a function without a name, such as a lambda.
+def _pickled_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
+    """Pickle a call, equally in every process; return None for a function without a name, such as a lambda.
 
     Arguments from another process may hold equal copies of an object that is shared in this one. So the pickler has no
     memo, and writes each occurrence in full. A first round of pickling gives arrays the form that they have there.
@@ -91,7 +87,7 @@ def _digest(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes |
         pickler.dump(pickle.loads(pickle.dumps((function, arguments))))  # noqa: S301
     except (AttributeError, pickle.PicklingError):
         return None
-    return sha256(stream.getvalue()).digest()
+    return stream.getvalue()
 
 
 def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -6,7 +6,6 @@ file's URL: repeating the task would not help, since fsspec's clients repeat req
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import io
 import os
@@ -23,7 +22,7 @@ from pipeline.files.faults import as_fault
 from pipeline.files.folders import is_url, temporary_sibling
 from pipeline.files.requests import together
 
-_DIGEST = hashlib.sha256
+_DIGEST_BYTES = 32
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -156,35 +155,32 @@ def each(function: Callable[[T], R], items: Sequence[T], path: str) -> list[R]:
 class Receipts:
     """Folder of the tasks' results. They are unpickled, so only this user may write them.
 
+    A receipt begins with a digest of its call and its content, by which it is believed.
+
     folder : path or URL; on a mounted file system only this user has access
-    key : key of the signatures in an object store; None on a mounted file system
+    key : key of the digests; in an object store only this run has it
     """
 
     folder: str
-    key: bytes | None
+    key: bytes
 
-    def read(self, name: str) -> bytes | None:
-        """Read the result under a name, or return None."""
-        data = read_blob(f"{self.folder}/{name}")
-        if data is None or self.key is None:
-            return data
-        size = _DIGEST().digest_size
-        signature, content = data[:size], data[size:]
-        return content if hmac.compare_digest(signature, self._sign(self.key, name, content)) else None
+    def read(self, name: str, call: bytes) -> bytes | None:
+        """Read the result of a call under a name, or return None."""
+        data = read_blob(f"{self.folder}/{name}") or b""
+        digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        return content if hmac.compare_digest(digest, self._digest(call, content)) else None
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a result under a name."""
-        signature = b"" if self.key is None else self._sign(self.key, name, content)
-        write_blob(f"{self.folder}/{name}", [memoryview(signature), memoryview(content)])
+    def write(self, name: str, call: bytes, content: bytes) -> None:
+        """Write the result of a call under a name."""
+        write_blob(f"{self.folder}/{name}", [memoryview(self._digest(call, content)), memoryview(content)])
 
-    @staticmethod
-    def _sign(key: bytes, name: str, content: bytes) -> bytes:
-        return hmac.digest(key, name.encode() + b"\0" + content, _DIGEST)
+    def _digest(self, call: bytes, content: bytes) -> bytes:
+        return hmac.digest(self.key, call + content, "sha256")
 
 
 def receipts_in(folder: str) -> Receipts:
-    """Return the receipts of one graph, with a new key if they need signatures."""
-    return Receipts(folder, secrets.token_bytes(32) if is_url(folder) else None)
+    """Return the receipts of one graph; on a mounted file system those of a killed run are believed as well."""
+    return Receipts(folder, secrets.token_bytes(_DIGEST_BYTES) if is_url(folder) else b"")
 
 
 @contextmanager

@@ -206,8 +206,15 @@ class Folder(Protocol):
         return
 
     def check_writable(self, setting: str, needed: int = 0) -> None:
-        """Check that files of so many bytes can be written; see `check_writable` and `check_free`."""
-        return
+        """Check that files of so many bytes can be written, under a lock.
+
+        Raises
+        ------
+        ConfigError
+            There is no permission, or a file is in the way; or the object store has no conditional writes.
+        TemporaryError
+            There is too little space.
+        """
 
     def has_folder(self, name: str) -> bool:
         """Tell whether a folder has this name; in an object store a file may have it as well."""
@@ -380,17 +387,13 @@ class StoreFolder(Folder):
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder.create`."""
         path = f"{self.root}/{name}"
+        self.check_writable(path)
         try:
-            if getattr(self.filesystem.pipe_file, "__func__", None) is AbstractFileSystem.pipe_file:
-                raise NotImplementedError("its client looks first and writes afterwards")
             _put(self.filesystem, path, data, mode="create")
         except FileExistsError:
             return False
         except (TypeError, NotImplementedError, ValueError) as error:
-            raise ConfigError(
-                f"{path}: expected a store that creates a file only where nothing is (conditional PUT), found one "
-                f"that does not ({error}): use a mounted folder, or a store that does"
-            ) from None
+            raise _unconditional(path, str(error)) from None
         return True
 
     def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
@@ -406,10 +409,22 @@ class StoreFolder(Folder):
         names = [f"{log.folder}/{name}" for name in names]
         return zip(names, together(lambda name: (self.read(name) or b"").strip(), names), strict=True)
 
+    def check_writable(self, setting: str, needed: int = 0) -> None:
+        """See `Folder.check_writable`."""
+        if getattr(self.filesystem.pipe_file, "__func__", None) is AbstractFileSystem.pipe_file:
+            raise _unconditional(setting, f"the client of {self} looks first and writes afterwards")
+
     def remove(self, name: str) -> None:
         """See `Folder.remove`."""
         with suppress(FileNotFoundError):
             self.filesystem.rm(f"{self.root}/{name}", recursive=True)
+
+
+def _unconditional(subject: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{subject}: expected a store that creates a file only where nothing is (conditional PUT), found one that does "
+        f"not ({reason}): use a mounted folder, or a store that does"
+    )
 
 
 def _facts(data: bytes) -> dict[str, Any]:

@@ -134,8 +134,6 @@ class Output(ABC):
         """
         self.filesystem.invalidate_cache()
         self._check_empty(run_id)
-        above = Folder.of(self.filesystem, self.root.rpartition("/")[0])
-        above.check_writable(self.setting, int(needed * _HEADROOM))
 
     def overlaps(self, filesystem: Any, path: str) -> bool:
         """Tell whether a path is this folder, lies in it, or contains it."""
@@ -246,6 +244,8 @@ class LocalOutput(Output):
         """See `Output.check`."""
         self._settle()
         super().check(run_id, needed)
+        above = Folder.of(self.filesystem, self.root.rpartition("/")[0])
+        above.check_writable(self.setting, int(needed * _HEADROOM))
 
     def _settle(self) -> None:
         """Write the manifest beside the folder if the folder was renamed and only its marker is there."""

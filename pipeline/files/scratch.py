@@ -19,7 +19,7 @@ from pathlib import Path
 
 from logcal.errors import ConfigError
 from pipeline.files.faults import as_fault, write_fault
-from pipeline.files.folders import Folder, check_free, check_writable, hold, is_url, make, remove, remove_dead
+from pipeline.files.folders import Folder, hold, is_url, make, remove, remove_dead
 from pipeline.files.locks import live_leases, locking
 
 _HEADROOM = 1.1
@@ -39,14 +39,12 @@ def check_space(folder: str | None, needed: int) -> None:
     Raises
     ------
     ConfigError
-        The folder cannot be created or written to.
+        The folder cannot be created or written to, or the object store has no conditional writes.
     TemporaryError
         There is too little space.
     """
-    if folder is not None and is_url(folder):
-        Folder.at(folder, "scratch")
-        return
-    check_free(check_writable(_base(folder), "scratch"), int(needed * _HEADROOM), "scratch")
+    base = Folder.at(folder if folder is not None and is_url(folder) else _base(folder), "scratch")
+    base.check_writable("scratch", int(needed * _HEADROOM))
 
 
 @contextmanager
