@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from logcal.errors import InputRejectedError
-from logcal.storage import parse_checked, with_checksum
 from pipeline.files import clock
-from pipeline.files.folders import Folder, LineLog
+from pipeline.files.folders import Folder
+from pipeline.files.line_logs import LineLog
 from pipeline.log.calendars import UTC
 from pipeline.log.log_files import LogFile
 
@@ -39,10 +37,6 @@ COMPARED = "compared"
 DONE, FAILED, NOTHING, SET_ASIDE = "done", "failed", "nothing", "set_aside"
 """Outcomes of a step. nothing: it does not apply to the day, for the reason in the message. set_aside: the fit left the
 day out, since it differs from the others."""
-
-_LOG = LineLog("days.jsonl", "day-records")
-_FINISHED = re.compile(rb'.*"checksum": \d+\}')
-"""Pattern of a line that was not cut off: its checksum is its last entry."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +67,15 @@ class DayRecord:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+_LOG = LineLog(
+    "days",
+    "day-records",
+    DayRecord,
+    ("day", "step", "at"),
+    "the records of this table's days",
+    "its step of the day is then repeated, if its result is not found",
+)
+
 Steps = dict[str, list[DayRecord]]
 """Records of a day by step, oldest first."""
 
@@ -96,7 +99,7 @@ class DayRecords:
 
     def exist(self) -> bool:
         """Tell whether the table has records, which its first daily job begins."""
-        return bool(self._folder.matching(*_LOG))
+        return _LOG.exists(self._folder)
 
     def add(self, records: Sequence[DayRecord]) -> list[DayRecord]:
         """Append records and sync them; return them with their time."""
@@ -104,8 +107,7 @@ class DayRecords:
             return []
         at = clock.now().isoformat(timespec="microseconds")
         timed = [DayRecord(**{**asdict(record), "at": at}) for record in records]
-        lines = [f"{json.dumps(with_checksum(_content(record)))}\n".encode() for record in timed]
-        self._folder.append(_LOG, lines)
+        _LOG.append(self._folder, timed)
         return timed
 
     def read(self) -> dict[str, Steps]:
@@ -117,29 +119,6 @@ class DayRecords:
             A record is damaged, so that days could be done again, or be taken for done.
         """
         by_day: dict[str, Steps] = {}
-        for record in sorted(self._records(), key=lambda record: record.at):
+        for record in sorted(_LOG.read(self._folder), key=lambda record: record.at):
             by_day.setdefault(record.day, {}).setdefault(record.step, []).append(record)
         return by_day
-
-    def _records(self) -> list[DayRecord]:
-        lines = self._folder.lines(_LOG)
-        # A killed process may have left an unfinished line, whose step is repeated.
-        return [self._record(name, line) for name, line in lines if _FINISHED.fullmatch(line)]
-
-    def _record(self, name: str, line: bytes) -> DayRecord:
-        try:
-            facts: Any = parse_checked(line)
-            known = {key: facts[key] for key in DayRecord.__dataclass_fields__ if key in facts}
-            record = DayRecord(**known)
-            if not all(isinstance(text, str) for text in (record.day, record.step, record.at)):
-                raise ValueError("it names no day, step and time")
-        except (ValueError, AttributeError, TypeError) as error:
-            raise InputRejectedError(
-                f"{self._folder}: expected the records of this table's days, found {name} damaged ({error}): restore "
-                "it from a backup, or remove it: its step of the day is then repeated, if its result is not found"
-            ) from None
-        return record
-
-
-def _content(record: DayRecord) -> dict[str, Any]:
-    return {key: value for key, value in asdict(record).items() if value not in (None, "", {})}

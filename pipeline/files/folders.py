@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -174,14 +174,14 @@ class Folder(Protocol):
             The store does not support it.
         """
 
-    def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
-        """Append lines to a log, and sync them. If a crash left an incomplete last line, they start after it.
+    def append(self, file: str, objects: str, lines: Sequence[bytes]) -> None:
+        """Append lines to a file, and sync them; an incomplete last line, which a crash left, is dropped.
 
-        On an object store each line is an object `<number>-<token>.json`. The caller has a lock.
+        In an object store each line is an object `<objects>/<number>-<token>.json`. The caller has a lock.
         """
 
-    def lines(self, log: LineLog, *, newest_first: bool = False) -> Iterator[tuple[str, bytes]]:
-        """Yield a log's lines, oldest first: where each is, for messages, and its content."""
+    def lines(self, file: str, objects: str, *, newest_first: bool) -> Iterator[tuple[str, bytes]]:
+        """Yield the lines of `append`, oldest first, without an incomplete one: place, for messages, and content."""
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder if it exists."""
@@ -227,13 +227,6 @@ class Folder(Protocol):
     def may_have_sibling(self) -> bool:
         """Tell whether another folder can be made beside this one and be renamed into it."""
         return True
-
-
-class LineLog(NamedTuple):
-    """Names of an append-only log in a folder: of its file, and in an object store of the folder of its objects."""
-
-    file: str
-    folder: str
 
 
 class LocalFolder(Folder):
@@ -298,18 +291,16 @@ class LocalFolder(Folder):
             sync_folder(path.parent)
         return True
 
-    def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
+    def append(self, file: str, objects: str, lines: Sequence[bytes]) -> None:
         """See `Folder.append`."""
         self.make()
-        _append(Path(self.root, log.file), b"".join(lines))
+        _append(Path(self.root, file), b"".join(lines))
 
-    def lines(self, log: LineLog, *, newest_first: bool = False) -> Iterator[tuple[str, bytes]]:
+    def lines(self, file: str, objects: str, *, newest_first: bool) -> Iterator[tuple[str, bytes]]:
         """See `Folder.lines`."""
-        lines = (self.read(log.file) or b"").split(b"\n")
-        numbers = range(len(lines))
-        return (
-            (f"line {i + 1} of {log.file}", lines[i]) for i in (numbers[::-1] if newest_first else numbers)
-        )
+        content = self.read(file) or b""
+        lines = list(enumerate(content[: _complete(content)].split(b"\n"), 1))
+        return ((f"line {i} of {file}", line) for i, line in (lines[::-1] if newest_first else lines) if line)
 
     @contextmanager
     def staging(self, prefix: str) -> Iterator[LocalFolder]:
@@ -396,18 +387,18 @@ class StoreFolder(Folder):
             raise _unconditional(path, str(error)) from None
         return True
 
-    def append(self, log: LineLog, lines: Sequence[bytes]) -> None:
+    def append(self, file: str, objects: str, lines: Sequence[bytes]) -> None:
         """See `Folder.append`."""
-        entries = self / log.folder
+        entries = self / objects
         newest = max((int(name.partition("-")[0]) for name in entries.matching("[0-9]*")), default=0)
         names = [f"{newest + 1 + i:06d}-{uuid.uuid4().hex[:8]}.json" for i in range(len(lines))]
         list(together(lambda entry: entries.write(*entry), list(zip(names, lines, strict=True))))
 
-    def lines(self, log: LineLog, *, newest_first: bool = False) -> Iterator[tuple[str, bytes]]:
+    def lines(self, file: str, objects: str, *, newest_first: bool) -> Iterator[tuple[str, bytes]]:
         """See `Folder.lines`."""
-        names = sorted((self / log.folder).matching("[0-9]*"), reverse=newest_first)
-        names = [f"{log.folder}/{name}" for name in names]
-        return zip(names, together(lambda name: (self.read(name) or b"").strip(), names), strict=True)
+        names = sorted((self / objects).matching("[0-9]*"), reverse=newest_first)
+        names = [f"{objects}/{name}" for name in names]
+        return zip(names, together(lambda name: self.read(name) or b"", names), strict=True)
 
     def check_writable(self, setting: str, needed: int = 0) -> None:
         """See `Folder.check_writable`."""
@@ -585,12 +576,22 @@ def write_synced(path: Path, data: bytes) -> None:
 
 def _append(path: Path, line: bytes) -> None:
     with path.open("a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else b"\n" + line
-        file.write(line)
+        file.seek(0)
+        content = file.read()
+        end = file.truncate(_complete(content))
+        file.write(b"\n" * (end > content.rfind(b"\n") + 1) + line)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _complete(content: bytes) -> int:
+    """Return the end of the last complete line: one with a newline, or without one a JSON value."""
+    end = content.rfind(b"\n") + 1
+    try:
+        parse_checked(content[end:])
+    except ValueError:
+        return end
+    return len(content)
 
 
 def _rename(old: Path, new: Path) -> None:

@@ -15,15 +15,14 @@ an included day is used even if it is suspect. A decision holds until the day's 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from logcal.errors import InputRejectedError
-from logcal.storage import parse_checked, parse_json, with_checksum
-from pipeline.files.folders import Folder, LineLog
+from logcal.storage import parse_json
+from pipeline.files.folders import Folder
+from pipeline.files.line_logs import LineLog
 from pipeline.files.locks import locking
 
 PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
@@ -31,9 +30,6 @@ CANDIDATE, PRUNE = "candidate", "prune"
 _MOVES = (PUBLISH, PROMOTE, ROLLBACK)
 UNREADABLE = "(unreadable)"
 """Entry for the previous content of CURRENT if it was not a version's name."""
-_LOG = LineLog("journal.jsonl", "journal")
-_UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum"(?:: ?\d*)?')
-"""Pattern of a line that ends before the end of its checksum."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,21 @@ class Entry:
 
     event: str
     version: str
-    previous: str | None
-    at: str
+    previous: str | None = None
+    at: str = ""
     run_id: str | None = None
     note: str | None = None
+
+
+_LOG = LineLog(
+    "journal",
+    "journal",
+    Entry,
+    ("event", "version", "at"),
+    "the history of this table's versions",
+    "nothing is published until then. If the line is that of a rollback, repeating the fit that it rolled back makes "
+    "that version live again",
+)
 
 
 class Journal:
@@ -74,16 +81,14 @@ class Journal:
     ) -> None:
         """Append an entry and sync it; the caller holds the table's lock."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = {k: v for k, v in asdict(Entry(event, version, previous, at, run_id, note)).items() if v}
-        line = f"{json.dumps(with_checksum({'previous': None, **entry}))}\n".encode()
-        self._folder.append(_LOG, [line])
+        _LOG.append(self._folder, [Entry(event, version, previous, at, run_id, note)])
 
     def went_live(self, version: str) -> str | None:
         """Return the time at which the live version went live; None if the journal does not have it.
 
         On an object store only the last entries are read.
         """
-        entries = self._entries(newest_first=True)
+        entries = _LOG.read(self._folder, newest_first=True)
         return next(
             (entry.at for entry in entries if entry.version == version and entry.event in _MOVES), None
         )
@@ -96,27 +101,7 @@ class Journal:
         InputRejectedError
             An entry is damaged, so that rollbacks may be missing.
         """
-        return list(self._entries())
-
-    def _entries(self, *, newest_first: bool = False) -> Iterator[Entry]:
-        for name, line in self._folder.lines(_LOG, newest_first=newest_first):
-            # A killed run may have left an unfinished line, which took no effect.
-            if not _UNFINISHED.fullmatch(line):
-                yield self._entry(name, line)
-
-    def _entry(self, name: str, line: bytes) -> Entry:
-        try:
-            facts: Any = parse_checked(line)
-            fields = {key: facts.get(key) for key in Entry.__dataclass_fields__}
-            if not all(isinstance(fields[key], str) for key in ("event", "version", "at")):
-                raise ValueError("it names no event, version and time")
-            return Entry(**fields)
-        except (ValueError, AttributeError) as error:
-            raise InputRejectedError(
-                f"{self._folder}: expected the history of this table's versions, found {name} damaged ({error}): "
-                "restore it from a backup, or remove it: nothing is published until then. If the line is that of "
-                "a rollback, repeating the fit that it rolled back makes that version live again"
-            ) from None
+        return list(_LOG.read(self._folder))
 
 
 def moves(entries: Sequence[Entry], current: str | None) -> list[Entry]:
