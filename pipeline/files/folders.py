@@ -384,6 +384,10 @@ class StoreFolder(Folder):
         except FileExistsError:
             return False
         except (TypeError, NotImplementedError, ValueError) as error:
+            if not isinstance(error, NotImplementedError) and "mode" not in str(
+                error
+            ):  # other options are wrong
+                raise
             raise _unconditional(path, str(error)) from None
         return True
 
