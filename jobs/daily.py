@@ -305,13 +305,10 @@ class _Run:
         lines += [f"{name}: {reason}" for name, reason in found.log.unplaced.items()]
         outcome = Outcome(summary, lines)
         if attention or found.log.unplaced:
-            error = CheckFailedError(_attention_text(attention, found.log.unplaced, found.states.newest))
-            error.outcome = outcome
-            raise error
+            text = _attention_text(attention, found.log.unplaced, found.states.newest)
+            raise CheckFailedError(text, outcome=outcome)
         if not any(record.outcome in (DONE, SET_ASIDE) for record in self.done) and not self.left:
-            nothing = NothingToDoError(_nothing_text(found))
-            nothing.outcome = Outcome(summary, [])
-            raise nothing
+            raise NothingToDoError(_nothing_text(found), outcome=Outcome(summary, []))
         return outcome
 
     @staticmethod

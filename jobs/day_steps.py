@@ -18,7 +18,7 @@ from jobs.config.jobs import (
     MonitorConfig,
     ScoreConfig,
 )
-from jobs.config.loading import Values, load_values
+from jobs.config.loading import derived
 from jobs.config.naming import in_keys
 from jobs.day_commands import fit_records
 from jobs.day_survey import Survey, fitted_with
@@ -64,10 +64,8 @@ _DAY_OUTPUTS = ("output.path: ", "report.path: ")
 
 def job_config(config: DaysConfig, job: type[J], day: int, **sections: Mapping[str, Any]) -> J:
     """Return another job's configuration up to a day. sections : keys that replace those of the configuration."""
-    values = config.model_dump(mode="json") | {"storage": config.storage.model_dump(mode="json")}
-    for name, keys in {"window": {"until": day_of(day).isoformat()}, **sections}.items():
-        values[name] = {**values.get(name, {}), **keys}
-    return load_values(job, Values(values))
+    window = {"until": day_of(day).isoformat(), **sections.pop("window", {})}
+    return derived(config, job, window=window, **sections)
 
 
 def evaluate(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | None:

@@ -153,13 +153,12 @@ def _alarms_now(
 def _check(alarms: Sequence[Alarm], outcome: Outcome | None = None) -> None:
     """Raise CheckFailedError if there are alarms. outcome : what was found."""
     if alarms:
-        error = CheckFailedError(
+        raise CheckFailedError(
             " ".join(f"version {alarm.version}: {alarm.message}" for alarm in alarms)
             + " The test begins anew with the next version, or when a person closes the alarm: "
-            f"`logcal days acknowledge {alarms[-1].day}`"
+            f"`logcal days acknowledge {alarms[-1].day}`",
+            outcome=outcome,
         )
-        error.outcome = outcome
-        raise error
 
 
 def _end_without_new_days(

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
-from jobs.config.loading import Values, load_values
+from jobs.config.loading import derived
 from jobs.config.sections import parse_duration, whole_days
 from jobs.rows import ChosenRows, latest_labelled
 from logcal.errors import (
@@ -119,7 +119,7 @@ class Refits:
             return
         from jobs import monitor
 
-        config = self._job_config(MonitorConfig, report={})  # no page: the stream has its own
+        config = self._job_config(MonitorConfig, report={"path": None})  # no page: the stream has its own
         try:
             self._run_job(lambda files: monitor.prepare(config, ChosenRows(files)).execute(executor))
         except CheckFailedError as error:
@@ -247,9 +247,8 @@ class Refits:
     def _job_config(self, job: type[J], **sections: Any) -> J:
         """Return another job's configuration, from the stream's: labelled rows."""
         config = self.config
-        values = config.model_dump(mode="json", exclude={"store": {"version"}}) | sections
-        values["log"]["path"] = values["labelled"]["path"] or values["log"]["path"]
-        return load_values(job, Values(values))
+        log = {"path": config.labelled.path or config.log.path}
+        return derived(config, job, log=log, store={"version": None}, **sections)
 
 
 def _has_waiting_rows(manifest: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.storage import use
-from pipeline.table.journal import FILE, Decision, Entry, decide, moves, read_decisions, trail
+from pipeline.table.journal import FILE, Decision, Entry, decide, read_decisions, trail
 from pipeline.table.published import (
     CURRENT,
     PublishedTable,
@@ -92,7 +92,7 @@ def list_tables(store: str) -> Outcome:
         count, current = len(table.names()), table.readable_current()
         if not count and current is None:
             continue
-        since = _since(table, current)
+        since = current and table.journal.went_live(current)
         rows.append({"table": name, "current": current, "since": since, "versions": count})
         lines.append(f"{name}  {current or 'no current version'}  {since or ''}  {counted(count, 'version')}")
     if not rows:
@@ -109,7 +109,7 @@ def list_versions(store: str, table: str | None) -> Outcome:
     current = published.readable_current()
     _check_exists(published, table, versions or current is not None)
     entries = published.journal.entries()
-    since = _since(published, current)
+    since = current and published.journal.went_live(current)
     rows = [_row(version, current, since, entries) for version in versions]
     lines = [_line(row) for row in rows]
     if all(not row["current"] for row in rows):
@@ -133,12 +133,6 @@ def _without_current(rows: list[dict[str, Any]], current: str | None, entries: l
         )
     trouble = "is not there" if current is None else "names no version that is there"
     return f"{CURRENT} {trouble}: use `logcal tables rollback`"
-
-
-def _since(table: PublishedTable, current: str | None) -> str | None:
-    """Return the time at which the current version went live; None if the journal does not have it."""
-    times = [entry.at for entry in moves(table.journal.entries(), current) if entry.version == current]
-    return times[-1] if times else None
 
 
 def _row(version: Version, current: str | None, since: str | None, entries: list[Entry]) -> dict[str, Any]:
@@ -201,7 +195,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     manifest = version.manifest
     current = published.readable_current()
     status = status_of(version, published.journal.entries(), current)
-    since = _since(published, current) if status is Status.CURRENT else None
+    since = published.journal.went_live(version.name) if status is Status.CURRENT else None
     lines = [*_fact_lines("", {key: manifest[key] for key in _SHOWN})]
     lines.insert(2, f"status: {status.value}{f' since {since}' if since else ''}")
     lines += _fact_lines("", manifest["data"])

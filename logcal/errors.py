@@ -9,16 +9,19 @@ MAX_PROBLEMS = 10
 
 
 class LogcalError(Exception):
-    """A clear error for the user: what was expected, what was found, what to do. Never a traceback."""
+    """A clear error for the user: what was expected, what was found, what to do. Never a traceback.
+
+    Attributes
+    ----------
+    outcome : outcome of a job that did a part of its work, or found what there is; None: there is nothing to show
+    """
 
     exit_code = 1
-    outcome: Any = None
-    """Outcome of a job that did a part of its work, or found what there is; None: there is nothing to show."""
 
-    def __init__(self, *message: str, missing: str = "") -> None:
+    def __init__(self, *message: str, missing: str = "", outcome: Any = None) -> None:
         """Make an error. missing : path of the local file that was not found, which another machine may see."""
         super().__init__(*message)
-        self.missing = missing
+        self.missing, self.outcome = missing, outcome
 
 
 class ConfigError(LogcalError):
@@ -81,8 +84,10 @@ class NothingToDoError(LogcalError):
 
     exit_code = 99
 
-    def __init__(self, message: str, tidy: Callable[[], object] = lambda: None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, tidy: Callable[[], object] = lambda: None, *, outcome: Any = None
+    ) -> None:
+        super().__init__(message, outcome=outcome)
         self.tidy = tidy
 
 

@@ -16,6 +16,7 @@ from jobs.config.loading import Values, known_keys, load, resolve_paths
 from jobs.config.naming import JOB, in_keys, key_of
 from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
+from jobs.day_steps import job_config
 from jobs.registry import JOBS
 from logcal.errors import ConfigError
 from pipeline.log.log_files import find_files
@@ -504,6 +505,19 @@ def test_variables_in_paths(write, monkeypatch, path, expected):
         return
     config = load(ScoreConfig, ["fit.yaml"], FIT[1:])
     assert (config.output.path, config.log.path) == (expected, ("log", expected))
+
+
+def test_a_step_of_the_daily_job_has_its_own_keys_of_its_day():
+    given = ["window={column: day, half_life: 3d}", "report.path=r/{day}", "output.path=o/{day}"]
+    config = load(
+        JOB_CONFIGS["days"], [], [*FIT, *given, "log.give_up=1m", "storage.options={s3: {anon: true}}"]
+    )
+    monitor = job_config(config, JOB_CONFIGS["monitor"], 20_000, window={"last": "1d"})
+    assert monitor.window.model_dump(include={"until", "last"}) == {"until": "2024-10-04", "last": "1d"}
+    assert (monitor.report.path, monitor.storage) == ("r/{day}", config.storage)
+    score = job_config(config, ScoreConfig, 20_000, score={"last": "1d"})
+    assert (score.log.give_up, score.score.last, score.window.last) == ("1m", "1d", "30d")
+    assert job_config(config, FitConfig, 20_000).window.half_life == "3d"
 
 
 # Messages of pipeline

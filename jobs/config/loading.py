@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from yaml.constructor import ConstructorError
 
 from jobs.config.base import Section, holds_paths, section_of
-from jobs.config.jobs import JOB_CONFIGS, fields_of
+from jobs.config.jobs import JOB_CONFIGS, JobConfig, fields_of
 from jobs.config.paths import folder_of, resolve
 from jobs.config.sections import CalibratorConfig
 from logcal import storage
@@ -323,6 +323,14 @@ def load_values(model: type[C], values: Values) -> C:
         raise
     raise_all(problems)
     return config
+
+
+def derived(config: JobConfig, job: type[C], **sections: Mapping[str, Any]) -> C:
+    """Return another job's configuration: the keys that both have. sections : keys that replace those of a section."""
+    values = config.model_dump(mode="json") | {"storage": config.storage.model_dump(mode="json")}
+    for name, keys in sections.items():
+        values[name] = {**values.get(name, {}), **keys}
+    return load_values(job, Values(values))
 
 
 def _refused_settings(values: Values, ignored: Sequence[KeyPath]) -> Iterator[str]:

@@ -139,10 +139,9 @@ def check_shift(beyond: bool, text: str, path: str, outcome: Any = None) -> None
         The scores are beyond score.max_shift. Its `written` is true.
     """
     if beyond:
-        error = CheckFailedError(
-            f"score.max_shift: {text} The rows were scored all the same (score.on_shift=write): {path}"
-        )
-        error.written, error.outcome = True, outcome
+        text = f"score.max_shift: {text} The rows were scored all the same (score.on_shift=write): {path}"
+        error = CheckFailedError(text, outcome=outcome)
+        error.written = True
         raise error
 
 

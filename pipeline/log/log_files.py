@@ -244,7 +244,7 @@ def folders_of(filesystem: Any, root: str, files: Sequence[LogFile]) -> list[str
     return sorted({file.path.removesuffix(file.relative).rstrip("/") for file in files})
 
 
-def expected_folder(paths: Sequence[str], setting: str = "$paths") -> tuple[Any, str]:
+def expected_folder(paths: Sequence[str]) -> tuple[Any, str]:
     """Return the file system and path of a log that is one folder, which may be empty or not exist yet.
 
     Raises
@@ -254,15 +254,13 @@ def expected_folder(paths: Sequence[str], setting: str = "$paths") -> tuple[Any,
     """
     if len(paths) != 1:
         raise ConfigError(
-            f"{setting}: expected one folder, found {len(paths)} paths: files are followed in one folder"
+            f"$paths: expected one folder, found {len(paths)} paths: files are followed in one folder"
         )
-    filesystem, root = open_filesystem(paths[0], setting)
+    filesystem, root = open_filesystem(paths[0], "$paths")
     if has_magic(root) and not filesystem.exists(root):
-        raise ConfigError(f"{setting}: expected a folder, found the glob {paths[0]}: name the folder itself")
+        raise ConfigError(f"$paths: expected a folder, found the glob {paths[0]}: name the folder itself")
     if filesystem.isfile(root):
-        raise ConfigError(
-            f"{setting}: expected a folder, found the file {paths[0]}: name the folder it lies in"
-        )
+        raise ConfigError(f"$paths: expected a folder, found the file {paths[0]}: name the folder it lies in")
     return filesystem, root.rstrip("/") or "/"
 
 
