@@ -175,7 +175,10 @@ def test_a_bug_in_one_run_does_not_stop_the_others(place, monkeypatch):
     assert f"logcal fit: {files[1]}: a bug in logcal" in result.stderr
 
 
-@pytest.mark.parametrize("kind", ["inline", "threads", "local"])
+@pytest.mark.parametrize(
+    "kind",
+    ["inline", *(pytest.param(kind, marks=pytest.mark.system) for kind in ("threads", "local"))],
+)
 def test_tables_are_those_of_single_fits_and_share_a_cluster(place, kind):
     segment = np.array(["a", "b", "c"])[np.arange(3000) % 3]
     day = np.array(["2026-03-01", "2026-03-02", "2026-03-03"], dtype="datetime64[D]")[np.arange(3000) % 3]
@@ -270,7 +273,7 @@ def test_days_of_each(place):
     settings = ("--set", "log.give_up=0s")
     result = run(place, *files, "--json", "--new", "--begin", "2026-03-01", *settings, job=("days", "run"))
     found = lines(result.expect(4))
-    assert [line["exit_code"] for line in found] == [0, 4, 0], found
+    assert [line["exit_code"] for line in found] == [0, 4, 0]
     assert [line["table"] for line in found] == ["one", "two", "three"]
     assert lookups(place).keys() == {"one", "two", "three"}
     for name, days in (("one", (1, 2, 3)), ("two", (1, 3)), ("three", (1, 2, 3))):
@@ -302,6 +305,7 @@ def three(place):
     return files
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupt_ends_the_command_and_keeps_what_is_done(place, three, request, number):
     running = started(place, three, request)
@@ -317,6 +321,7 @@ def test_an_interrupt_ends_the_command_and_keeps_what_is_done(place, three, requ
     running.await_no_processes()
 
 
+@pytest.mark.system
 def test_a_killed_command_runs_again(place, three, request):
     running = started(place, three, request)
     os.killpg(running.process.pid, signal.SIGKILL)
@@ -346,6 +351,7 @@ def test_a_signal_after_a_result_ends_the_command_before_the_next_run():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.system
 def test_a_broken_cluster_is_replaced_and_a_sound_one_stays():
     config = ClusterConfig(kind="local", workers=1, memory="400MiB")
     with SharedCluster() as shared:
