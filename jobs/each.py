@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs import interrupts
 from jobs.registry import Job
@@ -47,16 +47,22 @@ def run_each(
 
         inputs = [_Input.read(file, files, settings) for file in each]
         _refuse_shared_tables(inputs)
+        _refuse_other_storage(inputs)
         with SharedCluster() as cluster:
-            while inputs:
-                interrupts.resume()
-                config = inputs.pop(0)
-                log.info("%s (%d of %d)", config.file, len(codes) + 1, len(each))
-                member = Member(config.file, cluster)
-                code = run_values(job, config.load, dry_run=dry_run, as_json=as_json, member=member)
-                codes.append(code)
-                if code > interrupts.SIGNALLED:
-                    raise KeyboardInterrupt(f"interrupted; {counted(len(inputs), 'file')} not begun")
+            try:
+                while inputs:
+                    interrupts.resume()
+                    config = inputs.pop(0)
+                    log.info("%s (%d of %d)", config.file, len(codes) + 1, len(each))
+                    member = Member(config.file, cluster)
+                    code = run_values(job, config.load, dry_run=dry_run, as_json=as_json, member=member)
+                    codes.append(code)
+                    if code > interrupts.SIGNALLED:
+                        raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                left = counted(len(each) - len(codes), "file")
+                raise KeyboardInterrupt(f"interrupted; {left} not begun") from None
+            interrupts.ignore()
         by_code = ", ".join(f"{number} with {code}" for code, number in sorted(Counter(codes).items()))
         log.info("%s by exit code: %s", counted(len(each), "file"), by_code)
 
@@ -87,17 +93,18 @@ class _Input:
         assert self.values is not None
         return self.values
 
+    def get(self, section: str, key: str) -> Any:
+        """Return the value of a key, or None."""
+        return None if self.values is None else self.values.get((section, key))
+
     @property
     def table(self) -> tuple[str, str] | None:
         """Folder and name of the run's table; None if the configuration lacks them."""
-        path, name = (
-            "" if self.values is None else self.values.get(("store", key)) for key in ("path", "table")
-        )
-        if not (path and name and isinstance(path, str)):
+        path, name = self.get("store", "path"), self.get("store", "table")
+        if not (isinstance(path, str) and path and name):
             return None
-        return path.rstrip("/") if is_url(path) else str(Path(path.removeprefix("file://")).resolve()), str(
-            name
-        )
+        folder = path.rstrip("/") if is_url(path) else str(Path(path.removeprefix("file://")).resolve())
+        return folder, str(name)
 
 
 def _refuse_shared_tables(inputs: Sequence[_Input]) -> None:
@@ -115,3 +122,14 @@ def _refuse_shared_tables(inputs: Sequence[_Input]) -> None:
             )
             for config in several:
                 config.error = error
+
+
+def _refuse_other_storage(inputs: Sequence[_Input]) -> None:
+    """Give runs an error whose options of object stores differ from the first run's: a process has one set of them."""
+    readable = [config for config in inputs if config.values is not None]
+    for config in readable[1:]:
+        if (config.get("storage", "options") or {}) != (readable[0].get("storage", "options") or {}):
+            config.error = ConfigError(
+                f"storage.options: expected those of {readable[0].file}, found others: runs of --each share them, so "
+                "give this file a command of its own"
+            )

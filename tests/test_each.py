@@ -238,6 +238,22 @@ def test_runs_that_would_write_one_table_are_refused(place):
     assert [line["exit_code"] for line in found] == [2, 2]
 
 
+def test_credentials_of_one_file_are_not_used_for_another(place):
+    options = {"options": {"s3": {"key": "abc", "secret": "hidden"}}}
+    files = [
+        configuration(place, "one", storage=options),
+        configuration(place, "two"),
+        configuration(place, "three", storage=options),
+        configuration(place, "four", storage={"options": {"s3": {"key": "xyz"}}}),
+    ]
+    result = run(place, *files, "--json").expect(2)
+    found = lines(result)
+    assert [line["exit_code"] for line in found] == [0, 2, 0, 2]
+    assert found[1]["error"].startswith(f"storage.options: expected those of {files[0]}, found others")
+    assert "hidden" not in result.stdout + result.stderr
+    assert set(lookups(place)) == {"one", "three"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -340,14 +356,24 @@ def test_a_killed_command_runs_again(place, three, request):
     assert list(place.scratch.iterdir()) == []
 
 
-def test_a_signal_after_a_result_ends_the_command_before_the_next_run():
-    with interrupts.catching():
+def test_a_signal_after_a_result_ends_the_command_before_the_next_run(monkeypatch, capsys):
+    def published(*given, **more):
+        begun.append(more["member"].file)
         with interrupts.catching():  # a run's
             interrupts.ignore()
-            signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt):
-            interrupts.resume()
-        assert interrupts.exit_code() == 143
+            if len(begun) == 2:
+                signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    begun = []
+    monkeypatch.setattr(each, "run_values", published)
+    files = ["a.yaml", "b.yaml", "c.yaml"]
+    assert run_each(JOBS["fit"], files, (), (), dry_run=False, as_json=False) == 143
+    assert begun == files[:2]
+    assert "logcal fit: interrupted; 1 file not begun" in capsys.readouterr().err
+    # After the last one nothing is left to end.
+    begun.clear()
+    assert run_each(JOBS["fit"], files[:2], (), (), dry_run=False, as_json=False) == 0
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
