@@ -440,7 +440,7 @@ def exclude(store: str, table: str, day: str | None, reason: str, file: str | No
     """
     from jobs import tables
 
-    return tables.decide_on(store, table, day, "exclude", reason, file, files)
+    return tables.decide_on(store, table, tables.day_or_file(day, file), "exclude", reason, files)
 
 
 @_command(_days, *_DAY, _REASON, changes=True)
@@ -464,7 +464,7 @@ def judge(store: str, table: str, day: str | None, file: str | None, files: _Tex
     """Undo exclude or include of DAY, or of a file. The next fit judges the day itself."""
     from jobs import tables
 
-    return tables.decide_on(store, table, day, None, file=file, files=files)
+    return tables.decide_on(store, table, tables.day_or_file(day, file), None, files=files)
 
 
 # Commands that set up, check and explain the installation.

@@ -356,10 +356,7 @@ class Prepared(Startable):
     ) -> Version:
         """Publish the table, unless the gate or a newer live version forbids it."""
         config = self.config
-        data, current = content.facts["data"], self.store.current()
-        agreement = content.facts.get("agreement")
-        verdict = requirements.judge(config, data, content.whole, change, current, held_out, agreement)
-        manifest |= verdict.manifest()
+        manifest |= requirements.judge(config, content, change, self.store.current(), held_out).manifest()
         version = self.store.publish(
             content.files.fingerprint,
             content.files.files,

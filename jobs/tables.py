@@ -409,26 +409,29 @@ def _daily_config(files: Sequence[str], store: str, table: str) -> DaysConfig | 
     return config
 
 
+def day_or_file(day: str | None, file: str | None) -> str:
+    """Return what a decision is on, of which one is given: see `decide_on`."""
+    if (day is None) == (file is None):
+        raise ConfigError("expected DAY or --file NAME, found both or neither")
+    return f"{FILE}{file}" if day is None else day
+
+
 def decide_on(
     store: str,
     table: str,
-    day: str | None,
+    day: str,
     decision: str | None,
     reason: str = "",
-    file: str | None = None,
     files: Sequence[str] = (),
 ) -> Outcome:
     """Exclude or include a day, or a file of the log.
 
-    day : the day; None with a file
+    day : the day, or FILE and the path of a file relative to the log
     decision : None removes an earlier decision, so that fits check the day again
-    file : path relative to the log. files : configuration of the daily job, which names the log; only for a file
+    files : configuration of the daily job, which names the log; only for a file
     """
-    if (day is None) == (file is None):
-        raise ConfigError("expected DAY or --file NAME, found both or neither")
-    if file is not None:
-        return _decide_on_file(store, table, file, decision, reason, files)
-    assert day is not None
+    if day.startswith(FILE):
+        return _decide_on_file(store, table, day.removeprefix(FILE), decision, reason, files)
     from pipeline.days.day_files import digests_of_day
     from pipeline.days.records import DayRecords
     from pipeline.log.windows import parse_day

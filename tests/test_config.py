@@ -414,13 +414,14 @@ def test_a_key_of_other_jobs_is_refused_as_a_setting_and_passed_over_in_a_file(w
     keys = "window: {column: day, half_life: 3d}\ngate: {ranking: false}\nevaluate: {last: 1d}\n"
     config = load(ScoreConfig, [write(keys)], SCORE)
     assert config.window.column == "day"
-    assert not hasattr(config.window, "half_life")
+    assert config.window.half_life is None
     expected = {
         "window.half_life=3d": ("score", "fit, follow, days"),
         "window.min_labelled=0.5": ("monitor", "fit, follow, evaluate, days"),
         "gate={ranking: false}": ("evaluate", "fit, follow, days"),
         "evaluate.last=1d": ("days", "evaluate"),
         "compare.seed=1": ("fit", "compare"),
+        "log.quarantine_path=bad": ("monitor", "fit, follow, evaluate, compare, days"),
     }
     for setting, (job, users) in expected.items():
         key = "gate.ranking" if setting.startswith("gate") else setting.partition("=")[0]

@@ -126,7 +126,12 @@ class Daily:
         """Exclude a file; returns the exit code."""
         try:
             decide_on(
-                str(self.root / "store"), "ads", None, "exclude", "half a file", name, self.files(**sections)
+                str(self.root / "store"),
+                "ads",
+                f"file:{name}",
+                "exclude",
+                "half a file",
+                self.files(**sections),
             )
         except LogcalError as error:
             return error.exit_code

@@ -1,6 +1,7 @@
 """The gate: what must hold of a new table before it becomes the current one."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -350,7 +351,7 @@ def test_nothing_is_measured_of_a_map_that_is_not_there():
     data = {"rows_used": 2000, "rows_positive": 900, "lowest_score": 0.0, "highest_score": 1.0}
     data |= {"weight": 2000.0, "positives": 900.0}
     config = FitConfig.model_construct(gate=GateConfig(), window=WindowConfig())
-    verdict = judge(config, data, None, None, None)
+    verdict = judge(config, SimpleNamespace(facts={"data": data}, whole=None), None, None)
     assert verdict.refusals == verdict.warnings == []
     assert set(verdict.facts) == {"rows", "rows_positive"}
 

@@ -20,6 +20,8 @@ class Section(BaseModel):
 
     command_options: ClassVar[tuple[str, ...]] = ()
     """Keys that are options of the command: neither documented nor completed."""
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Keys of the class above that a job does not use: they keep their defaults, and are other jobs' keys."""
 
     @model_validator(mode="before")
     @classmethod

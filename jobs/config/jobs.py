@@ -75,8 +75,9 @@ class JobConfig(Section):
 
 
 def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
-    """Return a section's keys in display order: keys that all jobs share come last."""
-    return sorted(model.model_fields.items(), key=lambda item: item[0] in JobConfig.model_fields)
+    """Return the keys of a section that its job uses, in display order: keys that all jobs share come last."""
+    used = [item for item in model.model_fields.items() if item[0] not in model.unused]
+    return sorted(used, key=lambda item: item[0] in JobConfig.model_fields)
 
 
 class TableConfig(JobConfig):
@@ -93,7 +94,7 @@ class FitConfig(JobConfig):
     calibrator: sections.CalibratorConfig
     segments: sections.SegmentsConfig
     """With log.segment: which segments get a map of their own."""
-    window: sections.FitWindowConfig
+    window: sections.WindowConfig
     score_table: sections.ScoreTableConfig
     """The sorted log, with one row per distinct score, which the calibrator is fitted to."""
     gate: sections.GateConfig
@@ -108,7 +109,7 @@ class ScoreConfig(JobConfig):
     """The published table to score with."""
     classifier: sections.ClassifierConfig
     """A classifier to score with, for logs of features."""
-    window: sections.WindowConfig
+    window: sections.ReadWindowConfig
     """Days of the log to score: all, or the last ones. The files that may hold rows of these days are scored
     whole.
     """
@@ -159,11 +160,11 @@ class MonitorSection(Section):
 class MonitorConfig(JobConfig):
     """Configuration of monitor."""
 
-    log: sections.MeasuredLogConfig
+    log: sections.MonitoredLogConfig
     """The log with the days that have arrived, their labels complete. It must have no weights (log.weight)."""
     store: sections.PublishedConfig
     """The published table to watch."""
-    window: sections.WindowConfig
+    window: sections.ReadWindowConfig
     """Days to test, each once; window.column is required. A day is compared with the version that was live before any
     fit read it; days without such a version are skipped.
     """
@@ -318,7 +319,7 @@ class FollowConfig(JobConfig):
     """With refits: how to calibrate."""
     segments: sections.SegmentsConfig
     """With refits and log.segment: which segments get a map of their own."""
-    window: sections.FitWindowConfig
+    window: sections.WindowConfig
     """With refits: which days of the log to use: all, or the last ones."""
     score_table: sections.ScoreTableConfig
     """With refits: the sorted log."""

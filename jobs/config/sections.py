@@ -224,6 +224,12 @@ class MeasuredLogConfig(LogConfig):
     score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM  # type: ignore[assignment]
 
 
+class MonitoredLogConfig(MeasuredLogConfig):
+    """A log with labels, whose days are tested."""
+
+    unused = ("quarantine_path",)
+
+
 class ScoreLogConfig(Section):
     """The prediction log to score; its labels and weights are not read."""
 
@@ -315,31 +321,10 @@ class WindowConfig(Section):
     """With window.column: treatment of a day with a file that cannot be read, lacks a column, or has one of another
     type. refuse: exit 3. set_aside: the day is left out, named with the reason, and the other days go on.
     """
-
-    @property
-    def last_day(self) -> dt.date | None:
-        """The last day if it is configured, otherwise None."""
-        return None if self.until is None else _parse_date(self.until)
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Check that other keys have a column."""
-        for key in ("until", "timezone", "half_life"):
-            if getattr(self, key, None) not in (None, "UTC") and self.column is None:
-                yield key, "only goes with window.column, found window.column=null"
-
-
-class MeasuredWindowConfig(WindowConfig):
-    """Days of a log with labels to measure: all, or the last ones."""
-
     min_labelled: float = Field(0.0, ge=0, le=1)
     """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
     Positives and negatives become known at different speeds, so the labels known early are biased.
     """
-
-
-class FitWindowConfig(MeasuredWindowConfig):
-    """Days of the log to fit to: all, or the last ones."""
-
     suspect_days: Literal["set_aside", "refuse", "use"] = "set_aside"
     """With window.column: treatment of a day that differs from the others more than usual (rows, labels, share of
     positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, with a warning; two
@@ -351,9 +336,17 @@ class FitWindowConfig(MeasuredWindowConfig):
     day. null: all rows count alike.
     """
 
+    @property
+    def last_day(self) -> dt.date | None:
+        """The last day if it is configured, otherwise None."""
+        return None if self.until is None else _parse_date(self.until)
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Check that other keys have a column, and that old rows have a weight."""
-        yield from super().conflicts()
+        """Check that other keys have a column."""
+        for key in ("until", "half_life", "timezone"):
+            if getattr(self, key) not in (None, "UTC") and self.column is None:
+                yield key, "only goes with window.column, found window.column=null"
+
         if self.half_life is not None and whole_days(self.last) > 300 * whole_days(self.half_life):
             yield (
                 "half_life",
@@ -361,7 +354,19 @@ class FitWindowConfig(MeasuredWindowConfig):
             )
 
 
-class DailyWindowConfig(FitWindowConfig):
+class MeasuredWindowConfig(WindowConfig):
+    """Days of a log with labels to measure: all, or the last ones."""
+
+    unused = ("suspect_days", "half_life")
+
+
+class ReadWindowConfig(WindowConfig):
+    """Days of the log to read: all, or the last ones."""
+
+    unused = ("min_labelled", "suspect_days", "half_life")
+
+
+class DailyWindowConfig(WindowConfig):
     """Days to fit to, and what dates the rows."""
 
     bad_days: Literal["refuse", "set_aside"] = "set_aside"
@@ -572,11 +577,15 @@ class RetentionConfig(Section):
     """
 
 
-class DailyEvaluateSection(Section):
+class EvaluateSection(Section):
     """Rules of the evaluation."""
 
     bins: int = Field(10, ge=1, le=1000)
     """Number of bins of ECE, MCE and the reliability table."""
+    last: Days | None = None
+    """With window.column: the number of last days to measure, such as 1d; with log.labels.wait, of the last days whose
+    labels are complete. null: window.last.
+    """
     against: Text | None = None
     """Other side of a comparison, on the same rows: another version's name, previous (the version before it),
     or raw (the scores themselves). The difference of the losses is given with its standard error.
@@ -599,13 +608,10 @@ class DailyEvaluateSection(Section):
                 yield "require", f"expected names among {', '.join(REQUIRABLE)}, found {name!r}"
 
 
-class EvaluateSection(DailyEvaluateSection):
-    """Rows to evaluate, and rules."""
+class DailyEvaluateSection(EvaluateSection):
+    """Rules of the evaluation of a day."""
 
-    last: Days | None = None
-    """With window.column: the number of last days to measure, such as 1d; with log.labels.wait, of the last days whose
-    labels are complete. null: window.last.
-    """
+    unused = ("last",)
 
 
 REQUIRABLE = (
@@ -684,9 +690,11 @@ class RangeSection(Section):
     """
 
 
-class DailyScoreSection(RangeSection):
-    """Limits of rows to score."""
+class ScoreSection(RangeSection):
+    """Rows to score."""
 
+    last: Days | None = None
+    """With window.column: the number of last days to score, such as 1d. null: window.last."""
     max_unseen: float = Field(1.0, ge=0, le=1)
     """With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it does not
     have. Above it nothing is written (exit code 4). From 0.01 on there is a warning.
@@ -697,11 +705,10 @@ class DailyScoreSection(RangeSection):
     """
 
 
-class ScoreSection(DailyScoreSection):
-    """Rows to score, and their limits."""
+class DailyScoreSection(ScoreSection):
+    """Limits of the rows of a day."""
 
-    last: Days | None = None
-    """With window.column: the number of last days to score, such as 1d. null: window.last."""
+    unused = ("last",)
 
 
 class ReportConfig(Section):

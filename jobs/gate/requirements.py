@@ -204,24 +204,21 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
 
 def judge(
     config: FitConfig,
-    data: dict[str, Any],
-    overall_map: CalibrationMap | None,
+    content: Content,
     change: MapChange | None,
     current: Version | None,
     held_out: Verdict | None = None,
-    agreement: dict[str, Any] | None = None,
 ) -> Verdict:
     """Check a fitted table against all rules.
 
     Parameters
     ----------
-    data : facts of its score table
-    overall_map : its map of all rows; None: too few rows for one
+    content : the table; its map of all rows is None if they are too few for one
     change : change of the probability against the current version's
     current : the current version
     held_out : verdict on held-out rows
-    agreement : facts of the check against its own rows
     """
+    data, overall_map, agreement = content.facts["data"], content.whole, content.facts.get("agreement")
     facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
     gate, dated = config.gate, config.window.column is not None
     failed, warnings = _sizes(gate, data, current), []
