@@ -146,7 +146,7 @@ def _earlier_days(current: Version | None) -> dict[str, Any]:
     aside = {day["day"]: day for day in window.get("days_set_aside", ())}
     last = dt.date.fromisoformat(window["last"])
     shares = {
-        (last - dt.date.fromisoformat(name)).days: day.get("rows_usable", day["rows_used"]) / day["rows_read"]
+        (last - dt.date.fromisoformat(name)).days: day["rows_usable"] / day["rows_read"]
         for name, day in days.items()
         if name not in aside and day["rows_read"]
     }

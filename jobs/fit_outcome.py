@@ -84,7 +84,7 @@ def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
     segments, window, data = manifest.get("segments"), manifest.get("window"), manifest["data"]
     summary = {
         "version": version.name,
-        "published_as": manifest.get("publish", "current"),
+        "published_as": manifest["publish"],
         "lookup_path": version.lookup_path,
         **{key: manifest.get(key) for key in _SHOWN},
         **facts,

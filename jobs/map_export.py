@@ -47,7 +47,7 @@ def export(store: str, table: str, name: str | None, format_: str, output: str) 
     }
     found: Any
     if format_ == "json":
-        grid = str(version.manifest["config"].get("score_table", {}).get("grid", "none"))
+        grid = str(version.manifest["config"]["score_table"]["grid"])
         found = json_map(lookup, table, None if grid == "none" else grid)
         content = json.dumps(found, allow_nan=False)
     elif lookup.columns:

@@ -138,7 +138,7 @@ def _reading(version: Version) -> tuple[Any, ...]:
 
 def _grid(version: Version) -> str:
     """Return the grid to which a version's fit rounded scores."""
-    return str(version.manifest["config"].get("score_table", {}).get("grid", "none"))
+    return str(version.manifest["config"]["score_table"]["grid"])
 
 
 def _alarms_now(

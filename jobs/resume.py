@@ -113,7 +113,7 @@ def older_data(
     moved = current.name != live_at_start
     run_end, live_end = _data_end(run), _data_end(current.manifest)
     if run_end[0] != live_end[0] or run_end[0] == "unknown":
-        run_end, live_end = (("start", str(m.get("started", ""))) for m in (run, current.manifest))
+        run_end, live_end = (("start", str(m["started"])) for m in (run, current.manifest))
     kind, end = run_end
     if end >= live_end[1] or not (moved or (config.window.until is not None and kind == "day")):
         return []

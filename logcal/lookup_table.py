@@ -194,6 +194,18 @@ class LookupTable:
                 return None
         return None
 
+    def adjustment_of(self, entry: int | None) -> dict[str, Any] | None:
+        """Return an entry's columns of `logcal.schema.segments`, from logit_from; None if it leaves its map as it is."""
+        if entry is None or self.adjustments is None:
+            return None
+        shift, slope, low, high = (float(column[entry]) for column in self.adjustments[1:5])
+        kinds = self.adjustments.kind
+        kind = schema.LOGIT_FROM[0 if kinds is None else int(kinds[entry])]
+        if kind == "map" and (shift, slope) == (0.0, 1.0):
+            return None
+        numbers = {"logit_shift": shift, "logit_slope": slope, "prob_min": low, "prob_max": high}
+        return {"logit_from": kind, **numbers}
+
     def map_of(self, key: Key) -> CalibrationMap:
         """Return the map of a key.
 
@@ -246,7 +258,7 @@ class LookupTable:
             out, scores = np.empty(scores.size), np.ascontiguousarray(scores)
             lookup.apply_each(scores, scores.view(np.uint64), number, self._index, out)
             return out
-        row = self._rows_at(scores, number)
+        row = self.rows_at(scores, number)
         return line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
 
     @cached_property
@@ -273,7 +285,7 @@ class LookupTable:
         buckets = (below - offset).astype(np.uint32)
         return rows, heads, buckets
 
-    def _rows_at(self, scores: Array, number: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    def rows_at(self, scores: Array, number: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """Find the row of `maps` for each score; any row of its map for NaN. number : number of each score's map."""
         score_hi = self.maps["score_hi"]
         row: npt.NDArray[np.int64] = self.starts[number]
@@ -288,7 +300,7 @@ class LookupTable:
     def intervals(self, scores: Array, number: npt.NDArray[np.int32]) -> tuple[Array, Array]:
         """Return the interval of each score's row; NaN for NaN. number : number of each score's map, from `index`."""
         assert self.interval is not None
-        row, missing = self._rows_at(scores, number), np.isnan(scores)
+        row, missing = self.rows_at(scores, number), np.isnan(scores)
         lower, upper = (np.where(missing, np.nan, column[row]) for column in self.interval)
         return lower, upper
 

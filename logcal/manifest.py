@@ -32,15 +32,15 @@ _TYPE_NAMES: dict[Any, str] = {
     dt.datetime: "a date",
 }
 
-_DAYS = [{"day": dt.datetime, "rows_read": int, "rows_used": int}]
+_DAYS = [{"day": dt.datetime, **dict.fromkeys(("rows_read", "rows_usable", "rows_used"), int)}]
 _MODEL: dict[str, Any] = {
     "table": str,
     "version": str,
     "previous_version": (str, None),
     "created": dt.datetime,
     "fingerprint": str,
-    "publish?": str,
-    "refused?": [{"rule": str, "message": str}],
+    "publish": str,
+    "refused": [{"rule": str, "message": str}],
     "files": {"*": {"bytes": int, "sha256": str}},
     "run_id": str,
     "method": str,
@@ -49,10 +49,10 @@ _MODEL: dict[str, Any] = {
     "monotone": bool,
     "lookup_rows": int,
     "seconds": _NUMBER,
-    "started?": dt.datetime,
+    "started": dt.datetime,
     "interval?": (str, None),
     "software": {},
-    "config": {"log": {"weight?": (str, None)}, "score_table?": {}},
+    "config": {"log": {"weight": (str, None)}, "score_table": {"grid": str}},
     "data": {
         **dict.fromkeys(("rows_read", "rows_used", "rows_positive", "distinct_scores"), int),
         **dict.fromkeys(("weight", "positives"), _NUMBER),
@@ -60,9 +60,9 @@ _MODEL: dict[str, Any] = {
         "quarantined_by_reason": {"*": int},
     },
     "log": {
-        "columns?": {"*": str},
-        "generated_by?": (str, None),
-        "files": [{"path": str, "bytes": (int, None), "rows": (int, None), "stamp?": (str, *_NUMBER, None)}],
+        "columns": {"*": str},
+        "generated_by": (str, None),
+        "files": [{"path": str, "bytes": (int, None), "rows": (int, None), "stamp": (str, *_NUMBER, None)}],
     },
     "segments?": ({"columns": [str]}, None),
     "gate?": ({"auc?": (*_NUMBER, None), "holdout?": ({}, None)}, None),
@@ -71,7 +71,7 @@ _MODEL: dict[str, Any] = {
             "column": str,
             "first": dt.datetime,
             "last": dt.datetime,
-            "days?": _DAYS,
+            "days": _DAYS,
             "days_set_aside?": [{"day": str, "reasons": [str]}],
         },
         None,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from calibrators.core.arrays import Codes, Integers
 from calibrators.core.map import compiled
-from logcal.arrow_columns import as_column, as_numpy, null_mask
+from logcal.arrow_columns import as_numpy, null_mask
 
 _ABSENT = np.int64(-1)
 
@@ -175,14 +175,10 @@ class _Values:
     """
 
     def __init__(self, column: pa.Array) -> None:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        self.codes = as_numpy(encoded.indices).astype(np.int64)
+        encoded = column.dictionary_encode()
         values = encoded.dictionary
-        self._size = len(values)
-        self._null = int(np.flatnonzero(null_mask(values))[0]) if values.null_count else -1
-        valid = np.flatnonzero(~null_mask(values))
-        self._code = np.append(valid, -1)  # the last entry is for unknown values
-        values = values.take(as_column(valid))
+        self._null = len(values)
+        self.codes = self._with_nulls(encoded.indices, as_numpy(encoded.indices).astype(np.int64))
         self._text = pa.types.is_string(values.type)
         self._kind = _kind(values.type)
         self._unsigned = pa.types.is_uint64(values.type)
@@ -202,20 +198,17 @@ class _Values:
         if _kind(column.type) != self._kind:
             return self._with_nulls(column, np.full(len(column), _ABSENT))
         if self._text:
-            return self._with_nulls(column, self._codes_at(self._values.find(column)))
+            return self._with_nulls(column, self._values.find(column))
         numbers = as_numpy(_whole(column)).astype(np.int64)
-        codes = self._codes_at(self._values.find(numbers))
+        codes = self._values.find(numbers)
         if pa.types.is_uint64(column.type) != self._unsigned:
             # Unsigned numbers from 2**63 on are negative here; numbers of the other type never equal them.
             codes = np.where(numbers < 0, _ABSENT, codes)
         return self._with_nulls(column, codes)
 
     def __len__(self) -> int:
-        return self._size
-
-    def _codes_at(self, positions: Integers) -> Integers:
-        """Return the codes of values from their positions among the values that are not null, or -1."""
-        return positions if self._null < 0 else self._code[positions]
+        """Return the number of codes: the last one is that of null."""
+        return self._null + 1
 
     def _of_dictionary(self, dictionary: pa.Array, last: DictionaryCodes) -> Integers:
         """Return the codes of a dictionary's values. If it extends the last batch's, only the new values are found."""

@@ -27,9 +27,10 @@ FITTED: dict[str, Any] = {
     "lookup_rows": 3,
     "seconds": 0.1,
     "software": {},
-    "config": {"log": {"weight": None}},
+    "started": "2026-01-31T04:00:00+00:00",
+    "config": {"log": {"weight": None}, "score_table": {"grid": "none"}},
     "data": DATA,
-    "log": {"files": []},
+    "log": {"columns": {}, "generated_by": None, "files": []},
 }
 
 

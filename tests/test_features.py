@@ -102,7 +102,7 @@ def test_a_category_of_too_many_values_is_refused(tmp_path):
 def test_nulls_have_no_place_among_keys(tmp_path, role):
     key = pa.array(range(12), mask=np.arange(12) == 5)
     table = opened(tmp_path, {"x": np.arange(12), "key": key}, **{role: "key"})
-    with pytest.raises(InputRejectedError, match=rf"column 'key' \(data.{role}\): expected values, found 1"):
+    with pytest.raises(InputRejectedError, match=rf"column 'key' \(\${role}\): expected values, found 1"):
         gather_facts(table, InlineExecutor())
 
 

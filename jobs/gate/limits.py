@@ -88,7 +88,7 @@ def check_classifier(classifier: ShippedClassifier, version: Version, *, allow: 
     CheckFailedError
         The table was fitted on another classifier's log, and `allow` is false.
     """
-    fitted = version.manifest["log"].get("generated_by")
+    fitted = version.manifest["log"]["generated_by"]
     if fitted not in (None, classifier.run_id) and not allow:
         raise CheckFailedError(
             f"classifier.path: expected the classifier of the generated log that version {version.name} was fitted on "

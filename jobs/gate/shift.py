@@ -28,7 +28,7 @@ def shift_rule(section: RangeSection, store: PublishedTable, version: Version) -
     refuse = section.on_shift == "refuse"
     if section.max_shift != AUTO_SHIFT:
         return ShiftRule(float(section.max_shift), refuse=refuse)
-    log = version.manifest.get("config", {}).get("log", {})
+    log = version.manifest["config"]["log"]
     rates = (log.get(f"{name}_sampling_rate", 1.0) for name in ("negative", "positive"))
     # The rows of a sample are distributed otherwise than those that are scored.
     days = () if log.get("weight") is not None or any(rate != 1.0 for rate in rates) else _days(version)
@@ -46,9 +46,7 @@ def _days(version: Version) -> _Days:
     return tuple(
         tuple(day["tables"])
         for day in window.get("days", ())
-        if "tables" in day
-        and day["rows_used"]
-        and day.get("rows_usable", day["rows_used"]) >= _LABELLED * day["rows_read"]
+        if "tables" in day and day["rows_used"] and day["rows_usable"] >= _LABELLED * day["rows_read"]
     )
 
 

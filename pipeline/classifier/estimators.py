@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -76,18 +76,10 @@ def load_class(path: str, packages: Sequence[str]) -> type[Any]:
     cls = getattr(module, parts[-1], None)
     if cls is None:
         raise ConfigError(f"$class: there is no {path}{nearest(parts[-1], dir(module) if module else [])}")
-    if not _is_classifier_class(cls, packages):
+    ours = isinstance(cls, type) and cls.__module__.partition(".")[0] in packages
+    if not (ours and hasattr(cls, "get_params")):
         raise ConfigError(f"$class: expected a classifier, found {path}, which is not one")
-    return cls
-
-
-def _is_classifier_class(cls: Any, packages: Sequence[str]) -> bool:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-
-    if not isinstance(cls, type) or cls.__module__.partition(".")[0] not in packages:
-        return False
-    # CatBoost's classifiers do not derive from scikit-learn's.
-    return issubclass(cls, (BaseEstimator, ClassifierMixin)) or hasattr(cls, "get_params")
+    return cast("type[Any]", cls)
 
 
 def make_classifier(recipe: EstimatorRecipe, random_state: int) -> Any:

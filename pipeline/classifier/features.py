@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,7 +57,7 @@ class Roles:
 
     def named(self) -> Iterator[tuple[str, str]]:
         """Yield each named column and the role that names it."""
-        for role in ("label", "row_id", "group", "time"):
+        for role in _ROLES:
             name = getattr(self, role)
             if name is not None:
                 yield name, f"${role}"
@@ -171,7 +171,7 @@ def check_features(
             kind, problem = _feature_kind(name, types[name], roles, kinds.get(name))
             problems.append(problem)
             features.append(Feature(name, kind))
-    problems += [_role_problem(roles, role, types) for role in ("label", "row_id", "group", "time")]
+    problems += [_role_problem(roles, role, types) for role in _ROLES]
     if not names:
         problems.append(
             f"expected feature columns, found none besides {examples(list(roles_by_name), 5)}: set $features"
@@ -208,29 +208,28 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-_ROLE_TYPES = {
-    "label": "booleans, or numbers 0 and 1",
-    "row_id": "whole numbers or text",
-    "group": "whole numbers, text or booleans",
-    "time": "timestamps, dates or numbers",
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) and not pa.types.is_duration(kind))
+
+
+_ROLES: dict[str, tuple[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
+    "label": ("booleans, or numbers 0 and 1", (_is_number, pa.types.is_boolean)),
+    "row_id": ("whole numbers or text", (pa.types.is_integer, _is_text)),
+    "group": ("whole numbers, text or booleans", (pa.types.is_integer, _is_text, pa.types.is_boolean)),
+    "time": ("timestamps, dates or numbers", (_is_number, _is_time)),
 }
+"""Values of a role's column, and the types that have them."""
 
 
 def _role_problem(roles: Roles, role: str, types: dict[str, pa.DataType]) -> str:
     name = getattr(roles, role)
     if name is None or name not in types:
         return ""
+    expected, predicates = _ROLES[role]
     value_type = types[name].value_type if pa.types.is_dictionary(types[name]) else types[name]
-    numeric, text = _is_number(value_type), _is_text(value_type)
-    fits = {
-        "label": numeric or pa.types.is_boolean(value_type),
-        "row_id": pa.types.is_integer(value_type) or text,
-        "group": pa.types.is_integer(value_type) or text or pa.types.is_boolean(value_type),
-        "time": numeric or (pa.types.is_temporal(value_type) and not pa.types.is_duration(value_type)),
-    }[role]
-    if fits:
+    if any(fits(value_type) for fits in predicates):
         return ""
-    return f"column '{name}' (${role}): expected {_ROLE_TYPES[role]}, found {types[name]}"
+    return f"column '{name}' (${role}): expected {expected}, found {types[name]}"
 
 
 def read_batches(
@@ -279,7 +278,7 @@ def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> p
     for name, kind in features:
         column = table.column(name)
         if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+            column = column.combine_chunks()
         columns[name] = numbers(column) if kind == NUMBER else pd.Series(_texts(column), dtype=object)
     return pd.DataFrame(columns, copy=False)
 

@@ -80,13 +80,9 @@ def _text(value: Any) -> str | None:
 
 
 def _segment(table: LookupTable, key: Key, number_of: dict[Key, int]) -> dict[str, Any]:
-    segment: dict[str, Any] = {"key": [_text(value) for value in key], "adjustment": None}
-    entry, adjustments = table.entries.get(key), table.adjustments
-    if entry is None or adjustments is None:
-        return segment | {"map": number_of[key]}
-    shift, slope, low, high = (float(column[entry]) for column in adjustments[1:5])
-    kind = schema.LOGIT_FROM[0 if adjustments.kind is None else int(adjustments.kind[entry])]
-    if kind != "map" or (shift, slope) != (0.0, 1.0):
-        numbers = {"logit_shift": shift, "logit_slope": slope, "prob_min": low, "prob_max": high}
-        segment["adjustment"] = {"logit_from": kind, **numbers}
-    return segment | {"map": int(adjustments.map[entry])}
+    entry = table.entries.get(key)
+    number = (
+        number_of[key] if entry is None or table.adjustments is None else int(table.adjustments.map[entry])
+    )
+    adjustment = table.adjustment_of(entry)
+    return {"key": [_text(value) for value in key], "adjustment": adjustment, "map": number}

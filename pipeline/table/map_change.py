@@ -255,7 +255,7 @@ class TwoTables:
         share = high - low
         # The table whose rows are used comes last: see the notes of `change_of_tables`.
         for table, numbers in sides[::-1] if self.rows_of_old else sides:
-            row = _row_index(table, numbers[pair], points[:, 1])
+            row = table.rows_at(points[:, 1], numbers[pair])
             interval = np.cumsum(np.append(False, (np.diff(pair) > 0) | (np.diff(row) != 0)))
             share = table.maps["weight"][row] * _shares(share, interval, high - low)
         share = _shares(share, pair)
@@ -297,13 +297,3 @@ def _shares(mass: Array, group: Integers, fallback: Array | None = None) -> Arra
     total = np.bincount(group, mass)[group]
     shares = 1 / np.bincount(group)[group] if fallback is None else _shares(fallback, group)
     return np.divide(mass, total, out=shares, where=total > 0)
-
-
-def _row_index(table: LookupTable, numbers: Integers, score: Array) -> Integers:
-    """Return the row that contains each finite score, in the map with the corresponding number."""
-    row, end, hi = table.starts[numbers], table.starts[numbers + 1] - 1, table.maps["score_hi"]
-    while (row < end).any():
-        middle = (row + end) >> 1
-        passed = hi[middle] <= score
-        row, end = np.where((row < end) & passed, middle + 1, row), np.where(passed, end, middle)
-    return row

@@ -272,12 +272,12 @@ class Version:
     @property
     def refusals(self) -> list[dict[str, Any]]:
         """The unmet requirements, each with `rule` and `message`; empty if all were met."""
-        return list(self.manifest.get("refused", ()))
+        return list(self.manifest["refused"])
 
     @property
     def candidate(self) -> bool:
         """True if it was saved as a candidate, on request or because it was refused."""
-        return self.manifest.get("publish") == CANDIDATE
+        return bool(self.manifest["publish"] == CANDIDATE)
 
 
 def same_table(name: str, other: str) -> bool:
@@ -294,7 +294,7 @@ def fitted_until(manifest: Mapping[str, Any]) -> str:
     """Return the last day that a version's fit used, set aside or excluded; later days of its window had no labels."""
     window = manifest.get("window") or {}
     unlabelled = {day["day"] for day in window.get("days_unlabelled", ())}
-    days = (day for day in window.get("days", ()) if day.get("rows_usable", day["rows_used"]))
+    days = (day for day in window.get("days", ()) if day["rows_usable"])
     return max({day["day"] for day in days} - unlabelled, default=window.get("last", ""))
 
 
@@ -303,7 +303,7 @@ def has_seen(manifest: Mapping[str, Any], day: str) -> bool:
     window = manifest.get("window") or {}
     first = min((entry["day"] for entry in window.get("days", ())), default="")
     unlabelled = {entry["day"] for entry in window.get("days_unlabelled", ())}
-    read = {entry["day"] for entry in window.get("days", ()) if entry.get("rows_usable", entry["rows_used"])}
+    read = {entry["day"] for entry in window.get("days", ()) if entry["rows_usable"]}
     return day < first or day in read - unlabelled
 
 
@@ -332,7 +332,7 @@ def with_segments_of(version: Version, log: Log) -> Log:
     InputRejectedError
         A column has another type, so that none of its values would match.
     """
-    fitted = version.manifest.get("log", {}).get("columns", {})
+    fitted = version.manifest["log"]["columns"]
     types = {name: fitted[name] for name in segments_of(version) if name in fitted}
     if problems := segment_problems(types, log.types):
         raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
@@ -366,9 +366,6 @@ def status_of(version: Version, entries: Sequence[Entry], current: str | None) -
         return Status.TAKEN_BACK if taken_back(entries, version.name, current) else Status.REPLACED
     if version.candidate:
         return Status.REFUSED if version.refusals else Status.CANDIDATE
-    # A version that is older than the journal and newer than the current version was taken back.
-    if "publish" not in version.manifest and current is not None:
-        return Status.TAKEN_BACK if version.name > current else Status.REPLACED
     return Status.UNFINISHED
 
 

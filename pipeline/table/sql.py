@@ -172,15 +172,8 @@ def _adjusted(d: Dialect, table: LookupTable) -> list[tuple[Key, str | None, lis
     """Return each segment's adjustment: its kind (of `schema.LOGIT_FROM`; None if there is none) and its numbers."""
     adjustments: list[tuple[Key, str | None, list[str]]] = []
     for key in in_order({*table.bounds, *table.entries} - {()}):
-        entry = table.entry_of(key)
-        if entry is None or table.adjustments is None:
-            adjustments.append((key, None, []))
-            continue
-        numbers = [float(column[entry]) for column in table.adjustments[1:5]]
-        kinds = table.adjustments.kind
-        kind = schema.LOGIT_FROM[0 if kinds is None else int(kinds[entry])]
-        unchanged = kind == "map" and numbers[:2] == [0.0, 1.0]
-        adjustments.append((key, None if unchanged else kind, [_number(d, number) for number in numbers]))
+        kind, *numbers = (table.adjustment_of(table.entry_of(key)) or {"logit_from": None}).values()
+        adjustments.append((key, kind, [_number(d, number) for number in numbers]))
     return adjustments
 
 

@@ -105,7 +105,6 @@ class TableStore(PublishedTable):
                     written[path] = folder.write(path, data)
                 complete = {
                     "format_version": schema.FORMAT_VERSION,
-                    "features": [],
                     "table": self.table,
                     "version": name,
                     "previous_version": previous,
