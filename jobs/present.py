@@ -19,7 +19,7 @@ from pipeline.evaluate.significance import comparison_sentence
 from pipeline.files.records import jsonable
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import segments_text
-from pipeline.table.published import Version, software, strange_days
+from pipeline.table.published import Version, describe_suspect_days, software
 
 FITTED = (
     "every_boundary_considered",
@@ -52,7 +52,7 @@ def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, 
             if name in lookup.data and not (name == "chosen" and "isotonic_share" in lookup.data)
         },
         "fingerprint": lookup.fingerprint,
-        **({"strange days": ". ".join(days)} if (days := strange_days(version)) else {}),
+        **({"suspect days": ". ".join(days)} if (days := describe_suspect_days(version)) else {}),
     }
 
 

@@ -28,7 +28,7 @@ _HELP = {
     "logcal_days": "Days of the log by state, as `logcal days list` names them.",
     "logcal_day_observed_over_expected": "Observed over expected positives of the newest day that was evaluated.",
     "logcal_day_observed_over_expected_timestamp_seconds": "Beginning of that day.",
-    "logcal_stream_seen_timestamp_seconds": "When the follower last listed its log.",
+    "logcal_stream_listing_timestamp_seconds": "When the follower last listed its log.",
     "logcal_stream_batch_timestamp_seconds": "When the last batch ended.",
     "logcal_stream_batch_seconds": "How long the last batch took.",
     "logcal_stream_table_timestamp_seconds": "When the version of the last batch was published.",

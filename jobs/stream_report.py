@@ -22,7 +22,7 @@ from pipeline.files.storage import without_secrets
 from pipeline.follow.batch import Places, compare, list_sources
 from pipeline.follow.follower import FollowCounts, Report
 from pipeline.follow.ledger import Ledger, SourceFile
-from pipeline.table.published import strange_days
+from pipeline.table.published import describe_suspect_days
 from pipeline.table.store import TableStore
 
 log = logging.getLogger("logcal")
@@ -152,7 +152,7 @@ class Stream(FollowCounts):
             "path": self.places.target_root,
             "table": self.config.store.table,
             "version": version,
-            "strange_days": [] if current is None else strange_days(current),
+            "suspect_days": [] if current is None else describe_suspect_days(current),
             "files": scored,
             **{name: sum(getattr(file, name) for file in ledger.files.values()) for name in ROW_COUNTS},
             "backlog": len(backlog),
@@ -169,7 +169,7 @@ class Stream(FollowCounts):
             f"{self.places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
             f"  last batch {batch}; table version {version}, published {age}",
         ]
-        lines += [f"  {day}" for day in summary["strange_days"]]
+        lines += [f"  {day}" for day in summary["suspect_days"]]
         if last:
             lines.append(f"  last refit {refit_text(last, age_text(_age(last['at'], now)))}")
         if (coverage := last.get("label_coverage")) is not None:
@@ -206,7 +206,7 @@ class Stream(FollowCounts):
         if self.version != self._published[0]:
             self._published = (self.version, published_at(self.store, self.version))
         values = {
-            "seen_timestamp_seconds": time.time(),
+            "listing_timestamp_seconds": time.time(),
             "batch_timestamp_seconds": batch_at,
             "batch_seconds": None if batch is None else batch.seconds,
             "table_timestamp_seconds": self._published[1],

@@ -23,9 +23,9 @@ from pipeline.table.published import (
     Status,
     Version,
     days_fitted,
+    describe_suspect_days,
     same_table,
     status_of,
-    strange_days,
 )
 from pipeline.table.store import TableStore
 
@@ -200,7 +200,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines.insert(2, f"status: {status.value}{f' since {since}' if since else ''}")
     lines += _fact_lines("", manifest["data"])
     lines += [f"window: {_window(manifest)['summary']}"] if manifest.get("window") else []
-    lines += [f"day {day}" for day in strange_days(version)]
+    lines += [f"day {day}" for day in describe_suspect_days(version)]
     lines += outlying_lines(manifest.get("segments") or {})
     lines += agreement_lines(manifest.get("agreement"))
     lines += _fact_lines("gate", manifest.get("gate") or {})
@@ -373,12 +373,12 @@ def list_days(store: str, table: str, files: Sequence[str] = ()) -> Outcome:
     _check_exists(published, table, versions or decisions)
     window = versions[-1].manifest.get("window") if versions else None
     aside = (window or {}).get("days_set_aside", [])
-    strange = strange_days(versions[-1]) if versions else []
+    suspect = describe_suspect_days(versions[-1]) if versions else []
     lines = [
         f"{day}  {entry.decision}d on {entry.at}: {entry.reason}{'' if holds[day] else _LAPSED}"
         for day, entry in decisions.items()
     ]
-    lines += [f"{day} (version {versions[-1].name})" for day in strange]
+    lines += [f"{day} (version {versions[-1].name})" for day in suspect]
     rows = [row | {"holds": holds[row["day"]]} for row in _as_rows(decisions)]
     summary = {"table": table, "decisions": rows, "set_aside": aside}
     config = _daily_config(files, store, table)

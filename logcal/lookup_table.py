@@ -195,7 +195,7 @@ class LookupTable:
         return None
 
     def adjustment_of(self, entry: int | None) -> dict[str, Any] | None:
-        """Return an entry's columns of `logcal.schema.segments`, from logit_from; None if it leaves its map as it is."""
+        """Return an entry's adjustment, by columns of `logcal.schema.segments`; None if its map is not adjusted."""
         if entry is None or self.adjustments is None:
             return None
         shift, slope, low, high = (float(column[entry]) for column in self.adjustments[1:5])

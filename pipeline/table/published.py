@@ -312,7 +312,7 @@ def days_fitted(manifest: Mapping[str, Any]) -> list[str]:
     return [day["day"] for day in (manifest.get("window") or {}).get("days", ()) if day["rows_used"]]
 
 
-def strange_days(version: Version) -> list[str]:
+def describe_suspect_days(version: Version) -> list[str]:
     """Describe the days that a version's fit set aside or used as drift, with the reasons."""
     window = version.manifest.get("window") or {}
     return [
