@@ -11,6 +11,7 @@ from calibrators import Isotonic, Smooth, collapse
 from calibrators.core.local_choice import Choice
 from calibrators.core.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
+from calibrators.measures.in_memory import error_bars
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
 from jobs.config.sections import GateConfig, WindowConfig
@@ -354,6 +355,15 @@ def test_nothing_is_measured_of_a_map_that_is_not_there():
     verdict = judge(config, SimpleNamespace(facts={"data": data}, whole=None), None, None)
     assert verdict.refusals == verdict.warnings == []
     assert set(verdict.facts) == {"rows", "rows_positive"}
+
+
+@pytest.mark.parametrize(("error", "refused"), [(0.03, False), (0.005, True)])
+def test_a_ranking_of_held_out_rows_is_refused_beyond_chance(error, refused):
+    label = ROW % 2 == 0
+    bars = replace(error_bars(label, np.full(ROW.size, 0.5)), auc=0.48, auc_error=error)
+    held = HeldOut(RowWeights(2000.0, 1000.0), expected=1000.0, bars=bars, fresh=RowWeights(2000.0, 1000.0))
+    reasons = [refusal["rule"] for refusal in judge_held_out(GateConfig(), held, 1e5, 0.0).refusals]
+    assert reasons == (["ranking"] if refused else [])
 
 
 def test_days_that_vary_refuse_no_table():

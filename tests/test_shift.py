@@ -1,6 +1,7 @@
 """Another model's scores: their distance from those that the table was fitted to, refused or scored and said."""
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
@@ -71,6 +72,20 @@ def test_without_five_days_or_with_few_rows_there_is_only_a_warning(place, call)
     few = place.write_log({"score": np.full(900, 0.95)}, files=1, name="few")
     settings = ("score.max_shift=0.5",)
     call("score", *settings, log__path=few, output__path=place.root / "few-scored").expect(0, "WARNING")
+
+
+def test_with_fewer_than_five_kept_days_there_is_only_a_warning(place, call):
+    """A table of eight days, of which four are no longer kept."""
+    days(place, 0.0)
+    call("fit", DATED).expect(0)
+    shifted = days(place, 3.0, first=10, count=1, name="other")
+    kept = sorted(path for path in place.root.rglob("days/*") if path.is_dir() or path.is_file())
+    assert len(kept) >= 8
+    names = sorted({path.name.rpartition("-")[0] for path in kept})
+    for path in kept:
+        if path.name.rpartition("-")[0] in names[:4]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    call("score", log__path=shifted).expect(0, "WARNING", "are they another model's?")
 
 
 def test_weights_or_segments(place, call):

@@ -23,7 +23,7 @@ def disagreement(agreement: dict[str, Any] | None) -> str | None:
     if not agreement:
         return None
     levels = itertools.chain(*map(_level, agreement.get("levels", ())))
-    shared = [text for _, text in _shared(agreement.get("shared_maps"))[:1]]
+    shared = [text for _, text in _shared(agreement.get("shared_maps"))[0][:1]]
     found = [*_ranges(agreement["ranges"]), *shared, *levels]
     if not found:
         return None
@@ -46,12 +46,12 @@ def _level(level: dict[str, Any]) -> list[str]:
     return texts + [text for _, text in _together(level)]
 
 
-def _shared(shared: dict[str, Any] | None) -> list[tuple[float, str]]:
-    """Return the excess and the description of the named misfits of maps that segments share; the largest first."""
-    found = shared["misfits"] if shared else []
+def _shared(shared: dict[str, Any] | None) -> tuple[list[tuple[float, str]], int]:
+    """Return the excess and the description of the named misfits of maps that segments share, and the number of all."""
+    found, count = (shared["misfits"], shared["segments_with_misfits"]) if shared else ([], 0)
     if not found and shared and (misfit := shared["all_by_score"]) and _excess(misfit) > 1:
-        found = [{"segment": None, **misfit}]
-    return [(_excess(misfit), _users_text(misfit)) for misfit in found]
+        found, count = [{"segment": None, **misfit}], 1
+    return [(_excess(misfit), _users_text(misfit)) for misfit in found], count
 
 
 def _users_text(misfit: dict[str, Any]) -> str:
@@ -118,10 +118,8 @@ def _misfits(
     """Return the excess and the description of the named misfits, largest first, and the number of all."""
     of_ranges = ranges["misfits"] if ranges else []
     found = [(_excess(misfit), _range_text(misfit)) for misfit in of_ranges]
-    found += _shared(shared)
-    count = len(of_ranges) + max(
-        len(found) - len(of_ranges), shared["segments_with_misfits"] if shared else 0
-    )
+    of_shared, count = _shared(shared)
+    found, count = found + of_shared, count + len(of_ranges)
     for level in levels:
         together = _together(level)
         found += [(_excess(misfit), _segment_text(misfit)) for misfit in level["misfits"]] + together
