@@ -18,9 +18,10 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from logcal.errors import TemporaryError
@@ -81,6 +82,12 @@ class DayTable:
     def receipt(self) -> RunReceipt:
         """Receipt of its runs, rows and bad rows."""
         return self.stored.receipt
+
+
+def tables_by_day(tables: Iterable[DayTable]) -> dict[int, list[DayTable]]:
+    """Return the tables of each day, in the order of days and names."""
+    ordered = sorted(tables, key=lambda table: (table.day, table.name))
+    return {day: list(parts) for day, parts in groupby(ordered, lambda table: table.day)}
 
 
 class Cover(NamedTuple):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from logcal.errors import InputRejectedError, LabelsWaitingError, examples
 from pipeline.days.day_profiles import Profile, profile_day, weigh_day, with_weights
-from pipeline.days.day_tables import DayTable, DayTables, add_scratch_days, pass_table
+from pipeline.days.day_tables import DayTable, DayTables, add_scratch_days, pass_table, tables_by_day
 from pipeline.days.suspect_days import EVERY_DAY, USE, DayRule, Finding, find_suspect_days, findings_text
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
-from pipeline.log.label_counts import complete_counts, sum_labels
+from pipeline.log.label_counts import complete_counts
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of, window_days
@@ -21,27 +21,26 @@ from pipeline.sort.run_files import most_bytes
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, add_sort, add_up, scratch_bytes
-from pipeline.table.journal import EXCLUDE, INCLUDE, Decision
+from pipeline.table.journal import EXCLUDE, INCLUDE
 
 
 class Days(NamedTuple):
     """Day tables of a window, and the decisions on its days.
 
-    tables : all tables, by day. used : tables that the fit uses. thin : days with too few known labels
+    tables : all tables, by day. used : tables that the fit uses
     set_aside : findings on suspect days. drift : findings on suspect days that are used, since another day is alike
-    excluded, included : days that a person decided on, with the reasons
-    damaged : days with too many unusable rows, with the reasons
+    left_out : other days that are left out, by reason: 'unlabelled' (too few labels are known), 'excluded' (by a
+        person), 'damaged' (too many unusable rows)
+    included : days that a person included
     spread : variation between days, see `find_suspect_days`
     """
 
     tables: tuple[DayTable, ...] = ()
     used: tuple[DayTable, ...] = ()
-    thin: tuple[dict[str, Any], ...] = ()
     set_aside: tuple[Finding, ...] = ()
     drift: tuple[Finding, ...] = ()
-    excluded: tuple[dict[str, str], ...] = ()
-    included: tuple[dict[str, str], ...] = ()
-    damaged: tuple[dict[str, str], ...] = ()
+    left_out: Mapping[str, list[dict[str, Any]]] = {}
+    included: Sequence[dict[str, Any]] = ()
     spread: float | None = None
 
 
@@ -147,36 +146,34 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
     """Describe a window for the manifest."""
     window = source.window
     assert window is not None
-    by_day: dict[int, list[DayTable]] = {}
-    for table in days.tables:
-        by_day.setdefault(table.day, []).append(table)
-    filled = {day: parts for day, parts in by_day.items() if any(table.receipt.rows for table in parts)}
+    filled = {
+        day: parts
+        for day, parts in tables_by_day(days.tables).items()
+        if any(table.receipt.rows for table in parts)
+    }
     new = [day for day, parts in filled.items() if any(table.rows_sorted for table in parts)]
     listed: dict[str, Sequence[Any]] = {
         "days_set_aside": [finding.as_dict() for finding in days.set_aside],
-        "days_unlabelled": days.thin,
-        "days_excluded": days.excluded,
-        "days_damaged": days.damaged,
+        **{f"days_{reason}": entries for reason, entries in days.left_out.items()},
     }
     reasons = {
         entry["day"]: key.removeprefix("days_") for key, entries in listed.items() for entry in entries
     }
     day_facts, left_out = [], dict[str, list[int]]()
     for number, parts in filled.items():
-        day = day_of(number).isoformat()
-        read, usable = (sum(getattr(table.receipt, name) for table in parts) for name in ("rows", "used"))
+        day, total = _date(number), add_up([table.receipt for table in parts])
         if day in reasons:
-            left_out.setdefault(reasons[day], []).append(read)
+            left_out.setdefault(reasons[day], []).append(total.rows)
         day_facts.append(
             {
                 "day": day,
                 "tables": [table.content for table in parts],
                 "files": sum(len(table.stored.files) for table in parts),
-                "rows_read": read,
-                "rows_usable": usable,
-                "rows_used": 0 if day in reasons else usable,
+                "rows_read": total.rows,
+                "rows_usable": total.used,
+                "rows_used": 0 if day in reasons else total.used,
                 "sorted_now": number in new,
-                **_labels(parts),
+                **({} if total.labels is None else {"labels": total.labels.facts()}),
             }
         )
     closed = window.closed
@@ -213,12 +210,6 @@ def _date(day: int) -> str:
     return day_of(day).isoformat()
 
 
-def _labels(tables: Sequence[DayTable]) -> dict[str, Any]:
-    """Return facts about a day's joined labels for the manifest."""
-    counts = sum_labels([table.receipt.labels for table in tables])
-    return {} if counts is None else {"labels": counts.facts()}
-
-
 def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) -> Days:
     """Choose the days of a window to use.
 
@@ -237,54 +228,38 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     Days with too few labels are left out, since positives and negatives become known at different speeds: early
     labels are biased.
     """
-    rows: dict[int, int] = {}
-    waiting: dict[int, int] = {}
-    for table in tables:
-        receipt = table.receipt
-        rows[table.day] = rows.get(table.day, 0) + receipt.rows
-        waiting[table.day] = waiting.get(table.day, 0) + receipt.waiting
-    thin = {day for day, count in rows.items() if count and waiting[day] > (1 - rule.min_labelled) * count}
+    totals = {day: add_up([table.receipt for table in parts]) for day, parts in tables_by_day(tables).items()}
+    thin = [
+        {"day": _date(day), "rows": total.rows, "rows_waiting": total.waiting}
+        for day, total in totals.items()
+        if total.rows and total.waiting > (1 - rule.min_labelled) * total.rows
+    ]
     excluded, included = rule.decided(tables, EXCLUDE), rule.decided(tables, INCLUDE)
-    order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
-    by_day = [tables[i] for i in order]
-    damaged = {} if rule.rows is None else _damaged(tables, rule.rows)
-    left_out = {*thin, *excluded, *damaged}
-    candidates = [i for i in order if tables[i].day not in left_out]
+    damaged = {} if rule.rows is None else _damaged(totals, rule.rows)
+    left_out = {"unlabelled": thin, "excluded": _reasons(excluded), "damaged": _reasons(damaged)}
+    gone = {entry["day"] for entries in left_out.values() for entry in entries}
+    by_name = dict(zip((table.name for table in tables), profiles, strict=bool(profiles)))
+    by_day = [table for parts in tables_by_day(tables).values() for table in parts]
+    candidates = [table for table in by_day if _date(table.day) not in gone]
     findings, spread = find_suspect_days(
-        [tables[i] for i in candidates], [profiles[i] for i in candidates if profiles], rule
+        {day: total for day, total in totals.items() if _date(day) not in gone}, candidates, by_name, rule
     )
     suspect = [finding for finding in findings if not finding.drift]
     suspect_days = {finding.day for finding in suspect}
-    used = tuple(tables[i] for i in candidates if tables[i].day not in suspect_days)
+    used = tuple(table for table in candidates if table.day not in suspect_days)
     if (suspect or excluded or damaged) and not any(table.receipt.used for table in used):
         raise InputRejectedError(
             "window: expected days to fit to, found that all are set aside or excluded; decide with `logcal days`"
             f"{': ' * bool(suspect)}{findings_text(suspect)}{''.join(f'. {text}' for text in damaged.values())}"
         )
-    return Days(
-        tuple(by_day),
-        used,
-        tuple(
-            {"day": day_of(day).isoformat(), "rows": rows[day], "rows_waiting": waiting[day]}
-            for day in sorted(thin)
-        ),
-        tuple(suspect),
-        tuple(finding for finding in findings if finding.drift),
-        _decisions(excluded),
-        _decisions(included),
-        tuple({"day": _date(day), "reason": text} for day, text in sorted(damaged.items())),
-        spread,
-    )
+    drift = tuple(finding for finding in findings if finding.drift)
+    return Days(tuple(by_day), used, tuple(suspect), drift, left_out, _reasons(included), spread)
 
 
-def _damaged(tables: Sequence[DayTable], rules: quarantine.RowRules) -> dict[int, str]:
+def _damaged(totals: Mapping[int, RunReceipt], rules: quarantine.RowRules) -> dict[int, str]:
     """Return the days that have more unusable rows than the rules allow, with the message."""
-    by_day: dict[int, list[RunReceipt]] = {}
-    for table in tables:
-        by_day.setdefault(table.day, []).append(table.receipt)
     damaged = {}
-    for day, receipts in by_day.items():
-        total = add_up(receipts)
+    for day, total in totals.items():
         try:
             quarantine.check(total.bad, total.rows, rules)
         except InputRejectedError as error:
@@ -292,15 +267,16 @@ def _damaged(tables: Sequence[DayTable], rules: quarantine.RowRules) -> dict[int
     return damaged
 
 
-def _decisions(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
-    return tuple({"day": day_of(day).isoformat(), "reason": decided[day].reason} for day in sorted(decided))
+def _reasons(days: Mapping[int, str]) -> list[dict[str, Any]]:
+    return [{"day": _date(day), "reason": reason} for day, reason in sorted(days.items())]
 
 
 def _unlabelled_days(days: Days) -> str:
     """List the labelled share of each day with too few labels, for a message."""
-    if not days.thin:
+    thin = days.left_out["unlabelled"]
+    if not thin:
         return ""
-    shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in days.thin]
+    shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in thin]
     return f"; of days with too few labels ($min_labelled) {examples(shares)}"
 
 

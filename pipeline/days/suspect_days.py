@@ -24,9 +24,10 @@ from calibrators.core.arrays import Array
 from logcal.errors import InputRejectedError
 from pipeline.days.day_files import file_digests
 from pipeline.days.day_profiles import Profile
-from pipeline.days.day_tables import DayTable
+from pipeline.days.day_tables import DayTable, tables_by_day
 from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import day_of
+from pipeline.sort.runs import RunReceipt
 from pipeline.table.journal import INCLUDE, Decision
 from pipeline.table.lookup_table import Predictor
 
@@ -425,17 +426,15 @@ class DayRule:
     by_age: bool = False
     rows: RowRules | None = None
 
-    def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
-        """Return the decisions of one kind, EXCLUDE or INCLUDE, that hold for days of day tables."""
-        if not self.decisions:
-            return {}
+    def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, str]:
+        """Return the days whose decision, EXCLUDE or INCLUDE, holds for their day tables, with the reasons."""
         decided = {}
-        for day in {table.day for table in tables}:
-            latest, parts = self.decisions.get(day_of(day).isoformat()), [t for t in tables if t.day == day]
+        for day, parts in tables_by_day(tables).items() if self.decisions else ():
+            latest = self.decisions.get(day_of(day).isoformat())
             if latest is None or latest.decision != decision:
                 continue
             if latest.holds(file_digests(file for table in parts for file in table.stored.files)):
-                decided[day] = latest
+                decided[day] = latest.reason
         return decided
 
 
@@ -444,14 +443,18 @@ EVERY_DAY = DayRule()
 
 
 def find_suspect_days(
-    tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayRule
+    totals: Mapping[int, RunReceipt],
+    tables: Sequence[DayTable],
+    profiles: Mapping[str, Profile],
+    rule: DayRule,
 ) -> tuple[list[Finding], float | None]:
     """Find suspect days among day tables, and measure the variation between days.
 
     Parameters
     ----------
-    tables : day tables of a window, without excluded days
-    profiles : profile of each table; empty with the rule 'use'
+    totals : sums of the receipts of each day of a window, without excluded days
+    tables : day tables of these days
+    profiles : profile of each table, by its name; empty with the rule 'use'
 
     Returns
     -------
@@ -465,28 +468,22 @@ def find_suspect_days(
     """
     if rule.suspect == USE:
         return [], None
-    by_day: dict[int, list[tuple[DayTable, Profile]]] = {}
-    for table, profile in zip(tables, profiles, strict=True):
-        by_day.setdefault(table.day, []).append((table, profile))
-    days = []
-    for day, parts in by_day.items():
-        rows = sum(table.receipt.rows for table, _ in parts)
-        waiting = sum(table.receipt.waiting for table, _ in parts)
-        if rule.by_age:
-            waiting -= sum(table.receipt.labels.waiting for table, _ in parts if table.receipt.labels)
-        total = Profile.total([profile for _, profile in parts])
+    by_day, days = tables_by_day(tables), []
+    for day, total in totals.items():
+        waiting = total.waiting - (total.labels.waiting if rule.by_age and total.labels else 0)
+        profile = Profile.total([profiles[table.name] for table in by_day[day]])
         if rule.weighted:
             # Scale the total weight to the number of rows, since chance variation depends on the number of rows.
-            total = total.scaled(sum(table.receipt.used for table, _ in parts))
-        usual_share = rule.shares.get(max(by_day) - day, 1.0)
-        days.append(DayFacts(day, rows, waiting, total, rule.weighted, usual_share))
+            profile = profile.scaled(total.used)
+        usual_share = rule.shares.get(max(totals) - day, 1.0)
+        days.append(DayFacts(day, total.rows, waiting, profile, rule.weighted, usual_share))
     included = frozenset(rule.decided(tables, INCLUDE))
     stored_findings = [
         Finding(day, rule.remembered[name][1], final=True)
         for day, parts in by_day.items()
         if day not in included
         and (name := day_of(day).isoformat()) in rule.remembered
-        and rule.remembered[name][0] == {table.content for table, _ in parts}
+        and rule.remembered[name][0] == {table.content for table in parts}
     ]
     findings = suspect_days(days, rule.live, included=included, remembered=stored_findings)
     suspect = [finding for finding in findings if not finding.drift]
