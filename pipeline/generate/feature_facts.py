@@ -275,15 +275,11 @@ def keys_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> Keys | None:
     column = decoded(batch.column(name))
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
         filled = column.fill_null(0) if column.null_count else column
-        return as_numpy(filled).astype(np.int64 if _signed(filled.type) else np.uint64).view(np.uint64)
+        return as_numpy(filled).astype(np.uint64)  # negative numbers keep their bits
     encoded = column.cast(pa.string()).fill_null("").dictionary_encode()
     distinct = np.array([text_key(text) for text in encoded.dictionary.to_pylist()], np.uint64)
     keys: Keys = distinct[as_numpy(encoded.indices)]
     return keys
-
-
-def _signed(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(arrow_type) or pa.types.is_boolean(arrow_type))
 
 
 def times_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> npt.NDArray[Any] | None:

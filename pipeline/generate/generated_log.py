@@ -32,6 +32,7 @@ from pipeline.files.output import Staging
 from pipeline.generate.feature_facts import DataFacts
 from pipeline.generate.folds import SCORED, TRAINED, Fold, Folds, random_bits
 from pipeline.generate.training import SHIPPED, Scored, Training, TrainingFailedError, train_and_score
+from pipeline.log.column_types import values_type
 from pipeline.score.parquet.append import open_target
 
 SCORE, LABEL, REPEAT, ROW_ID = "score", "label", "repeat", "row_id"
@@ -154,7 +155,7 @@ def log_schema(table: FeatureTable) -> pa.Schema:
         pa.field(LABEL, pa.int8(), nullable=False),
         pa.field(REPEAT, pa.int32(), nullable=False),
         pa.field(
-            ROW_ID, pa.int64() if roles.row_id is None else _value_type(table.schema.field(roles.row_id).type)
+            ROW_ID, pa.int64() if roles.row_id is None else values_type(table.schema.field(roles.row_id).type)
         ),
     ]
     clashes = [name for name in roles.keep if name in (SCORE, LABEL, REPEAT, ROW_ID)]
@@ -164,10 +165,6 @@ def log_schema(table: FeatureTable) -> pa.Schema:
             "it in the data"
         )
     return pa.schema([*fields, *(table.schema.field(name) for name in roles.keep)])
-
-
-def _value_type(arrow_type: pa.DataType) -> pa.DataType:
-    return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
 def plan_repeats(
@@ -328,7 +325,7 @@ def _run_repeat(task: TaskSettings, plan: RepeatPlan) -> RepeatReceipt:
         for piece in pieces:
             writer.write_table(_as_log(piece, repeat, schema))
             rows += piece.score.size
-            positives += int(np.count_nonzero(piece.rows.label))
+            positives += int(np.count_nonzero(piece.label))
             lowest, highest = min(lowest, piece.score.min()), max(highest, piece.score.max())
     extremes, seconds = (float(lowest), float(highest)), time.perf_counter() - started
     return RepeatReceipt(repeat, path, trained, rows, positives, *extremes, seconds, counts)
@@ -337,11 +334,11 @@ def _run_repeat(task: TaskSettings, plan: RepeatPlan) -> RepeatReceipt:
 def _as_log(piece: Scored, repeat: int, schema: pa.Schema) -> pa.Table:
     columns = [
         pa.array(piece.score),
-        pa.array(piece.rows.label.astype(np.int8)),
+        pa.array(piece.label.astype(np.int8)),
         pa.array(np.full(piece.score.size, repeat, np.int32)),
-        piece.rows.row_id,
+        piece.row_id,
     ]
-    return pa.Table.from_arrays([*columns, *piece.rows.table.columns], schema=schema)
+    return pa.Table.from_arrays([*columns, *piece.kept.columns], schema=schema)
 
 
 def _ship(task: TaskSettings, rows: int) -> ShippedReceipt:
@@ -358,7 +355,7 @@ def _ship(task: TaskSettings, rows: int) -> ShippedReceipt:
         position += piece.score.size
         chosen = random_bits(training.seed, _TRAINING_SCORES_SEED, keys) <= np.uint64(bound)
         scores.append(piece.score[chosen])
-        labels.append(piece.rows.label[chosen])
+        labels.append(piece.label[chosen])
     points = collapse(np.concatenate(scores), np.concatenate(labels))
     for name, data in ((MODEL, content), (TRAINING_SCORES, training_scores_bytes(points))):
         with open_target(task.filesystem, f"{task.folder}/{FOLDER}/{name}") as target:

@@ -63,29 +63,20 @@ class TrainingFailedError(Exception):
     """A classifier could not be trained, or gave NaN or infinite scores."""
 
 
-class TrainingRows(NamedTuple):
-    """Rows of the data with their labels and ids."""
-
-    table: pa.Table
-    label: npt.NDArray[np.uint8]
-    row_id: pa.Array
-
-    def filter(self, chosen: npt.NDArray[np.bool_]) -> TrainingRows:
-        """Return the rows where the mask is true."""
-        mask = pa.array(chosen)
-        return TrainingRows(self.table.filter(mask), self.label[chosen], self.row_id.filter(mask))
-
-    def slice(self, start: int, count: int) -> TrainingRows:
-        """Return `count` rows from position `start`."""
-        label = self.label[start : start + count]
-        return TrainingRows(self.table.slice(start, count), label, self.row_id.slice(start, count))
-
-
 class Scored(NamedTuple):
-    """Scored rows, with the columns that the log keeps."""
+    """Scored rows.
 
-    rows: TrainingRows
+    label : uint8 array. row_id : ids. kept : columns that the log keeps. score : float64 array
+    """
+
+    label: npt.NDArray[np.uint8]
+    row_id: pa.ChunkedArray
+    kept: pa.Table
     score: Array
+
+
+_ID = "\0id"
+"""Column of the rows' ids, beside those of the data."""
 
 
 def train_and_score(
@@ -115,22 +106,26 @@ def train_and_score(
         pieces = _read_pieces(training, fold, TRAINED if fold is None else SCORED)
         return model, (_score(model, piece, training.table, counts) for piece in pieces)
     rows, parts = _read_all(training.table, fold)
-    frame = as_frame(rows.table, training.table.features)
+    frame, label = as_frame(rows, training.table.features), _labels(training.table, rows)
     trained = parts == TRAINED
     model = make_model(training.recipe, training.table.features, state)
     with _estimator_guard(counts):
-        model.fit(frame.loc[trained], rows.label[trained])
+        model.fit(frame.loc[trained], label[trained])
     chosen = trained if fold is None else parts == SCORED
     score = _checked_scores(model, frame.loc[chosen], counts)
-    return model, iter([_scored(rows.filter(chosen), score, training.table)])
+    return model, iter([_scored(training.table, rows.filter(pa.array(chosen)), score)])
 
 
-def _score(model: Any, rows: TrainingRows, table: FeatureTable, counts: dict[str, int]) -> Scored:
-    return _scored(rows, _checked_scores(model, as_frame(rows.table, table.features), counts), table)
+def _score(model: Any, rows: pa.Table, table: FeatureTable, counts: dict[str, int]) -> Scored:
+    return _scored(table, rows, _checked_scores(model, as_frame(rows, table.features), counts))
 
 
-def _scored(rows: TrainingRows, score: Array, table: FeatureTable) -> Scored:
-    return Scored(rows._replace(table=rows.table.select(list(table.roles.keep))), score)
+def _scored(table: FeatureTable, rows: pa.Table, score: Array) -> Scored:
+    return Scored(_labels(table, rows), rows.column(_ID), rows.select(list(table.roles.keep)), score)
+
+
+def _labels(table: FeatureTable, rows: pa.Table) -> npt.NDArray[np.uint8]:
+    return label_codes(decoded(rows.column(table.roles.label)))
 
 
 def _checked_scores(model: Any, frame: Any, counts: dict[str, int]) -> Array:
@@ -157,27 +152,22 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _read_all(table: FeatureTable, fold: Fold | None) -> tuple[TrainingRows, Parts]:
+def _read_all(table: FeatureTable, fold: Fold | None) -> tuple[pa.Table, Parts]:
     """Read all rows that a fold uses; return them with their parts, in the order of their ids."""
-    batches, all_parts, ids = [], [], []
-    for batch, parts, row_id in _read_parts(table, fold):
+    batches, all_parts = [], []
+    for batch, parts in _read_parts(table, fold):
         used = parts != UNUSED
-        mask = pa.array(used)
-        batches.append(batch if used.all() else batch.filter(mask))
-        ids.append(row_id if used.all() else row_id.filter(mask))
+        batches.append(batch if used.all() else batch.filter(pa.array(used)))
         all_parts.append(parts[used])
-    parts = np.concatenate(all_parts)
-    data = pa.Table.from_batches(batches)
-    row_id = pa.chunked_array(ids).combine_chunks()
+    rows, parts = pa.Table.from_batches(batches), np.concatenate(all_parts)
     if table.roles.row_id is not None:
-        order = compute.sort_indices(row_id)
-        data, row_id, parts = data.take(order), row_id.take(order), parts[order.to_numpy()]
-    label = label_codes(data.column(table.roles.label).combine_chunks())
-    return TrainingRows(data, label, row_id), parts
+        order = compute.sort_indices(rows.column(_ID))
+        rows, parts = rows.take(order), parts[order.to_numpy()]
+    return rows, parts
 
 
-def _read_parts(table: FeatureTable, fold: Fold | None) -> Iterator[tuple[pa.RecordBatch, Parts, pa.Array]]:
-    """Yield all labelled rows batch by batch in the order of the files, with their parts and ids."""
+def _read_parts(table: FeatureTable, fold: Fold | None) -> Iterator[tuple[pa.RecordBatch, Parts]]:
+    """Yield all labelled rows, with their ids, batch by batch in the order of the files, and their parts."""
     roles = table.roles
     for file in table.log.files:
         row = table.starts[file.path]
@@ -196,7 +186,7 @@ def _read_parts(table: FeatureTable, fold: Fold | None) -> Iterator[tuple[pa.Rec
                     RowKeys(positions.view(np.uint64) if keys is None else keys, label, group, time)
                 )
             row_id = pa.array(positions) if roles.row_id is None else decoded(batch.column(roles.row_id))
-            yield batch, parts, row_id
+            yield batch.append_column(_ID, row_id), parts
 
 
 def _train_in_pieces(
@@ -209,62 +199,45 @@ def _train_in_pieces(
     if preprocessing is not None:
         sample = _sample(training, fold, trained_rows)
         with _estimator_guard(counts):
-            preprocessing.fit(as_frame(sample.table, features), sample.label)
+            preprocessing.fit(as_frame(sample, features), _labels(training.table, sample))
     for rows in _read_pieces(training, fold, TRAINED):
-        frame = as_frame(rows.table, features)
+        frame, label = as_frame(rows, features), _labels(training.table, rows)
         with _estimator_guard(counts):
             transformed = frame if preprocessing is None else preprocessing.transform(frame)
-            classifier.partial_fit(transformed, rows.label, classes=np.array([0, 1]))
+            classifier.partial_fit(transformed, label, classes=np.array([0, 1]))
     return assemble(preprocessing, classifier)
 
 
-def _sample(training: Training, fold: Fold | None, trained_rows: int) -> TrainingRows:
+def _sample(training: Training, fold: Fold | None, trained_rows: int) -> pa.Table:
     """Sample about `PREPARATION_ROWS` of the rows trained on (all if there are fewer) by their random numbers."""
     bound = min(PREPARATION_ROWS * (1 << 64) // max(trained_rows, 1), (1 << 64) - 1)
     samples = []
     for rows, keys in _read(training.table, fold, TRAINED):
         bits = random_bits(training.seed, _PREPARATION_SEED, keys)
-        samples.append(rows.filter(bits <= np.uint64(bound)))
-    return _concatenated(samples)
+        samples.append(rows.filter(pa.array(bits <= np.uint64(bound))))
+    return pa.concat_tables(samples)
 
 
-def _read_pieces(training: Training, fold: Fold | None, part: int) -> Iterator[TrainingRows]:
+def _read_pieces(training: Training, fold: Fold | None, part: int) -> Iterator[pa.Table]:
     """Yield a part's rows in pieces of `batch_rows`, whatever the files and batches; the last may be smaller."""
-    pending: list[TrainingRows] = []
-    count = 0
-    size = training.batch_rows
+    pending, size = pa.table({}), training.batch_rows
     for rows, _ in _read(training.table, fold, part):
-        pending.append(rows)
-        count += rows.label.size
-        if count < size:
-            continue
-        joined = _concatenated(pending)
-        for start in range(0, count - size + 1, size):
-            yield joined.slice(start, size)
-        pending, count = [joined.slice(count - count % size, size)], count % size
-    if count:
-        yield _concatenated(pending)
+        pending = pa.concat_tables([pending, rows]) if pending.num_rows else rows
+        whole = pending.num_rows - pending.num_rows % size
+        for start in range(0, whole, size):
+            yield pending.slice(start, size)
+        pending = pending.slice(whole)
+    if pending.num_rows:
+        yield pending
 
 
 def _read(
     table: FeatureTable, fold: Fold | None, part: int
-) -> Iterator[tuple[TrainingRows, npt.NDArray[np.uint64]]]:
-    for batch, parts, row_id in _read_parts(table, fold):
-        rows = TrainingRows(
-            pa.Table.from_batches([batch]), label_codes(batch.column(table.roles.label)), row_id
-        )
-        chosen = rows.filter(parts == part)
-        keys = keys_of(chosen.table, table.roles.row_id)
-        yield chosen, chosen.row_id.to_numpy().view(np.uint64) if keys is None else keys
-
-
-def _concatenated(parts: list[TrainingRows]) -> TrainingRows:
-    ids = [part.row_id for part in parts]
-    return TrainingRows(
-        pa.concat_tables([part.table for part in parts]),
-        np.concatenate([part.label for part in parts]),
-        ids[0] if len(ids) == 1 else pa.concat_arrays(ids),
-    )
+) -> Iterator[tuple[pa.Table, npt.NDArray[np.uint64]]]:
+    for batch, parts in _read_parts(table, fold):
+        rows = pa.Table.from_batches([batch]).filter(pa.array(parts == part))
+        keys = keys_of(rows, table.roles.row_id)
+        yield rows, rows.column(_ID).to_numpy().view(np.uint64) if keys is None else keys
 
 
 _PROCESS_BYTES = 350 << 20

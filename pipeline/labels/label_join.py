@@ -25,9 +25,10 @@ from pipeline.files.blobs import reading, receipts_in, writing
 from pipeline.labels.outcome_index import (
     KeyColumn,
     OutcomeIndex,
-    OutcomeRows,
     any_missing,
-    key_column,
+    array_in,
+    batch_of,
+    keys_in,
 )
 from pipeline.labels.outcomes import OutcomeMatching, Outcomes, read_keys
 from pipeline.log.column_types import BYTES, INTEGER, TEXT
@@ -36,7 +37,6 @@ from pipeline.log.log_files import LogFile, Piece
 from pipeline.log.logs import Log, batched_by_size
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_EMPTY = np.empty(0, np.int64)
 _TASK_ROWS = 1 << 21
 _MOST_PARTS = 1 << 12
 _PARTS_IN_MEMORY = 4
@@ -72,12 +72,12 @@ class SpilledMatching:
             batch = _read_batch(path, spilled.batch)
             row = as_numpy(batch.column("row"))
             status[row] = as_numpy(batch.column("status"))
-            if "delay" in batch.schema.names:
+            if (delays := array_in(batch, "delay")) is not None:
                 delay = np.zeros(spilled.rows, np.uint16) if delay is None else delay
-                delay[row] = as_numpy(batch.column("delay"))
-            if "value" in batch.schema.names:
+                delay[row] = delays
+            if (labels := array_in(batch, "value")) is not None:
                 values = np.zeros(spilled.rows) if values is None else values
-                values[row] = as_numpy(batch.column("value"))
+                values[row] = labels
         if values is not None:
             # A part whose labels are all 0 or 1 has no values.
             values = np.where(status & 3 == 1, 1.0, values)
@@ -109,7 +109,8 @@ def add_labels(
         return [reader for _ in pieces]
     parts = min(_MOST_PARTS, -(-_PARTS_IN_MEMORY * outcomes.index_bytes // most_bytes))
     receipts = receipts_in(scratch)
-    shares = batched_by_size(outcomes.files, lambda file: file.rows, _TASK_ROWS)
+    filled = [file for file in outcomes.files if file.rows]
+    shares = batched_by_size(filled, lambda file: file.rows, _TASK_ROWS)
     files = [(outcomes, share, parts, f"{scratch}/outcomes-{j:06d}") for j, share in enumerate(shares)]
     split = graph.layer("outcomes", _split_outcomes, files, receipts=receipts)
     tasks = [
@@ -137,11 +138,6 @@ def spill_bytes(log: Log, most_bytes: int) -> int:
     return int(1.1 * (outcomes.rows * (key + 17) + log.rows * (key + 21 + 15)))
 
 
-def _spilled_kinds(outcomes: Outcomes) -> list[str]:
-    """Return the kinds of the key columns in spill files: 64-bit integers or texts."""
-    return [TEXT if kind in (TEXT, BYTES) else INTEGER for kind in outcomes.kinds]
-
-
 def _part_of(keys: Sequence[Any], parts: int) -> npt.NDArray[np.uint16]:
     """Return the part of each key, by its hash."""
     digest = np.zeros(len(keys[0]), np.uint64)
@@ -152,12 +148,14 @@ def _part_of(keys: Sequence[Any], parts: int) -> npt.NDArray[np.uint16]:
     return (((digest * _MULTIPLIER) >> np.uint64(33)) % np.uint64(parts)).astype(np.uint16)
 
 
-def _spill(path: str, columns: dict[str, pa.Array], part: npt.NDArray[np.uint16], parts: int) -> None:
-    """Write rows as an Arrow file with one batch per part."""
-    order = np.argsort(part, kind="stable")
+def _spill(path: str, batches: Sequence[pa.RecordBatch], parts: int) -> str:
+    """Write rows as an Arrow file with one batch per part of their keys; return its path."""
+    rows = pa.concat_batches(batches)
+    part = _part_of(keys_in(rows), parts)
     ends = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns)).take(as_column(order))
-    _write_batches(path, (batch.slice(a, b - a) for a, b in itertools.pairwise(ends.tolist())), batch.schema)
+    rows = rows.take(as_column(np.argsort(part, kind="stable")))
+    _write_batches(path, (rows.slice(a, b - a) for a, b in itertools.pairwise(ends.tolist())), rows.schema)
+    return path
 
 
 def _write_batches(path: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
@@ -175,91 +173,53 @@ def _read_batch(path: str, index: int) -> pa.RecordBatch:
         return stack.enter_context(pa.ipc.open_file(file)).get_batch(index)
 
 
-def _key_columns(keys: Sequence[Any]) -> dict[str, pa.Array]:
-    return {f"k{i}": as_column(key) if isinstance(key, np.ndarray) else key for i, key in enumerate(keys)}
-
-
 def _split_outcomes(outcomes: Outcomes, files: tuple[LogFile, ...], parts: int, path: str) -> str:
     """Write a spill file of outcomes, split by the hash of their key; return its path."""
-    rows = list(outcomes.read(files))
-    columns = _concatenated_keys(outcomes, [part.keys for part in rows])
-    spilled = _key_columns(columns)
-    spilled["code"] = as_column(np.concatenate([np.empty(0, np.uint8), *(part.code for part in rows)]))
-    if any(part.value is not None for part in rows):
-        values = [part.code.astype(float) if part.value is None else part.value for part in rows]
-        spilled["value"] = as_column(np.concatenate(values))
-    if outcomes.source.time is not None:
-        spilled["time"] = as_column(np.concatenate([_EMPTY, *(part.time for part in rows)]))
-    _spill(path, spilled, _part_of(columns, parts), parts)
-    return path
-
-
-def _concatenated_keys(outcomes: Outcomes, parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Concatenate the key columns of several parts."""
-    columns: list[Any] = []
-    for i, kind in enumerate(_spilled_kinds(outcomes)):
-        chunks = [part[i] for part in parts]
-        no_text = pa.array([], pa.large_string())
-        column = pa.concat_arrays([no_text, *chunks]) if kind == TEXT else np.concatenate([_EMPTY, *chunks])
-        columns.append(column)
-    return columns
+    return _spill(path, list(outcomes.read(files)), parts)
 
 
 def _split_keys(outcomes: Outcomes, filesystem: Any, pieces: Sequence[Piece], parts: int, path: str) -> str:
     """Write a spill file of a sort task's keys, with row numbers and times; return its path."""
-    batches = [batch for piece in pieces for batch in read_keys(outcomes, filesystem, piece)]
-    columns = _concatenated_keys(outcomes, [[key.values for key in keys] for keys, *_ in batches])
-    spilled = _key_columns(columns)
-    spilled["row"] = as_column(np.arange(len(columns[0]), dtype=np.int32))
-    missing = [any_missing(keys) for keys, *_ in batches]
-    sizes = [len(keys[0].values) for keys, *_ in batches]
-    masks = [np.zeros(n, np.bool_) if mask is None else mask for n, mask in zip(sizes, missing, strict=True)]
-    spilled["missing"] = as_column(np.concatenate([np.zeros(0, np.bool_), *masks]))
-    if batches and batches[0][1] is not None:
-        spilled["start"] = as_column(np.concatenate([start for _, start, _ in batches]))
-        spilled["end"] = as_column(np.concatenate([end for *_, end in batches]))
-    _spill(path, spilled, _part_of(columns, parts), parts)
-    return path
+    batches, first = [], 0
+    for piece in pieces:
+        for keys, start, end in read_keys(outcomes, filesystem, piece):
+            rows, missing = len(keys[0].values), any_missing(keys)
+            columns = {f"k{i}": key.values for i, key in enumerate(keys)}
+            columns |= {
+                "row": np.arange(first, first + rows, dtype=np.int32),
+                "missing": np.zeros(rows, np.bool_) if missing is None else missing,
+                "start": start,
+                "end": end,
+            }
+            batches.append(batch_of(columns))
+            first += rows
+    return _spill(path, batches, parts)
 
 
 def _join(outcomes: Outcomes, split: list[str], keys: list[str], part: int, path: str) -> tuple[str, int]:
     """Write the labels of all rows whose keys are in a part; return the path and the number of matched outcomes."""
-    kinds = _spilled_kinds(outcomes)
-    index = OutcomeIndex(kinds, outcomes.source.duplicates, _read_outcomes(split, part, kinds))
-    matching = OutcomeMatching(outcomes, index)
-    batches = (_join_batch(matching, _read_batch(keys_path, part), kinds) for keys_path in keys)
+    # Keys are 64-bit integers or texts in spill files.
+    kinds = [TEXT if kind in (TEXT, BYTES) else INTEGER for kind in outcomes.kinds]
+    spilled = (_read_batch(spill, part) for spill in split)
+    matching = OutcomeMatching(outcomes, OutcomeIndex(kinds, outcomes.source.duplicates, spilled))
+    batches = (_join_batch(matching, _read_batch(keys_path, part)) for keys_path in keys)
     first = next(batches)
     _write_batches(path, iter([first, *batches]), first.schema)
     return path, matching.outcome_rows
 
 
-def _read_outcomes(split: Sequence[str], part: int, kinds: Sequence[str]) -> Iterator[OutcomeRows]:
-    for path in split:
-        batch = _read_batch(path, part)
-        names = batch.schema.names
-        yield OutcomeRows(
-            [key_column(batch.column(f"k{i}"), kind).values for i, kind in enumerate(kinds)],
-            as_numpy(batch.column("code")),
-            as_numpy(batch.column("time")) if "time" in names else None,
-            as_numpy(batch.column("value")) if "value" in names else None,
-        )
-
-
-def _join_batch(matching: OutcomeMatching, batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
-    missing = as_numpy(batch.column("missing"))
-    keys = [
-        KeyColumn(key_column(batch.column(f"k{i}"), kind).values, missing) for i, kind in enumerate(kinds)
-    ]
-    start = end = None
-    if "start" in batch.schema.names:
-        start, end = as_numpy(batch.column("start")), as_numpy(batch.column("end"))
-    labels = matching.labels(keys, start, end)
-    columns = {"row": batch.column("row"), "status": as_column(labels.status)}
-    if labels.delay is not None:
-        columns["delay"] = as_column(labels.delay)
-    if labels.values is not None:
-        columns["value"] = as_column(labels.values)
-    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+def _join_batch(matching: OutcomeMatching, batch: pa.RecordBatch) -> pa.RecordBatch:
+    missing = array_in(batch, "missing")
+    keys = [KeyColumn(key, missing) for key in keys_in(batch)]
+    labels = matching.labels(keys, array_in(batch, "start"), array_in(batch, "end"))
+    return batch_of(
+        {
+            "row": batch.column("row"),
+            "status": labels.status,
+            "delay": labels.delay,
+            "value": labels.values,
+        }
+    )
 
 
 def _with_labels(reader: Any, joined: list[tuple[str, int]], index: int, rows: int) -> Any:

@@ -6,7 +6,7 @@ The hash tables are those that number segments (`logcal.names`), built once per 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.core.arrays import Integers, Mask
-from logcal.arrow_columns import as_numpy, null_mask
+from logcal.arrow_columns import as_column, as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples
 from logcal.names import Keys, Numbers, Texts
 from logcal.segment_types import segment_column
@@ -89,19 +89,22 @@ class KeyTable(Keys):
         return [", ".join(map(str, key)) for key in zip(*columns, strict=True)]
 
 
-class OutcomeRows(NamedTuple):
-    """Outcomes with a key and a label.
+def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return arrays as a batch, without those that are None."""
+    filled = {name: values for name, values in columns.items() if values is not None}
+    arrays = [as_column(v) if isinstance(v, np.ndarray) else v for v in filled.values()]
+    return pa.RecordBatch.from_arrays(arrays, list(filled))
 
-    keys : key columns, without nulls
-    code : uint8 array, label codes, see `pipeline.log.logs.Rows`
-    time : int64 array, microseconds; None without times
-    value : float64 array, the labels; None if all are 0 or 1
-    """
 
-    keys: list[Any]
-    code: npt.NDArray[np.uint8]
-    time: Integers | None
-    value: npt.NDArray[np.float64] | None = None
+def keys_in(batch: pa.RecordBatch) -> list[Any]:
+    """Return the key columns k0, k1, ... of a batch: numbers as arrays, texts as Arrow columns."""
+    columns = [batch.column(name) for name in batch.schema.names if name[0] == "k"]
+    return [column if pa.types.is_large_string(column.type) else as_numpy(column) for column in columns]
+
+
+def array_in(batch: pa.RecordBatch, name: str) -> Any:
+    """Return a column of a batch as an array; None without it."""
+    return as_numpy(batch.column(name)) if name in batch.schema.names else None
 
 
 class Matches(NamedTuple):
@@ -132,7 +135,8 @@ class OutcomeIndex:
     ----------
     kinds : kinds of the key columns
     duplicates : which of several outcomes of a prediction counts: ANY, LAST, FIRST, or ERROR
-    parts : the outcomes, in any order
+    parts : the outcomes that have a key and a label, in any order, as batches: keys (k0, k1, ...) without nulls, label
+        codes (code), times in microseconds (time) or without times, and the labels (value) or without, if all are 1
 
     Attributes
     ----------
@@ -146,20 +150,19 @@ class OutcomeIndex:
         `duplicates` is ERROR, and a key has several outcomes.
     """
 
-    def __init__(self, kinds: Sequence[str], duplicates: str, parts: Iterable[OutcomeRows]) -> None:
+    def __init__(self, kinds: Sequence[str], duplicates: str, parts: Iterable[pa.RecordBatch]) -> None:
         self.table = KeyTable(kinds)
         self.duplicates = duplicates
         # Keys are numbered part by part, since all keys at once would be in memory twice.
-        numbered = [(self.table.encode(part.keys), *part[1:]) for part in parts]
-        number = _concat([part[0] for part in numbered], np.int32)
-        code = _concat([part[1] for part in numbered], np.uint8)
-        value = None
-        if (code == _OTHER).any():
-            value = _concat([c if labels is None else labels for _, c, _, labels in numbered], np.float64)
-        time = None
-        if numbered and numbered[0][2] is not None:
-            time = _concat([part[2] for part in numbered], np.int64)
-        del numbered
+        names = ("code", "time", "value")
+        numbered = [
+            (self.table.encode(keys_in(part)), *(array_in(part, name) for name in names)) for part in parts
+        ]
+        numbers, codes, times, values = zip(*numbered, strict=True) if numbered else ((),) * 4
+        number, code = _concat(numbers, np.int32), _concat(codes, np.uint8)
+        value = _concat(values, np.float64) if (code == _OTHER).any() else None
+        time = _concat(times, np.int64) if times and times[0] is not None else None
+        del numbered, numbers, codes, times, values
         self._starts: Integers | None = None
         if len(self.table) < number.size:
             counts = np.bincount(number, minlength=len(self.table))

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logcal.arrow_columns import null_mask
+from logcal.arrow_columns import as_column, null_mask
 from logcal.errors import InputRejectedError, examples
 from pipeline.labels.outcome_index import (
     KeyColumn,
     OutcomeIndex,
-    OutcomeRows,
     any_missing,
+    batch_of,
     key_column,
 )
 from pipeline.log.calendars import ANY_DAY, DAY, UTC, Calendar, local_times, start_of
@@ -324,8 +324,8 @@ class Outcomes:
         """Return an object that joins the rows of one task with the outcomes."""
         return OutcomeMatching(self, shared_index(self))
 
-    def read(self, files: Sequence[LogFile]) -> Iterator[OutcomeRows]:
-        """Read the outcomes of files that have a key and a label, batch by batch."""
+    def read(self, files: Sequence[LogFile]) -> Iterator[pa.RecordBatch]:
+        """Read the outcomes of files that have a key and a label, batch by batch; see `OutcomeIndex`."""
         source = self.source
         wanted = [*source.outcome_key, *(name for name in (source.label, source.time) if name is not None)]
         for file in files:
@@ -333,15 +333,13 @@ class Outcomes:
             for batch in read_piece(self.filesystem, piece, wanted, source.outcome_key):
                 yield self._rows(batch, file.path)
 
-    def _rows(self, batch: pa.RecordBatch, path: str) -> OutcomeRows:
-        source = self.source
-        code = np.ones(batch.num_rows, np.uint8)
+    def _rows(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
+        source, keys = self.source, self._keys(batch, self.source.outcome_key)
+        code, value, time = np.ones(batch.num_rows, np.uint8), None, None
         if source.label is not None:
-            code = label_codes(batch.column(source.label))
-        columns = self._keys(batch, source.outcome_key)
-        missing = any_missing(columns)
-        usable_rows = code != LABEL_NULL if missing is None else (code != LABEL_NULL) & ~missing
-        time = None
+            column = batch.column(source.label)
+            code = label_codes(column)
+            value = numbers(column) if (code == LABEL_OTHER).any() else code.astype(np.float64)
         if source.time is not None:
             column = batch.column(source.time)
             if column.null_count:
@@ -350,15 +348,12 @@ class Outcomes:
                     f"{column.null_count:,} nulls: write the times, or set $labels.time=null"
                 )
             time = instants(column)
-        value = None
-        if source.label is not None and (code == LABEL_OTHER).any():
-            value = numbers(batch.column(source.label))[usable_rows]
-        keys = [column.values for column in columns]
-        if usable_rows.all():
-            return OutcomeRows(keys, code, time, value)
-        chosen = pa.array(usable_rows)
-        keys = [key[usable_rows] if isinstance(key, np.ndarray) else key.filter(chosen) for key in keys]
-        return OutcomeRows(keys, code[usable_rows], None if time is None else time[usable_rows], value)
+        rows = batch_of(
+            {f"k{i}": key.values for i, key in enumerate(keys)} | {"code": code, "time": time, "value": value}
+        )
+        missing = any_missing(keys)
+        usable_rows = code != LABEL_NULL if missing is None else (code != LABEL_NULL) & ~missing
+        return rows if usable_rows.all() else rows.filter(as_column(usable_rows))
 
     def keys_of(self, batch: pa.RecordBatch) -> tuple[list[KeyColumn], Instants | None, Instants | None]:
         """Return keys of the log's rows, and start and end times (`prediction_times`); None if times do not matter."""
