@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from logcal.errors import InputRejectedError, listing
 from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.column_types import Schemas, check_roles, how_read, meaning, types_of, values_type
+from pipeline.log.folder_tree import hive_keys
 from pipeline.log.folder_zones import FolderZone, folder_zone
 from pipeline.log.log_files import LogFile, checked_footer
 from pipeline.log.logs import open_files
@@ -283,10 +283,8 @@ def _kind(arrow_type: pa.DataType) -> str:
 def _hive_keys(files: Sequence[LogFile]) -> list[ColumnFacts]:
     values: dict[str, list[str]] = {}
     for file in files:
-        for part in file.relative.split("/")[:-1]:
-            key, separator, value = part.partition("=")
-            if separator:
-                values.setdefault(unquote(key), []).append(unquote(value))
+        for key, value in hive_keys(file.relative).items():
+            values.setdefault(key, []).append(value)
     return [
         ColumnFacts(key, "text", TEXT, min(texts), max(texts), 0, len(set(texts)) < _FEW_VALUES, folders=True)
         for key, texts in values.items()

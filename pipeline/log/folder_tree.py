@@ -139,21 +139,20 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The null value in a folder's name."""
 
 
+def hive_keys(path: str) -> dict[str, str]:
+    """Return the keys of a file's folders and their values; the innermost folder of a key counts."""
+    folders = (part.partition("=") for part in path.split("/")[:-1] if "=" in part) if "=" in path else ()
+    return {unquote(key): unquote(value) for key, _, value in folders}
+
+
 def hive_value(path: str, key: str) -> str | None:
-    """Return the value of a key in a file's folders, from the innermost folder with the key; None without one."""
-    for part in path.split("/")[-2::-1]:
-        name, separator, value = part.partition("=")
-        if separator and unquote(name) == key:
-            return unquote(value)
-    return None
+    """Return the value of a key in a file's folders; None without one."""
+    return hive_keys(path).get(key)
 
 
 def keys_in(path: str, names: Collection[str]) -> tuple[str, ...]:
     """Return the keys of a file's folders that are among the names of its columns."""
-    if "=" not in path:
-        return ()
-    keys = [unquote(part.partition("=")[0]) for part in path.split("/")[:-1] if "=" in part]
-    return tuple(key for key in dict.fromkeys(keys) if key in names)
+    return tuple(key for key in hive_keys(path) if key in names)
 
 
 def _check_equal(column: pa.Array, path: str, name: str) -> None:

@@ -423,50 +423,43 @@ def _unplaced(file: DatedFile) -> bool:
 
 
 def _within(
-    filesystem: Any, file: LogFile, column: str, days: Sequence[Days], limits: DayLimits, zone: str
-) -> list[_Restricted]:
+    filesystem: Any, file: LogFile, column: str, groups: Sequence[GroupDays], limits: DayLimits, zone: str
+) -> list[GroupDays]:
     """Restrict the days of row groups to possible ones, which are read from the column where a footer has others.
 
     All groups get the day `UNPLACED` if no row has a possible one.
     """
-    restricted: list[_Restricted] = []
-    for position, (first, last, mixed) in enumerate(days):
-        if not file.row_groups[position] or (limits.contain(first) and limits.contain(last)):
-            restricted.append((first, last, mixed, None, None))
-        elif hive_value(file.path, column) is not None:
-            all_rows = ImpossibleDays(file.row_groups[position], sum(file.row_groups[:position]), first)
-            restricted.append((UNPLACED, UNPLACED, True, limits, all_rows))
-        else:
-            restricted.append(_possible_days(filesystem, file, column, position, limits, zone))
-    filled = [entry for entry, rows in zip(restricted, file.row_groups, strict=True) if rows]
-    placed = min((entry[0] for entry in filled if entry[0] != UNPLACED), default=UNPLACED)
-    return [entry if entry[0] != UNPLACED else (placed, placed, *entry[2:]) for entry in restricted]
-
-
-_Restricted = tuple[int, int, bool, DayLimits | None, ImpossibleDays | None]
-"""Fields of `GroupDays` from `first` on."""
+    restricted = []
+    for group in groups:
+        if not (limits.contain(group.first) and limits.contain(group.last)):
+            if hive_value(file.path, column) is not None:
+                first, last = UNPLACED, UNPLACED
+                impossible: ImpossibleDays | None = ImpossibleDays(group.rows, group.start, group.first)
+            else:
+                first, last, impossible = _possible_days(filesystem, file, column, group, limits, zone)
+            group = group._replace(first=first, last=last, mixed=True, limits=limits, impossible=impossible)
+        restricted.append(group)
+    placed = min((group.first for group in restricted if group.first != UNPLACED), default=UNPLACED)
+    return [g if g.first != UNPLACED else g._replace(first=placed, last=placed) for g in restricted]
 
 
 def _possible_days(
-    filesystem: Any, file: LogFile, column: str, position: int, limits: DayLimits, zone: str
-) -> _Restricted:
+    filesystem: Any, file: LogFile, column: str, group: GroupDays, limits: DayLimits, zone: str
+) -> tuple[int, int, ImpossibleDays | None]:
     """Read the first and the last possible day of a row group, `UNPLACED` if no row has one, and the other rows."""
-    first, last, row, rows = limits.last + 1, limits.first - 1, sum(file.row_groups[:position]), 0
-    example = (0, 0)
-    with open_parquet(filesystem, file.path, file.state) as parquet:
-        for batch in read_batches(parquet, file.path, [column], [position], BATCH_ROWS):
-            days = days_of(batch.column(0), zone)
-            inside = (days >= limits.first) & (days <= limits.last)
-            outside = np.flatnonzero(~inside & (days > DAY_INVALID))
-            if inside.any():
-                first, last = min(first, int(days[inside].min())), max(last, int(days[inside].max()))
-            if outside.size and not rows:
-                example = (row + int(outside[0]), int(days[outside[0]]))
-            rows, row = rows + int(outside.size), row + days.size
-    impossible = ImpossibleDays(rows, *example) if rows else None
-    if first > last:
-        return UNPLACED, UNPLACED, True, limits, impossible
-    return first, last, True, limits, impossible
+    first, last, row = limits.last + 1, limits.first - 1, group.start
+    impossible: ImpossibleDays | None = None
+    for values in read_column(filesystem, file, column, [group.position]):
+        days = days_of(values, zone)
+        inside = (days >= limits.first) & (days <= limits.last)
+        outside = np.flatnonzero(~inside & (days > DAY_INVALID))
+        if inside.any():
+            first, last = min(first, int(days[inside].min())), max(last, int(days[inside].max()))
+        if outside.size:
+            found = impossible or ImpossibleDays(0, row + int(outside[0]), int(days[outside[0]]))
+            impossible = found._replace(rows=found.rows + int(outside.size))
+        row += days.size
+    return (UNPLACED, UNPLACED, impossible) if first > last else (first, last, impossible)
 
 
 def date_file(
@@ -495,14 +488,14 @@ def date_file(
     if isinstance(days, str):
         return f"{file.path}: {days}"
     starts = np.cumsum([0, *file.row_groups]).tolist()
-    restricted: Sequence[tuple[Any, ...]] = days
+    by_group = enumerate(zip(starts, file.row_groups, days, strict=False))
+    groups = [GroupDays(i, start, rows, *d) for i, (start, rows, d) in by_group if rows]
     if limits is not None:
         try:
-            restricted = _within(filesystem, file, column, days, limits, zone)
+            groups = _within(filesystem, file, column, groups, limits, zone)
         except InputRejectedError as error:
             return str(error)
-    groups = enumerate(zip(starts, file.row_groups, restricted, strict=False))
-    return DatedFile(file, tuple(GroupDays(i, start, rows, *d) for i, (start, rows, d) in groups if rows))
+    return DatedFile(file, tuple(groups))
 
 
 def _same_days(days: list[Days], found: list[Days] | str, folder: str) -> list[Days] | str:
@@ -610,15 +603,17 @@ def _read_days(
     parts = [np.unique(days_of(values, zone)) for values in read_column(filesystem, file, column, [group])]
     found = np.unique(np.concatenate(parts))
     days = found[found > DAY_INVALID]
-    if days.size and not any_day and not _FIRST <= days[0] <= days[-1] <= _LAST:
-        return (
-            f"expected dates of the years 1 to 9999, found {days[0]:,} to {days[-1]:,} days since 1970-01-01"
-        )
     if days.size:
-        return int(days[0]), int(days[-1]), found.size > 1
+        return _checked(int(days[0]), int(days[-1]), found.size > 1, any_day=any_day)
     return (
         f"expected {_DAY_FORMATS} in column '{column}', found other values" if DAY_INVALID in found else None
     )
+
+
+def _checked(first: int, last: int, mixed: bool, *, any_day: bool) -> Days | str:
+    if any_day or _FIRST <= first <= last <= _LAST:
+        return first, last, mixed
+    return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
 
 
 def _group_days(
@@ -636,9 +631,7 @@ def _group_days(
     if times is not None:
         times = local_bounds(*times, zone) if _is_zoned(arrow_type) else times
         first, last = (time // DAY for time in times)
-        if not any_day and not _FIRST <= first <= last <= _LAST:
-            return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
-        return first, last, nulls or first < last
+        return _checked(first, last, nulls or first < last, any_day=any_day)
     bounds = bounds_of(statistics)
     if bounds is None:
         return "expected dates in the column's statistics in the footer, found no text: write the file again"

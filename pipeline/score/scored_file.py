@@ -32,7 +32,7 @@ from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
 from pipeline.files.requests import StoreFile, in_turn
 from pipeline.log.chunks import CheckedFooter
-from pipeline.log.folder_tree import with_keys, with_values
+from pipeline.log.folder_tree import hive_keys, with_keys, with_values
 from pipeline.log.log_files import (
     LogFile,
     open_bytes,
@@ -295,14 +295,12 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
             "smaller row groups"
         )
     schema = parquet.schema_arrow
-    names = schema.names
-    partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
-    # Many readers ignore case in names.
-    used = {name.casefold() for name in [*names, *partitions]}
+    names = [*schema.names, *hive_keys(path)]
+    used = {name.casefold() for name in names}  # many readers ignore case
     for setting, name in scoring.new_columns():
         if name.casefold() in used:
             raise InputRejectedError(
-                f"{path}: expected no column '{name}', found the columns {examples([*names, *partitions], 12)}: "
+                f"{path}: expected no column '{name}', found the columns {examples(names, 12)}: "
                 f"set {setting} to another name"
             )
     if scoring.classifying is not None:
