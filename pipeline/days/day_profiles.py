@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrators.core.arrays import Array, Integers
+from calibrators.core.sorting import ordinals
 from pipeline.days.day_files import checksum
 from pipeline.days.day_tables import DayTable
 from pipeline.files.folders import Folder
@@ -90,10 +91,7 @@ class Profile(NamedTuple):
 
 def cell_of(score: Array) -> Integers:
     """Return the cell of each score; a monotone function of the score."""
-    bits = np.ascontiguousarray(score + 0.0).view(np.uint64)
-    ordinal = np.where(bits & _SIGN_BIT, ~bits, bits | _SIGN_BIT)
-    cells: Integers = (ordinal >> np.uint64(_DROPPED_BITS)).astype(np.int64)
-    return cells
+    return (ordinals(score) >> np.uint64(_DROPPED_BITS)).astype(np.int64)
 
 
 def middle_of(cell: Integers) -> Array:

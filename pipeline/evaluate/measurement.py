@@ -155,7 +155,11 @@ class Measurement:
         """Add to a graph all tasks that do not depend on the rows; return a reference to their results."""
         plans = self._plans(plan)
         if not self.columns:
-            return graph.task("measured", list, self._add_plain(graph, *plans))
+            tables = [add_merge(graph, self._add_sorted(graph, plans[0]))]
+            if not self.one_sort:
+                with graph.named("-again"):
+                    tables.append(add_merge(graph, self._add_sorted(graph, plans[1])))
+            return graph.task("measured", list, tables)
         rows, predictor = self._add_sorted(graph, plans[0], self.columns), Predictor(self.path, self.columns)
         sides = add_sides(graph, rows, plans[1], predictor, self._sizes, self._counts)
         return graph.task("measured", list, sides)
@@ -176,19 +180,6 @@ class Measurement:
     @property
     def _sizes(self) -> Sizes:
         return Sizes(self.bins, self.sampling_rate)
-
-    def _add_plain(self, graph: Graph, plan: SortPlan, calibrated_plan: SortPlan) -> list[Any]:
-        """Add the sorts of the rows of a table without segments to a graph.
-
-        Returns
-        -------
-        reference to the score table and, if calibration changes the order of the scores, to that of the probabilities
-        """
-        tables = [add_merge(graph, self._add_sorted(graph, plan))]
-        if not self.one_sort:
-            with graph.named("-again"):
-                tables.append(add_merge(graph, self._add_sorted(graph, calibrated_plan)))
-        return tables
 
     def _compare(
         self,

@@ -54,14 +54,25 @@ class Side:
 
     rows : the measured rows
     values : float64 array, shape (segments, fields): the numbers named in `FIELDS`
+    bins : number of bins of the calibration errors
     """
 
     rows: SegmentRows
     values: Array
+    bins: int
 
-    def column(self, name: str) -> Array:
-        """Return a number of each segment; NaN if it does not exist."""
-        return self.values[:, FIELDS.index(name)]
+    @cached_property
+    def columns(self) -> dict[str, Array]:
+        """Each number of the segments, NaN where undefined: `FIELDS`, and those that follow from them.
+
+        These are observed over expected with its 95 % interval and z, and the part of the calibration error that chance
+        cannot explain.
+        """
+        columns = dict(zip(FIELDS, self.values.T, strict=True))
+        names = ("gap", "variance", "largest", "weight", "positives", "mean_prediction")
+        gap, variance, largest, weight, positives, mean = (columns[name] for name in names)
+        columns["beyond_chance"] = beyond_chance(gap, variance, largest, self.bins) / weight
+        return columns | observed_over_expected(weight, positives, mean, variance)
 
 
 class _AddedSide(NamedTuple):
@@ -122,12 +133,13 @@ def _all_segments(rows: SegmentRows) -> list[Any]:
     return [np.ones(len(rows.level.keys), np.bool_)]
 
 
-def _finish_side(added: _AddedSide, segment_task: SegmentTask[Array], executor: Executor) -> Side:
+def _finish_side(added: _AddedSide, sizes: Sizes, executor: Executor, *, tests: bool) -> Side:
+    segment_task = segment_task_of(sizes, added.rows.weighted, tests=tests)
     values = np.empty((len(added.rows.level.keys), len(FIELDS)))
     [results] = finish_segment_tasks(added.results, 1, executor, segment_task)
     for codes, measured in results:
         values[codes] = measured
-    return Side(added.rows, values)
+    return Side(added.rows, values, sizes.bins)
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,6 @@ class SegmentedEvaluation:
     columns : names of the segment columns
     fitted_on : the source of each segment's map, see `pipeline.table.segment_maps.SOURCES`
     before, after : measures of the segments; both sides have the same segments
-    bins : number of bins of the calibration errors
     """
 
     whole: Evaluation
@@ -148,7 +159,6 @@ class SegmentedEvaluation:
     fitted_on: pa.Array
     before: Side
     after: Side
-    bins: int
 
     def table(self, compared: SegmentedComparison | None = None, at: Integers | None = None) -> pa.Table:
         """Return one row per segment, in the order of `segment_values.order`.
@@ -170,15 +180,10 @@ class SegmentedEvaluation:
             as_column(level.positives[at]),
             fitted_on,
         ]
-        sides = (("before", self.before), ("after", self.after))
-        derived = {name: {"beyond_chance": self._beyond(side), **self._ratios(side)} for name, side in sides}
-        for name in schema.SEGMENT_MEASURES:
-            for side in ("before", "after"):
-                values = derived[side].get(name)
-                if values is None:
-                    values = getattr(self, side).column(name)
-                columns.append(nullable_column(values[at]))
-        columns += [nullable_column(self.after.column(name)[at]) for name in schema.SEGMENT_CERTAINTY]
+        sides = (self.before.columns, self.after.columns)
+        measured = [side[name] for name in schema.SEGMENT_MEASURES for side in sides]
+        measured += [self.after.columns[name] for name in schema.SEGMENT_CERTAINTY]
+        columns += [nullable_column(values[at]) for values in measured]
         if compared is not None:
             columns += [column.take(as_column(at)) for column in self._differences(compared)]
         fields = zip(self.columns, level.types, strict=True)
@@ -192,16 +197,6 @@ class SegmentedEvaluation:
             column_of([None if loss is None else getattr(loss, name) for loss in losses], pa.float64())
             for name in ("difference", "error")
         ]
-
-    def _ratios(self, side: Side) -> dict[str, Array]:
-        """Return observed over expected of each segment, its 95 % interval and z; NaN where undefined."""
-        weight, mean, variance = (side.column(name) for name in ("weight", "mean_prediction", "variance"))
-        return observed_over_expected(weight, side.column("positives"), mean, variance)
-
-    def _beyond(self, side: Side) -> Array:
-        """Return the part of each segment's calibration error that chance cannot explain."""
-        gap, variance, largest = (side.column(name) for name in ("gap", "variance", "largest"))
-        return beyond_chance(gap, variance, largest, self.bins) / side.column("weight")
 
     def worst(self) -> list[dict[str, Any]]:
         """Return the segments with the largest errors beyond chance after calibration, then the largest segments.
@@ -218,13 +213,13 @@ class SegmentedEvaluation:
         ]
 
     def _worst(self, count: int) -> Integers:
-        error = self._beyond(self.after)
+        error = self.after.columns["beyond_chance"]
         order = np.lexsort((np.arange(error.size), -self.before.rows.level.rows, -error))
         return np.asarray(order[:count], np.int64)
 
     def flagged(self) -> tuple[list[pa.Array], list[str]]:
         """Return keys, by column, and map sources of the worst segments with errors beyond chance."""
-        error = self._beyond(self.after)
+        error = self.after.columns["beyond_chance"]
         worst = self._worst(MOST_MAPS)
         at, level = as_column(worst[error[worst] > 0]), self.before.rows.level
         keys = [column.take(at) for column in segment_values.arrays(level.keys, level.types)]
@@ -243,8 +238,8 @@ class SegmentedEvaluation:
             "count": len(level.keys),
             "fitted_on": {kind: counts[kind] for kind in sorted(counts)},
             "unseen_rows": int(level.rows[unseen].sum()),
-            "beyond_chance_before": int(np.count_nonzero(self._beyond(self.before) > 0)),
-            "beyond_chance_after": int(np.count_nonzero(self._beyond(self.after) > 0)),
+            "beyond_chance_before": int(np.count_nonzero(self.before.columns["beyond_chance"] > 0)),
+            "beyond_chance_after": int(np.count_nonzero(self.after.columns["beyond_chance"] > 0)),
             "worst": self.worst(),
         }
 
@@ -262,7 +257,7 @@ def finish_sides(
     added : results of the tasks of `add_sides`
     """
     before, after = (
-        _finish_side(side, segment_task_of(sizes, side.rows.weighted, tests=tests), executor)
+        _finish_side(side, sizes, executor, tests=tests)
         for side, tests in zip(added, (False, True), strict=True)
     )
     measured = (
@@ -274,4 +269,4 @@ def finish_sides(
     )
     evaluation = evaluation_of(before.rows.table.used, *measured)
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
-    return SegmentedEvaluation(evaluation, lookup.columns, fitted_on, before, after, sizes.bins)
+    return SegmentedEvaluation(evaluation, lookup.columns, fitted_on, before, after)
