@@ -17,7 +17,7 @@ from pipeline.days.states import BEFORE, EXCLUDED, DayRules, DayState, DayStates
 from pipeline.files import clock
 from pipeline.log.folder_tree import with_keys
 from pipeline.log.logs import Columns, read_footers
-from pipeline.log.windows import DAMAGED, ClosedDay, day_number, day_of, open_window
+from pipeline.log.windows import DAMAGED, ClosedDay, close_none, day_number, day_of, open_window
 from pipeline.log.windows import EXCLUDED as CLOSED_EXCLUDED
 from pipeline.table.journal import Decision, read_decisions
 from pipeline.table.published import Version
@@ -211,7 +211,8 @@ def _known_day(found: Survey) -> int | None:
                 1,
                 day_of(entry.day),
                 choice.without,
-                known=lambda _: found.log.spans,
+                close_none,
+                lambda _: found.log.spans,
             )
         except InputRejectedError:
             continue  # its outcomes cannot be used: the steps say so

@@ -20,8 +20,8 @@ from jobs.config.sections import (
 )
 from jobs.outcome import SCRATCH, Plan
 from logcal.errors import ConfigError, NothingToDoError, counted
-from pipeline.days.closed import close_excluded, close_given, find_damaged
-from pipeline.days.files import remembered_spans
+from pipeline.days.closed import close_excluded, find_damaged
+from pipeline.days.files import known_spans
 from pipeline.files import clock
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space
@@ -30,7 +30,7 @@ from pipeline.log.calendars import Calendar, last_ended
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import DAY_OUT, BadRows, Example, RowRules, check, check_output, copy_parts
-from pipeline.log.windows import ClosedDay, Window, choose_window, day_of, open_window
+from pipeline.log.windows import Close, ClosedDay, Window, choose_window, day_of, open_window
 from pipeline.table.published import PublishedTable
 
 if TYPE_CHECKING:
@@ -272,17 +272,22 @@ def open_log_and_window(
         return open_log(paths, columns, choice.without), None
     columns = replace(columns, calendar=calendar_of(config)._replace(latest=columns.calendar.latest))
     folder = PublishedTable(store.path, store.table).folder
-    close = close_excluded(folder, config.column, config.timezone)
-    if choice.closed is not None:
-        close = close_given(choice.closed)
-    length = days or whole_days(config.last)
-    if choice.closed is None and config.bad_days == "set_aside":
-        close = find_damaged(paths, columns, config.column, length, config.last_day, folder, close)
+    column, zone, length, closed = (
+        config.column,
+        config.timezone,
+        days or whole_days(config.last),
+        choice.closed,
+    )
+    close: Close = close_excluded(folder, column, zone) if closed is None else lambda files: ((), closed)
+    if closed is None and config.bad_days == "set_aside":
+        close = find_damaged(paths, columns, column, length, config.last_day, folder, close)
 
     def known(files: Sequence[LogFile]) -> Mapping[str, tuple[int, int]]:
-        return remembered_spans(folder, files, config.timezone) if choice.spans is None else choice.spans
+        return known_spans(folder if choice.spans is None else None, files, column, zone) | dict(
+            choice.spans or {}
+        )
 
-    window = open_window(paths, columns, config.column, length, config.last_day, choice.without, close, known)
+    window = open_window(paths, columns, column, length, config.last_day, choice.without, close, known)
     return window.log, window
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Sequence
 
-from pipeline.days.files import LogDays, excluded_files, list_days, remembered_spans
+from pipeline.days.files import LogDays, excluded_files, known_spans, list_days
 from pipeline.days.states import decision_on
 from pipeline.files.folders import Folder
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns
-from pipeline.log.windows import DAMAGED, EXCLUDED, Close, ClosedDay, close_none, day_number, hive_day
+from pipeline.log.windows import DAMAGED, EXCLUDED, Close, ClosedDay, close_none, day_number
 from pipeline.table.journal import EXCLUDE, read_decisions
-
-
-def close_given(closed: Sequence[ClosedDay]) -> Close:
-    """Return the function that closes no further file, for days whose files are left out already."""
-    return lambda files: ((), closed)
 
 
 def close_excluded(folder: Folder, column: str, zone: str) -> Close:
@@ -30,7 +25,7 @@ def close_excluded(folder: Folder, column: str, zone: str) -> Close:
         return close_none
 
     def close(files: Sequence[LogFile]) -> tuple[Collection[str], Sequence[ClosedDay]]:
-        log = _days_of(files, column, folder, zone)
+        log = LogDays.of_spans(files, known_spans(folder, files, column, zone), zone=zone)
         closed = []
         for entry in log.days.values():
             decision = decision_on(entry, decisions)
@@ -40,15 +35,6 @@ def close_excluded(folder: Folder, column: str, zone: str) -> Close:
         return {*names, *excluded_files(files, decisions)}, days
 
     return close
-
-
-def _days_of(files: Sequence[LogFile], column: str, folder: Folder, zone: str) -> LogDays:
-    """Return the days of listed files, as far as they are known without opening them."""
-    hive = {file.relative: hive_day(file.path, column) for file in files}
-    undated = [file for file in files if hive[file.relative] is None]
-    spans = {name: (day, day) for name, day in hive.items() if day is not None}
-    spans |= remembered_spans(folder, undated, zone) if undated else {}
-    return LogDays.of_spans(files, spans, zone=zone)
 
 
 def _closing(log: LogDays, closed: Sequence[ClosedDay]) -> tuple[Collection[str], Sequence[ClosedDay]]:

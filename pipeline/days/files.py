@@ -216,23 +216,14 @@ def list_days(
     listing, zone = find_files(paths), calendar.zone
     excluded = excluded_files(listing.files, decisions or {})
     listing = replace(listing, files=tuple(file for file in listing.files if file.relative not in excluded))
-    spans: dict[str, tuple[int, int]] = {}
-    undated = []
-    for file in listing.files:
-        day = hive_day(file.path, column) if zone == UTC else None
-        if day is None:
-            undated.append(file)
-        else:
-            spans[file.relative] = day, day
-    unplaced: dict[str, str] = {}
-    if undated:
-        known = {} if folder is None else remembered_spans(folder, undated, zone)
-        new = [file for file in undated if file.relative not in known]
-        found, unplaced = _read_spans(listing.filesystem, new, column, calendar, first=not known)
-        spans |= known | found
-        if folder is not None and found:
-            content = {_key(f, zone): spans[f.relative] for f in undated if f.relative in spans}
-            folder.replace(_REMEMBERED, json.dumps(with_checksum({"files": content})).encode())
+    known = known_spans(folder, listing.files, column, zone)
+    new = [file for file in listing.files if file.relative not in known]
+    found, unplaced = _read_spans(listing.filesystem, new, column, calendar, first=not known)
+    spans = known | found
+    if folder is not None and found:
+        undated = [f for f in listing.files if _hive_day(f, column, zone) is None and f.relative in spans]
+        content = {_key(file, zone): spans[file.relative] for file in undated}
+        folder.replace(_REMEMBERED, json.dumps(with_checksum({"files": content})).encode())
     marked = set()
     for name in listing.skipped if marker else ():
         value = folder_tree.hive_value(name, column) if name.rpartition("/")[2] == marker else None
@@ -294,14 +285,24 @@ def _key(file: LogFile, zone: str) -> str:
     return json.dumps(file.identity if zone == UTC else [*file.identity, zone])
 
 
-def remembered_spans(folder: Folder, files: Sequence[LogFile], zone: str) -> dict[str, tuple[int, int]]:
-    """Return the first and last day of those files whose days the store remembers, by relative path."""
-    content = (folder.read_json(_REMEMBERED) or {}).get("files", {})
-    return {
-        file.relative: (content[key][0], content[key][1])
-        for file in files
-        if (key := _key(file, zone)) in content
-    }
+def _hive_day(file: LogFile, column: str, zone: str) -> int | None:
+    return hive_day(file.path, column) if zone == UTC else None
+
+
+def known_spans(
+    folder: Folder | None, files: Sequence[LogFile], column: str, zone: str
+) -> dict[str, tuple[int, int]]:
+    """Return the first and last day of files whose days hive folders tell or the store remembers, by relative path.
+
+    folder : folder of the table that remembers the days of files; None: nothing is remembered
+    """
+    days = {file.relative: _hive_day(file, column, zone) for file in files}
+    spans = {name: (day, day) for name, day in days.items() if day is not None}
+    if folder is not None and len(spans) < len(days):
+        content = (folder.read_json(_REMEMBERED) or {}).get("files", {})
+        undated = (file for file in files if file.relative not in spans)
+        spans |= {f.relative: tuple(content[key]) for f in undated if (key := _key(f, zone)) in content}
+    return spans
 
 
 def _read_spans(

@@ -161,11 +161,6 @@ KnownDays = Callable[[Sequence[LogFile]], Mapping[str, tuple[int, int]]]
 by relative path."""
 
 
-def know_none(files: Sequence[LogFile]) -> Mapping[str, tuple[int, int]]:
-    """Know the days of no file."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Window:
     """Window: a range of days of a log.
@@ -216,13 +211,13 @@ def open_window(
     column: str,
     length: int,
     until: dt.date | None,
-    skip: Collection[str] = (),
-    close: Close = close_none,
-    known: KnownDays = know_none,
+    skip: Collection[str],
+    close: Close,
+    known: KnownDays,
 ) -> Window:
     """Open a log (`open_log`), and choose its last days (`choose_window`).
 
-    Files that are known to be of other days, by hive folders or by `known`, are not opened, since the window may be a
+    Files that are known to be of other days are not opened, since the window may be a
     small part of a long log, and a fault of a file costs its days alone.
 
     close : tells which files are not opened, although their days belong to the window
@@ -275,10 +270,7 @@ class _Opening:
     def in_window(self, files: Sequence[LogFile]) -> Sequence[LogFile]:
         """Select the files that are not closed and may have rows of the window."""
         limits = day_limits(self.calendar)
-        spans = dict(self.known(files))
-        for file in files:
-            if (day := hive_day(file.path, self.column)) is not None:
-                spans[file.relative] = day, day
+        spans = self.known(files)
         ends = (end for _, end in spans.values())
         self.newest = max((end for end in ends if limits is None or limits.contain(end)), default=0)
         last = self.newest if self.until is None else day_number(self.until)
