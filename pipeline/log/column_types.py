@@ -32,25 +32,24 @@ _SPELLED = {"text": "text", "whole numbers": "whole numbers"}
 _NUMBERS = "numbers (a float, integer or decimal type)"
 
 
+_KEY_KINDS = {
+    **dict.fromkeys(("string", "large_string", "string_view"), TEXT),
+    **dict.fromkeys(("binary", "large_binary", "fixed_size_binary"), BYTES),
+    "date32": DATE,
+}
+
+
 def key_kind(arrow_type: pa.DataType) -> str | None:
     """Return the kind of keys of an Arrow type; None if it cannot be a key."""
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     if isinstance(arrow_type, pa.BaseExtensionType):
         arrow_type = arrow_type.storage_type
-    tests = (
-        (UNSIGNED, pa.types.is_uint64),
-        (INTEGER, pa.types.is_integer),
-        (INTEGER, pa.types.is_decimal),
-        (TEXT, pa.types.is_string),
-        (TEXT, pa.types.is_large_string),
-        (TEXT, pa.types.is_string_view),
-        (BYTES, pa.types.is_binary),
-        (BYTES, pa.types.is_large_binary),
-        (BYTES, pa.types.is_fixed_size_binary),
-        (DATE, pa.types.is_date32),
-    )
-    return next((name for name, test in tests if test(arrow_type)), None)
+    if pa.types.is_uint64(arrow_type):
+        return UNSIGNED
+    if pa.types.is_integer(arrow_type) or pa.types.is_decimal(arrow_type):
+        return INTEGER
+    return _KEY_KINDS.get(str(arrow_type).partition("[")[0])
 
 
 def common_kind(kind: str | None, other: str | None) -> str | None:
