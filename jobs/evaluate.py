@@ -26,6 +26,7 @@ from jobs.rows import (
 )
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import SEGMENTS_FILE
+from pipeline.evaluate.evaluation import Sizes
 from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, in_sample_by_totals, kept_table
 from pipeline.evaluate.measurement import Measured, Measurement
 from pipeline.evaluate.report import (
@@ -63,16 +64,8 @@ def prepare(config: EvaluateConfig, choice: ChosenRows = ANY) -> Prepared:
     else:
         _check_kept(score_table, lookup.facts.score_transform, columns, other_columns, config.window.column)
         log = score_table.files()
-    measurement = Measurement(
-        log,
-        version.lookup_path,
-        lookup,
-        score_table,
-        window,
-        config.evaluate.bins,
-        config.log.sampling_rate,
-        against,
-    )
+    sizes = Sizes(config.evaluate.bins, config.log.sampling_rate)
+    measurement = Measurement(log, version.lookup_path, lookup, sizes, score_table, window, against)
     settings = settings_of(config, window)
     if against is not None:
         settings["against"] = against.name

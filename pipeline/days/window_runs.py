@@ -19,7 +19,7 @@ from pipeline.labels.label_join import add_labels
 from pipeline.log import quarantine
 from pipeline.log.log_files import FileId, Piece
 from pipeline.log.logs import DAY_INVALID, DAY_OUT_OF_RANGE, Rows, batched_by_size, pieces_ahead
-from pipeline.log.windows import DayLimits, Window, days_of, shown
+from pipeline.log.windows import GroupDays, Window, days_of, shown
 from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
 
@@ -67,17 +67,10 @@ def add_up_day(day: int, receipts: list[dict[int, RunReceipt]]) -> RunReceipt:
 
 
 class DatedPiece(NamedTuple):
-    """Row groups with rows of the days first, ..., last.
-
-    mixed : whether the day of each row must be read; rows without a date count for the first day
-    limits : see `GroupDays`
-    """
+    """Row group, and its days. If the day of each row must be read, rows without a date count for the first day."""
 
     piece: Piece
-    first: int
-    last: int
-    mixed: bool
-    limits: DayLimits | None = None
+    days: GroupDays
 
 
 def _group_by_days(
@@ -98,8 +91,8 @@ def _group_by_days(
             days = wanted_days.intersection(range(group.first, group.last + 1))
             if days:
                 piece = file.piece((group.position,), group.start, group.rows)
-                dated = DatedPiece(piece, group.first, group.last, group.mixed, group.limits)
-                (mixed if group.mixed else unmixed).setdefault(frozenset(days), []).append(dated)
+                by_days = mixed if group.mixed else unmixed
+                by_days.setdefault(frozenset(days), []).append(DatedPiece(piece, group))
     return unmixed, mixed
 
 
@@ -131,7 +124,7 @@ def _write_days(
     """
     for folder in folders.values():
         Folder.at(folder).make()
-    if not pieces[0].mixed:
+    if not pieces[0].days.mixed:
         [(day, folder)] = folders.items()
         undated = reading._replace(columns=replace(reading.columns, date=None))
         log_pieces = tuple(dated.piece for dated in pieces)
@@ -161,26 +154,26 @@ class _DayBuffers:
     receipts: dict[int, RunReceipt] = field(default_factory=dict)
     bad_tables: dict[int, list[pa.Table]] = field(default_factory=dict)
 
-    def add(self, rows: Rows, scored: Rows, piece: DatedPiece) -> None:
+    def add(self, rows: Rows, scored: Rows, dated: DatedPiece) -> None:
         """Add the rows of wanted days. scored : rows with calibration scores, see `Intake.read`."""
-        date = self.intake.reading.columns.date
+        date, group = self.intake.reading.columns.date, dated.days
         assert date is not None
         days = days_of(rows.batch.column(date), self.intake.reading.columns.calendar.zone)
-        if piece.limits is not None:
-            out = (days > DAY_INVALID) & ((days < piece.limits.first) | (days > piece.limits.last))
+        if group.limits is not None:
+            out = (days > DAY_INVALID) & ((days < group.limits.first) | (days > group.limits.last))
             days = np.where(out, np.int32(DAY_OUT_OF_RANGE), days)
         rows = rows._replace(day=days)
         has_date = days > DAY_OUT_OF_RANGE
-        day_of_row = np.where(has_date, days, np.int32(piece.first))
-        self._check(day_of_row, piece)
-        order = _order_by_day(day_of_row, piece)
+        day_of_row = np.where(has_date, days, np.int32(group.first))
+        self._check(day_of_row, dated)
+        order = _order_by_day(day_of_row, group)
         if not has_date.all():
             order = order[has_date[order]]
         # Rows that wait to be written do not keep their batch in memory.
         scored = scored.some(order)._replace(batch=_NO_BATCH)
-        counts = np.bincount(day_of_row - piece.first)
+        counts = np.bincount(day_of_row - group.first)
         for i in np.flatnonzero(counts).tolist():
-            day = piece.first + i
+            day = group.first + i
             if day not in self.folders:
                 continue
             span = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
@@ -189,17 +182,18 @@ class _DayBuffers:
             if rows.joined is not None:
                 self.receipts[day].count(rows.joined.part(day_of_row == day))
             if day_rows.score.size < counts[i] or not quarantine.usable(day_rows).all():
-                self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
+                self._keep_bad(day, rows, dated.piece.path, day_of_row == day)
         if self.pending_rows >= self.run_rows:
             self.flush()
 
     @staticmethod
-    def _check(days: Any, piece: DatedPiece) -> None:
-        if days.size and (days.min() < piece.first or days.max() > piece.last):
+    def _check(days: Any, dated: DatedPiece) -> None:
+        group = dated.days
+        if days.size and (days.min() < group.first or days.max() > group.last):
             found = shown([int(days.min()), int(days.max())])
-            expected = shown([piece.first, piece.last])
+            expected = shown([group.first, group.last])
             raise InputRejectedError(
-                f"{piece.piece.path}: expected dates from {expected[0]} to {expected[1]}, as its footer says, found "
+                f"{dated.piece.path}: expected dates from {expected[0]} to {expected[1]}, as its footer says, found "
                 f"{found[0]} to {found[1]}: write it again"
             )
 
@@ -243,8 +237,8 @@ class _DayBuffers:
         return self.receipts
 
 
-def _order_by_day(day: npt.NDArray[np.int32], piece: DatedPiece) -> npt.NDArray[np.int64]:
+def _order_by_day(day: npt.NDArray[np.int32], group: GroupDays) -> npt.NDArray[np.int64]:
     """Return the stable order of rows by day."""
-    key = day - piece.first
+    key = day - group.first
     # Small integers are sorted by counting.
-    return np.argsort(key.astype(np.uint16) if piece.last - piece.first < 1 << 16 else key, kind="stable")
+    return np.argsort(key.astype(np.uint16) if group.last - group.first < 1 << 16 else key, kind="stable")

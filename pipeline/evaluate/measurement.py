@@ -62,19 +62,18 @@ class Measurement:
     log : Log
     path : path of the lookup table
     lookup : the lookup table
+    sizes : settings of the measures
     kept : the kept score table, if the log is one
     window : the window, if only some days of the log are measured
-    bins, sampling_rate : see `Sizes`
     against : the other side of the comparison, if there is one
     """
 
     log: Log
     path: str
     lookup: LookupTable
+    sizes: Sizes
     kept: KeptTable | None = None
     window: Window | None = None
-    bins: int = 10
-    sampling_rate: float = 1.0
     against: Against | None = None
 
     @property
@@ -131,7 +130,7 @@ class Measurement:
             table, evaluation, run = self._unsegmented(results, executor)
             segments = None
         else:
-            segments = finish_sides(self._sizes, self.lookup, results, executor)
+            segments = finish_sides(self.sizes, self.lookup, results, executor)
             table, evaluation = segments.before.rows.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -161,7 +160,7 @@ class Measurement:
                     tables.append(add_merge(graph, self._add_sorted(graph, plans[1])))
             return graph.task("measured", list, tables)
         rows, predictor = self._add_sorted(graph, plans[0], self.columns), Predictor(self.path, self.columns)
-        sides = add_sides(graph, rows, plans[1], predictor, self._sizes, self._counts)
+        sides = add_sides(graph, rows, plans[1], predictor, self.sizes, self._counts)
         return graph.task("measured", list, sides)
 
     def _unsegmented(self, tables: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
@@ -169,17 +168,13 @@ class Measurement:
         (table, _), *others = tables
         run = partial(table.run, executor=executor, stage="measure")
         if self.one_sort:
-            before, after = run_passes(both_sides(self._sizes, Predictor(self.path), table), run)
+            before, after = run_passes(both_sides(self.sizes, Predictor(self.path), table), run)
         else:
             calibrated = others[0][0]
             run_after = partial(calibrated.run, executor=executor, stage="measure")
-            before = run_passes(side_passes(self._sizes, table, tests=False), run)
-            after = run_passes(side_passes(self._sizes, calibrated), run_after)
+            before = run_passes(side_passes(self.sizes, table, tests=False), run)
+            after = run_passes(side_passes(self.sizes, calibrated), run_after)
         return table, evaluation_of(table.used, before, after), run
-
-    @property
-    def _sizes(self) -> Sizes:
-        return Sizes(self.bins, self.sampling_rate)
 
     def _compare(
         self,
@@ -190,7 +185,7 @@ class Measurement:
         executor: Executor,
     ) -> tuple[Comparison, SegmentedComparison | None]:
         """Compare both sides on the same rows. rows : sorted rows of the table's segments, if it has segments."""
-        rate = self.sampling_rate
+        rate = self.sizes.sampling_rate
         new, old = Predictor(self.path, self.columns, rate), replace(against.predictor, sampling_rate=rate)
         columns = self._compared_columns
         if not columns:

@@ -26,8 +26,8 @@ from pipeline.log.calendars import DAY, UTC, Calendar, local_bounds, local_times
 from pipeline.log.chunks import bounds_of
 from pipeline.log.column_types import meaning
 from pipeline.log.folder_tree import NO_VALUE, hive_value
-from pipeline.log.log_files import LogFile, checked_footer, open_parquet, read_batches
-from pipeline.log.logs import BATCH_ROWS, DAY_INVALID, DAY_NULL, Columns, Log, open_log
+from pipeline.log.log_files import LogFile, checked_footer
+from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log, read_piece
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
@@ -583,9 +583,8 @@ _UNKNOWN = "unknown"
 
 def read_column(filesystem: Any, file: LogFile, column: str, groups: Sequence[int]) -> Iterator[pa.Array]:
     """Read a column of row groups batch by batch, where the footer does not tell its bounds."""
-    with open_parquet(filesystem, file.path, file.state) as parquet:
-        for batch in read_batches(parquet, file.path, [column], groups, BATCH_ROWS):
-            yield nested.with_columns(batch, [column]).column(column)
+    for batch in read_piece(filesystem, file.piece(tuple(groups), 0, 0), [column], ()):
+        yield batch.column(column)
 
 
 def _read_days(
