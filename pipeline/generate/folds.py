@@ -23,8 +23,6 @@ Parts = npt.NDArray[np.uint8]
 TRAINED, SCORED, UNUSED = 0, 1, 2
 """Parts of a fold. Rows are unused only in folds by time."""
 
-SPLITS = ("row", "group", "time")
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 _ALL = 1 << 64
