@@ -139,13 +139,7 @@ def score_log(
     facts = read_lookup_facts(scoring.lookup)
     with output.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
-            (
-                log.filesystem,
-                group,
-                output.filesystem,
-                tuple(staging.target(file.relative) for file in group),
-                scoring,
-            )
+            (log.filesystem, output.filesystem, [(f, staging.target(f.relative)) for f in group], scoring)
             for group in tasks_of(log)
         ]
         counts = executor.reduce("score", score_files, tasks, _concatenate, "commit")
@@ -204,11 +198,7 @@ def tasks_of(log: Log) -> list[tuple[LogFile, ...]]:
 
 
 def score_files(
-    filesystem: Any,
-    files: tuple[LogFile, ...],
-    target_filesystem: Any,
-    targets: tuple[str, ...],
-    scoring: Scoring,
+    filesystem: Any, target_filesystem: Any, files: list[tuple[LogFile, str]], scoring: Scoring
 ) -> list[FileCounts]:
     """Call `score_file` for each file and its target. Repeating it is harmless."""
 
@@ -216,4 +206,4 @@ def score_files(
         return score_file(filesystem, pair[0], target_filesystem, pair[1], scoring)
 
     remote = not isinstance(filesystem, LocalFileSystem) or not isinstance(target_filesystem, LocalFileSystem)
-    return list(together(score, list(zip(files, targets, strict=True)), remote=remote))
+    return list(together(score, files, remote=remote))
