@@ -23,8 +23,7 @@ class Numbers:
 
     def _new_slots(self) -> None:
         size = 4 * self._numbers.size
-        self._shift = np.uint64(65 - size.bit_length())
-        self._slots = np.full(size, -1, np.int32)
+        self._table = np.full(size, -1, np.int32), np.uint64(65 - size.bit_length()), self._numbers
 
     @property
     def numbers(self) -> Integers:
@@ -38,20 +37,18 @@ class Numbers:
         """Return the codes of numbers; new numbers get the next codes in the order of their appearance."""
         codes, done = np.empty(values.size, np.int32), 0
         while True:
-            table = (self._slots, self._shift, self._numbers)
-            done, self._count = kernels.number(values, done, *table, self._count, True, codes)
+            done, self._count = kernels.number(values, done, self._table, self._count, True, codes)
             if done == values.size:
                 return codes
             encoded = self.numbers
             self._numbers = np.concatenate([encoded, np.empty(3 * encoded.size, np.int64)])
             self._new_slots()
-            table = (self._slots, self._shift, self._numbers)
-            kernels.number(encoded, 0, *table, 0, True, np.empty(encoded.size, np.int32))
+            kernels.number(encoded, 0, self._table, 0, True, np.empty(encoded.size, np.int32))
 
     def find(self, values: Integers) -> Codes:
         """Return the codes of numbers, -1 for numbers without a code."""
         codes = np.full(values.size, -1, np.int32)
-        kernels.number(values, 0, self._slots, self._shift, self._numbers, self._count, False, codes)
+        kernels.number(values, 0, self._table, self._count, False, codes)
         return codes
 
 
@@ -105,7 +102,7 @@ class Texts:
         done = 0
         while True:
             table = (self._slots, self._shift, self._words, self._positions, self._used)
-            done, _ = kernels.number_text(starts, data, done, *table, adding, codes)
+            done, _ = kernels.number_text(starts, data, done, table, adding, codes)
             if done == codes.size:
                 return codes
             self._grow(int(starts[done + 1] - starts[done]))

@@ -9,7 +9,8 @@ from sklearn.metrics import log_loss
 
 from calibrators import ENIR, Isotonic, Points, collapse, near_isotonic_path
 from calibrators.near_isotonic import enir, reference
-from calibrators.near_isotonic.model_search import ModelSearch
+from calibrators.near_isotonic.model_search import DROP, ModelSearch
+from calibrators.near_isotonic.model_search import score as score_models
 
 CRITERIA = ["bic", "aic", "aicc"]
 
@@ -22,14 +23,14 @@ def assert_equals_the_reference(points, name):
     np.testing.assert_allclose(fitted.predict(score), mean, rtol=0, atol=1e-10)
     np.testing.assert_allclose(fitted.predict(inside), np.interp(inside, score, mean), rtol=0, atol=1e-10)
     assert fitted.predict([-np.inf, np.inf]) == pytest.approx([mean[0], mean[-1]], abs=1e-10)
-    best = max(model.share for model in models)
-    kept = [model for model in models if model.share > 1.001e-12 * best]
+    kept = models.weight > 1.001e-12 * models.weight.max()
+    lam, df, likelihood, criterion, share = (column[kept] for column in models)
     found = fitted.models_
-    assert found.lam == pytest.approx([model.lam for model in kept], rel=1e-12)
-    assert found.degrees_of_freedom.tolist() == [model.bins for model in kept]
-    assert found.log_likelihood == pytest.approx([model.log_likelihood for model in kept], rel=1e-11)
-    assert found.criterion == pytest.approx([model.criterion for model in kept], rel=1e-11)
-    assert found.weight == pytest.approx([model.share for model in kept], abs=1e-10)
+    assert found.lam == pytest.approx(lam, rel=1e-12)
+    assert found.degrees_of_freedom.tolist() == df.tolist()
+    assert found.log_likelihood == pytest.approx(likelihood, rel=1e-11)
+    assert found.criterion == pytest.approx(criterion, rel=1e-11)
+    assert found.weight == pytest.approx(share, abs=1e-10)
 
 
 @pytest.mark.parametrize("name", CRITERIA)
@@ -54,10 +55,10 @@ def test_skipping_models_changes_nothing(name, monkeypatch):
     for seed, n, decimals in [(1, 5000, None), (2, 5000, 3), (3, 300, None)]:
         path = near_isotonic_path(*wavy_rows(n, seed, decimals))
         penalty = enir.penalty_of(name, n)
-        found = enir.score(path, penalty)
+        found = enir.weighted(score_models(path, penalty), DROP)
         with monkeypatch.context() as patch:
             patch.setattr(ModelSearch, "run", evaluate_all)
-            everything = enir.score(path, penalty)
+            everything = enir.weighted(score_models(path, penalty), DROP)
         for a, b in zip(found, everything, strict=True):
             assert np.array_equal(a, b)
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators.core.passes import Points, collapse
-from calibrators.near_isotonic import enir
+from calibrators.near_isotonic import model_search
 from calibrators.near_isotonic.calibrator import NearIsotonic
-from calibrators.near_isotonic.enir import ENIR, penalty_of
+from calibrators.near_isotonic.enir import ENIR, penalty_of, weighted
 from calibrators.near_isotonic.kernels import tree
 from calibrators.near_isotonic.label_runs import join_runs, part_runs
 from calibrators.near_isotonic.part_blocks import join_blocks, least_criterion, part_blocks, path_from
@@ -291,6 +291,17 @@ def test_one_solution_from_parts(case, lam):
     assert_same(path_from(blocks, limit=lam).solution(lam), path_of(points).solution(lam), exact)
 
 
+@pytest.mark.parametrize("lam", [3.0, 1e20])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lambda_that_is_lost_beside_the_weights(lam, seed):
+    """Hulls whose ends rounding makes equal do not cross: there is no segment behind their last one."""
+    random = np.random.default_rng(seed)
+    points = collapse(random.random(700), random.random(700) < 0.4, np.exp(random.uniform(-200, 200, 700)))
+    for ends in ((), (233, 466)):
+        p = NearIsotonic(lam=lam).fit_passes(over(points, *ends)).predict(points.score)
+        assert ((p >= 0) & (p <= 1)).all()
+
+
 def test_one_solution_gathers_few_blocks():
     points = waves(200_000)
     blocks = part_blocks(points, 20.0)
@@ -310,7 +321,7 @@ def waves(n, seed=1):
 
 def test_enir_keeps_the_models_that_it_keeps_of_the_whole_path(caplog):
     points = waves(300_000)
-    whole = enir.score(path_of(points), penalty_of("bic", 300_000.0))
+    whole = weighted(model_search.score(path_of(points), penalty_of("bic", 300_000.0)), model_search.DROP)
     with caplog.at_level(logging.INFO, "logcal"):
         fitted = ENIR(shrink=0).fit(points.score, points.positives)
     assert "the path begins at lambda" in caplog.text
@@ -322,10 +333,10 @@ def test_enir_starts_again_with_more_blocks_where_the_path_began_too_late(tmp_pa
     points = waves(20_000)
     whole = ENIR(shrink=0).fit(points.score, points.positives)
     pq.write_table(pa.table({"score": points.score, "label": points.positives}), tmp_path / "log.parquet")
-    monkeypatch.setattr(enir, "KEEP", 16)
+    monkeypatch.setattr(model_search, "KEEP", 16)
     passes = []
-    original = enir.blocks_pass
-    monkeypatch.setattr(enir, "blocks_pass", lambda keep: passes.append(keep) or original(keep=keep))
+    original = model_search.blocks_pass
+    monkeypatch.setattr(model_search, "blocks_pass", lambda keep: passes.append(keep) or original(keep=keep))
     log = open_log([str(tmp_path / "log.parquet")], Columns("score", "label", None))
     plan = SortPlan(tmp_path, run_rows=3000, bucket_bytes=50_000)
     with caplog.at_level(logging.INFO, "logcal"):

@@ -65,21 +65,6 @@ def best_binning(negatives, positives, cut, no_cut, table):
     return bins[:count][::-1].copy(), best[m]
 
 
-@kernel(inline=True)
-def _log_sum(terms, n):
-    """Return the largest of terms[:n], and the sum of exp(terms[:n]) relative to it."""
-    highest = -np.inf
-    for i in range(n):
-        highest = max(highest, terms[i])
-    if highest == -np.inf:
-        return highest, 0.0
-    total = 0.0
-    for i in range(n):
-        if terms[i] - highest > _NEGLIGIBLE:
-            total += math.exp(terms[i] - highest)
-    return highest, total
-
-
 @kernel
 def log_sums_below(negatives, positives, cut, no_cut, table):
     """Return for each u the log of the total score of all binnings of the groups before u; shape (m + 1,).
@@ -91,12 +76,17 @@ def log_sums_below(negatives, positives, cut, no_cut, table):
     below[0] = 0.0
     terms = np.empty(m)
     for u in range(m):
-        n0 = n1 = 0.0
+        n0 = n1 = total = 0.0
+        highest = -np.inf
         for i in range(u, -1, -1):
             n0 += negatives[i]
             n1 += positives[i]
             terms[i] = below[i] + no_cut[i] + _log_marginal(n0, n1, table)
-        highest, total = _log_sum(terms, u + 1)
+            highest = max(highest, terms[i])
+        for i in range(u + 1):
+            # False for each term if all are -inf.
+            if terms[i] - highest > _NEGLIGIBLE:
+                total += math.exp(terms[i] - highest)
         below[u + 1] = highest + math.log(total) + cut[u] - no_cut[u] if total > 0.0 else -np.inf
     return below
 

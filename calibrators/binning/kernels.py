@@ -23,17 +23,6 @@ _TAYLOR = np.array(
 )  # fmt: skip
 
 
-@kernel(inline=True)
-def first_target_beyond(sum_so_far, numerator, denominator):
-    """Return the smallest j >= 1 with numerator * j / denominator > sum_so_far."""
-    j = max(int(sum_so_far / numerator * denominator), 1)
-    while numerator * j / denominator <= sum_so_far:
-        j += 1
-    while j > 1 and numerator * (j - 1) / denominator > sum_so_far:
-        j -= 1
-    return j
-
-
 @kernel
 def mark_edges(index, models, marked):
     """Mark the points of a part after which any of the binnings has an edge.
@@ -75,49 +64,45 @@ def edges_of(index, model, out):
     """
     sums, starts, low, high = index
     bins, numerator, denominator = model
-    n = sums.size
-    count = 0
-    j = first_target_beyond(low, numerator, denominator)
-    while j < bins:
+    count, j, reached = 0, 1, low
+    while True:
+        if numerator * j / denominator <= reached:
+            # The smallest j whose target is beyond the sum that is reached.
+            j = max(int(reached / numerator * denominator), 1)
+            while numerator * j / denominator <= reached:
+                j += 1
+            while j > 1 and numerator * (j - 1) / denominator > reached:
+                j -= 1
         target = numerator * j / denominator
-        if target > high:
+        if j >= bins or target > high:
             break
         b = min(int((target - low) / (high - low) * starts.size), starts.size - 1)
         i = starts[b]
         while i > 0 and sums[i - 1] >= target:
             i -= 1
-        while i < n and sums[i] < target:
+        while i < sums.size and sums[i] < target:
             i += 1
-        if i >= n:
+        if i >= sums.size:
             break
         out[count] = i
         count += 1
         j += 1
-        if numerator * j / denominator <= sums[i]:
-            j = first_target_beyond(sums[i], numerator, denominator)
+        reached = sums[i]
     return count
 
 
 @kernel(inline=True)
-def _log_gamma_one_plus(x):
-    """Return log Gamma(1 + x), 0 <= x <= 0.1, by its Taylor series -gamma x + sum over k of zeta(k) (-x)^k / k."""
-    value = 0.0
-    for k in range(_TAYLOR.size - 1, -1, -1):
-        value = _TAYLOR[k] - x * value
-    return -x * value
-
-
-@kernel(inline=True)
 def _log_gamma_pair(a, b):
-    """Return log Gamma(a) + log Gamma(b), a, b > 0."""
-    if a + b <= _SMALL:
-        return _log_gamma_one_plus(a) + _log_gamma_one_plus(b) - math.log(a * b)
-    return math.lgamma(a) + math.lgamma(b)
+    """Return log Gamma(a) + log Gamma(b), a, b > 0.
 
-
-@kernel(inline=True)
-def _difference(high_1, low_1, high_0, low_0):
-    return max((high_1 - high_0) + (low_1 - low_0), 0.0)
+    Of small ones, by log Gamma(1 + x) = -gamma x + sum over k of zeta(k) (-x)^k / k, its Taylor series.
+    """
+    if a + b > _SMALL:
+        return math.lgamma(a) + math.lgamma(b)
+    of_a = of_b = 0.0
+    for k in range(_TAYLOR.size - 1, -1, -1):
+        of_a, of_b = _TAYLOR[k] - a * of_a, _TAYLOR[k] - b * of_b
+    return -a * of_a - b * of_b - math.log(a * b)
 
 
 @kernel
@@ -134,8 +119,8 @@ def fill_bins(cuts, ends, chosen, count, out):
     bin_edges[0] = 0.0
     for b in range(count + 1):
         row = cuts[chosen[b]] if b < count else ends
-        weight[b] = _difference(row[1], row[2], w0, w0_low)
-        positives[b] = min(_difference(row[3], row[4], k0, k0_low), weight[b])
+        weight[b] = max((row[1] - w0) + (row[2] - w0_low), 0.0)
+        positives[b] = min(max((row[3] - k0) + (row[4] - k0_low), 0.0), weight[b])
         bin_edges[b + 1], w0, w0_low, k0, k0_low = row
 
 

@@ -261,7 +261,7 @@ class Posterior:
         self._zero_value = self._likelihood(np.zeros(1), self._zero)
 
     def _likelihood(self, theta: Array, into: Array) -> float:
-        return float(kernel.likelihood(self.table, theta, *self._cells, into[0], into[1]))
+        return float(kernel.likelihood(self.table, theta, self._cells, into))
 
     @np.errstate(over="ignore")  # steps are halved until nothing overflows
     def mode(self, variance: Array, start: Array) -> tuple[Array, float]:

@@ -92,11 +92,10 @@ def gathered_bytes(points: int, parts: int) -> float:
 
 def _cells_of_points(points: Points) -> _Part:
     score, weight, positives = (np.ascontiguousarray(column) for column in points)
-    bits = score.view(np.uint64)
     total, ones = float(weight.sum()), float(positives.sum())
     of_label = ((weight, positives, total - ones), (positives, _NONE, ones))
     drawn = [
-        _draw(partial(kernel.candidate_points, score, bits, column, others), score.size, sum_, salt)
+        _draw(partial(kernel.candidate_points, score, column, others), score.size, sum_, salt)
         for (column, others, sum_), salt in zip(of_label, _SALTS, strict=True)
     ]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))

@@ -60,15 +60,15 @@ def sort_rows(score: Array, tag: Tags, column: npt.NDArray[Any] | None = None) -
         return
     while shift > 1 and span >> (shift - 1) <= n // _MOST:
         shift -= 1
-    raw, piece_bits, tag_bits = score.view(np.uint64), np.uint64(shift), np.uint64(bits)
+    raw, layout = score.view(np.uint64), (low, np.uint64(shift), np.uint64(bits))
     counts = np.zeros((span >> shift) + 1, np.int64)
-    kernels.count_pieces(raw, low, piece_bits, counts)
+    kernels.count_pieces(raw, *layout[:2], counts)
     ends = np.cumsum(counts)
     keys = np.empty(n if column is None else (n, 2), np.uint64)
-    numbers = _NO_COLUMN if column is None else column.view(np.uint64)
-    kernels.make_keys(raw, tag, numbers, low, piece_bits, tag_bits, ends - counts, keys)
+    rows = raw, tag, _NO_COLUMN if column is None else column.view(np.uint64)
+    kernels.make_keys(rows, layout, ends - counts, keys)
     keys = sort_pieces(keys, ends, shift + bits)
-    kernels.decode_keys(keys, ends, low, piece_bits, tag_bits, raw, tag, numbers)
+    kernels.decode_keys(keys, ends, layout, rows)
 
 
 def add_rows(score: Array, tag: Tags, *, by_code: bool) -> Coded:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Generator
+from typing import Any
 
-from calibrators.near_isotonic.label_runs import Runs
+import numpy as np
+
+from calibrators.core.arrays import Integers
+from calibrators.core.kernels import sums
+from calibrators.core.passes import Pass
+from calibrators.near_isotonic.label_runs import Runs, runs_pass
+from calibrators.near_isotonic.model_search import Penalty, ScoredModels, score_each
 from calibrators.near_isotonic.path import NearIsotonicPath, Solution
 
 _MODELS = 100
 
 
-def rounded_models(path: NearIsotonicPath) -> list[tuple[float, Solution]]:
+def authors_models(
+    penalty_of: Callable[[float], Penalty],
+) -> Generator[Pass, Any, tuple[NearIsotonicPath, ScoredModels]]:
+    """Score the `_rounded_models`, in one pass. penalty_of : see `model_search.late_models`."""
+    runs = yield runs_pass(moments=True)
+    _check_unit_interval(runs)
+    path = NearIsotonicPath.of_runs(runs)
+    return path, score_each(_rounded_models(path), penalty_of(sums.exact_sum(runs.weight)))
+
+
+def _rounded_models(path: NearIsotonicPath) -> list[tuple[float, Solution]]:
     """Return lambda and rounded solution of at most 99 breakpoints, without lambda = 0 unless it is the only one."""
     lam = np.concatenate([[0.0], path.breakpoints])
     ranks = np.rint(np.arange(_MODELS) * (lam.size - 1) / (_MODELS - 1))
@@ -29,7 +45,7 @@ def smoothed_levels(path: NearIsotonicPath, lam: float) -> Solution:
     return solution._replace(level=np.clip(level, 0.0, 1.0))
 
 
-def _rounded(path: NearIsotonicPath, lam: float) -> tuple[Solution, npt.NDArray[np.int64]]:
+def _rounded(path: NearIsotonicPath, lam: float) -> tuple[Solution, Integers]:
     """Round a solution's levels to 6 decimals and join equal neighbours; return also the first run of each block."""
     last, weight, positives, level = path.blocks(lam)
     level = np.clip(np.round(level, 6), 0.0, 1.0)
@@ -43,7 +59,7 @@ def _rounded(path: NearIsotonicPath, lam: float) -> tuple[Solution, npt.NDArray[
     return solution, first_run
 
 
-def check_unit_interval(runs: Runs) -> None:
+def _check_unit_interval(runs: Runs) -> None:
     """Raise ValueError for scores outside [0, 1]."""
     if runs.first[0] < 0 or runs.last[-1] > 1:
         raise ValueError(

@@ -7,44 +7,19 @@ late, and `model_search` skips models without weight.
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator, Needs
-from calibrators.core.arrays import Array
-from calibrators.core.kernels import sums
-from calibrators.core.map import CalibrationMap
-from calibrators.core.passes import Pass, Passes, check_choice
+from calibrators.core.arrays import Array, Integers
+from calibrators.core.passes import Passes, check_choice
 from calibrators.core.shrinking import check_shrink, floor_of, shrunk_map
-from calibrators.near_isotonic.authors import check_unit_interval, rounded_models, smoothed_levels
-from calibrators.near_isotonic.kernels import tree
-from calibrators.near_isotonic.label_runs import runs_pass
-from calibrators.near_isotonic.model_search import DROP, ModelSearch, Penalty, hopeless
-from calibrators.near_isotonic.part_blocks import KEEP, blocks_pass, least_criterion, path_from
+from calibrators.near_isotonic.authors import authors_models, smoothed_levels
+from calibrators.near_isotonic.model_search import DROP, Penalty, ScoredModels, late_models
 from calibrators.near_isotonic.path import NearIsotonicPath, Solution
-
-_FINER = 16  # factor of the number of blocks per part if the path began too late
-
-log = logging.getLogger("logcal")
-
-
-class ScoredModels(NamedTuple):
-    """Models of a path that have been scored; see `Models`."""
-
-    lam: Array
-    degrees_of_freedom: npt.NDArray[np.int64]
-    log_likelihood: Array
-    criterion: Array
-
-    def part(self, models: npt.NDArray[Any]) -> ScoredModels:
-        """Return some of the models. models : indices, or a mask."""
-        return ScoredModels(*(column[models] for column in self))
 
 
 class Models(NamedTuple):
@@ -60,7 +35,7 @@ class Models(NamedTuple):
     """
 
     lam: Array
-    degrees_of_freedom: npt.NDArray[np.int64]
+    degrees_of_freedom: Integers
     log_likelihood: Array
     criterion: Array
     weight: Array
@@ -106,13 +81,10 @@ class ENIR(Calibrator):
     Notes
     -----
     One pass merges in each part the blocks that have certainly merged at some lambda, and gathers some thousand per
-    part. The path begins there (`calibrators.near_isotonic.part_blocks`), close to O(blocks); each model
-    takes O(blocks). A bound shows that models below this lambda have no weight; if it does not, the pass is repeated
-    with more blocks. With the
-    other criteria, and for "authors", the path begins at 0, with all runs of points with equal y (for labels of
+    part; the path begins there, close to O(blocks), and each model that is scored takes O(blocks). If the models below
+    this lambda may have weight, the pass is repeated with more blocks: see `calibrators.near_isotonic.model_search`.
+    With other criteria, and for "authors", the path begins at 0, with all runs of points with equal y (for labels of
     frequency p in random order about 2 p (1 - p) per point, 32 bytes each; 40 for "authors").
-
-    Most models are not scored, and the result is still exact: see `calibrators.near_isotonic.model_search`.
 
     References
     ----------
@@ -158,47 +130,20 @@ class ENIR(Calibrator):
         check_shrink(self.shrink)
 
     def _passes(self) -> Passes:
+        penalty, shrink = partial(penalty_of, self.criterion), float(self.shrink)
         if self.reference == "authors":
-            runs = yield runs_pass(moments=True)
-            check_unit_interval(runs)
-            path = NearIsotonicPath.of_runs(runs)
-            self._start = (0.0, runs.weight.size, None)
-            penalty = penalty_of(self.criterion, sums.exact_sum(runs.weight), float(np.log(2 * np.pi)))
-            self.models_ = weighted(score_each(rounded_models(path), penalty))
+            path, scored = yield from authors_models(partial(penalty, extra=float(np.log(2 * np.pi))))
+            self._start, shrink = (0.0, path.runs.weight.size, None), 0.0
+            self.models_ = weighted(scored)
             finest, level = average(path, self.models_, partial(smoothed_levels, path))
         else:
-            path = yield from self._score_late_models()
+            # The other criteria may choose models at the beginning of the path.
+            path, scored, ratio = yield from late_models(penalty, late=self.criterion == "bic")
+            self._start = (path.start, path.runs.weight.size, ratio)
+            self.models_ = weighted(scored, DROP)
             finest, level = average(path, self.models_, path.solution)
-        fitted = CalibrationMap.from_blocks(
-            finest.first_score, finest.last_score, level, finest.weight, finest.positives
-        )
-        shrink = 0.0 if self.reference == "authors" else float(self.shrink)
+        fitted = finest._replace(level=level).calibration_map()
         return shrunk_map(fitted, floor_of(shrink, float(fitted.weight.sum())))
-
-    def _score_late_models(self) -> Generator[Pass, Any, NearIsotonicPath]:
-        """Score the models above a lambda below which none can have weight; return the path from there."""
-        # The other criteria may choose models at the beginning of the path.
-        keep = KEEP if self.criterion == "bic" else sys.maxsize
-        while True:
-            blocks = yield blocks_pass(keep=keep)
-            path = path_from(blocks)
-            n = sums.exact_sum(np.concatenate([blocks.runs.weight, blocks.low[:, 0]]))
-            penalty = penalty_of(self.criterion, n)
-            self.models_ = score(path, penalty)
-            self._start = (path.start, path.runs.weight.size, None)
-            if path.start == 0.0:
-                return path
-            best = float(self.models_.criterion.min())
-            bound = least_criterion(blocks, penalty)
-            if path.breakpoints.size > 0 and hopeless(bound, best):
-                self._start = (path.start, path.runs.weight.size, (bound - best) / 2.0)
-                log.info(
-                    "ENIR: the path begins at lambda = %.4g with %d blocks; every model below is at least exp(%.4g) "
-                    "times less likely than the best",
-                    path.start, path.runs.weight.size, (bound - best) / 2.0,
-                )  # fmt: skip
-                return path
-            keep *= _FINER
 
 
 def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
@@ -207,7 +152,7 @@ def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
     n : sum of the weights. extra : added to log(n) in BIC. The function is monotone.
     """
 
-    def penalty(df: npt.NDArray[np.int64]) -> Array:
+    def penalty(df: Integers) -> Array:
         d: Array = df.astype(np.float64)
         if criterion == "bic":
             return d * float(np.log(n) + extra)
@@ -215,28 +160,9 @@ def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
             return d * 2.0
         spare: Array = n - 1.0 - d
         with np.errstate(divide="ignore"):
-            values: Array = np.where(spare > 0, 2.0 * d + 2.0 * d * (d + 1.0) / np.abs(spare), np.inf)
-        return values
+            return np.asarray(np.where(spare > 0, 2.0 * d + 2.0 * d * (d + 1.0) / np.abs(spare), np.inf))
 
     return penalty
-
-
-def score(path: NearIsotonicPath, penalty: Penalty) -> Models:
-    """Score models; return those whose weight is at least 1e-12 of the best one's."""
-    if path.breakpoints.size == 0:  # no level decreases
-        return weighted(score_each([(path.start, path.solution(path.start))], penalty))
-    search = ModelSearch(path, penalty)
-    search.run()
-    i = np.flatnonzero(~np.isnan(search.log_likelihood))
-    scored = ScoredModels(path.breakpoints, path.degrees_of_freedom, search.log_likelihood, search.criterion)
-    return weighted(scored.part(i), DROP)
-
-
-def score_each(models: Iterable[tuple[float, Solution]], penalty: Penalty) -> ScoredModels:
-    """Compute -2 L + penalty of each model, by ascending lambda."""
-    rows = [(lam, x.level.size, tree.log_likelihood(x.level, x.weight, x.positives)) for lam, x in models]
-    lam, df, likelihood = (np.array(column) for column in zip(*rows, strict=True))
-    return ScoredModels(lam, df, likelihood, penalty(df) - 2.0 * likelihood)
 
 
 def weighted(scored: ScoredModels, drop: float = 0.0) -> Models:
@@ -247,14 +173,16 @@ def weighted(scored: ScoredModels, drop: float = 0.0) -> Models:
     If every criterion is infinite, as when rounding moves a level to 0 or 1 against the labels, the isotonic model is
     the only one.
     """
-    finite = np.isfinite(scored.criterion)
+    lam, df, likelihood, value = scored
+    finite = np.isfinite(value)
     finite[-1] |= not finite.any()
-    scored = scored.part(finite)
     with np.errstate(under="ignore"):
-        value = scored.criterion
-        relative = np.exp((value.min() - value) / 2.0) if value.size > 1 else np.ones(1)
-    selected = (relative >= drop) & (relative > 0)
-    return Models(*scored.part(selected), relative[selected] / relative[selected].sum())
+        relative = (
+            np.exp((value[finite].min() - value) / 2.0) if finite.sum() > 1 else finite.astype(np.float64)
+        )
+    selected = finite & (relative >= drop) & (relative > 0)
+    share = relative[selected] / relative[selected].sum()
+    return Models(lam[selected], df[selected], likelihood[selected], value[selected], share)
 
 
 def average(

@@ -48,6 +48,11 @@ class Border(NamedTuple):
     positives_sum: Array
     moment_sum: Array
 
+    def same_level(self, other: Border) -> bool:
+        """Tell whether the runs of both have the same frequency of positives and so are one run, if neighbours."""
+        weight, positives = np.array([[self.weight, other.weight], [self.positives, other.positives]])
+        return bool(kernel.run_starts(weight, positives).size == 1)
+
 
 class PartRuns(NamedTuple):
     """Runs of one part, and the borders of its first and its last run, which may be the same run."""
@@ -94,7 +99,7 @@ def join_runs(parts: list[PartRuns]) -> Runs:
         runs, head, tail = part
         begin = 0
         if border is not None:
-            if kernel.same_level(border.weight, border.positives, head.weight, head.positives):
+            if border.same_level(head):
                 border, last, begin = _add_borders(border, head), float(runs.last[0]), 1
                 if runs.first.size == 1:
                     continue

@@ -11,26 +11,92 @@ that occur there, which is at one end since penalties are monotone in d. If this
 more than 2 log(1e12), all these models are skipped. Otherwise the interval is halved. A first sweep from the last
 breakpoint down, by factors of 1.3 in d, finds a good criterion; it stops where even the likelihood of the labels' own
 frequencies could not outweigh the penalty.
+
+The path itself begins late, at a lambda to which each part of the points is merged (`part_blocks`). A bound of the
+criteria below it shows that no model there has weight; if it does not, the path begins earlier.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+import logging
+import sys
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
+from calibrators.core.kernels import sums
+from calibrators.core.passes import Pass
 from calibrators.near_isotonic.kernels import tree
-from calibrators.near_isotonic.path import NearIsotonicPath
+from calibrators.near_isotonic.part_blocks import KEEP, blocks_pass, least_criterion, path_from
+from calibrators.near_isotonic.path import NearIsotonicPath, Solution
 
-Penalty = Callable[[npt.NDArray[np.int64]], Array]
+Penalty = Callable[[Integers], Array]
+"""Penalty that is added to -2 log likelihood, a monotone function of the degrees of freedom."""
+
+ScoredModels = tuple[Array, Integers, Array, Array]
+"""Lambda, degrees of freedom, log likelihood and criterion of some models, by ascending lambda."""
 
 DROP = 1e-12
 """Models whose weight is below this fraction of the best one's are dropped."""
 
 _COARSE = 1.3  # the first sweep scores a model each time the degrees of freedom grow by this factor
+_FINER = 16  # factor of the number of blocks per part if the path began too late
+
+log = logging.getLogger("logcal")
+
+
+def late_models(
+    penalty_of: Callable[[float], Penalty], *, late: bool
+) -> Generator[Pass, Any, tuple[NearIsotonicPath, ScoredModels, float | None]]:
+    """Score the models that may have weight, in passes.
+
+    penalty_of : penalty for a sum of the weights
+    late : whether to begin the path late, for a penalty that does not decrease
+
+    Returns
+    -------
+    path : from its beginning on
+    models : their scores
+    bound : log of how many times less likely all models below the beginning are than the best one, or None if it is 0
+    """
+    keep = KEEP if late else sys.maxsize
+    while True:
+        blocks = yield blocks_pass(keep=keep)
+        path = path_from(blocks)
+        penalty = penalty_of(sums.exact_sum(np.concatenate([blocks.runs.weight, blocks.low[:, 0]])))
+        models = score(path, penalty)
+        if path.start == 0.0:
+            return path, models, None
+        best, bound = float(models[-1].min()), least_criterion(blocks, penalty)
+        if path.breakpoints.size > 0 and hopeless(bound, best):
+            ratio = (bound - best) / 2.0
+            log.info(
+                "ENIR: the path begins at lambda = %.4g with %d blocks; every model below is at least exp(%.4g) "
+                "times less likely than the best",
+                path.start, path.runs.weight.size, ratio,
+            )  # fmt: skip
+            return path, models, ratio
+        keep *= _FINER
+
+
+def score(path: NearIsotonicPath, penalty: Penalty) -> ScoredModels:
+    """Score models, among them all that have weight."""
+    if path.breakpoints.size == 0:  # no level decreases
+        return score_each([(path.start, path.solution(path.start))], penalty)
+    search = ModelSearch(path, penalty)
+    search.run()
+    i = np.flatnonzero(~np.isnan(search.log_likelihood))
+    return path.breakpoints[i], search.df[i], search.log_likelihood[i], search.criterion[i]
+
+
+def score_each(models: Iterable[tuple[float, Solution]], penalty: Penalty) -> ScoredModels:
+    """Compute -2 L + penalty of each model, by ascending lambda."""
+    rows = [(lam, x.level.size, tree.log_likelihood(x.level, x.weight, x.positives)) for lam, x in models]
+    lam, df, likelihood = (np.array(column) for column in zip(*rows, strict=True))
+    return lam, df, likelihood, penalty(df) - 2.0 * likelihood
 
 
 def hopeless(bound: float, best: float) -> bool:

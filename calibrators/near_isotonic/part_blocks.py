@@ -19,7 +19,6 @@ import numpy.typing as npt
 from calibrators.core.arrays import Array
 from calibrators.core.kernels import pava
 from calibrators.core.passes import Pass, Points
-from calibrators.near_isotonic.kernels import label_runs as run_kernel
 from calibrators.near_isotonic.kernels import path as kernel
 from calibrators.near_isotonic.kernels import tree
 from calibrators.near_isotonic.kernels.taut_string import settled_ends
@@ -29,7 +28,6 @@ from calibrators.near_isotonic.path import NearIsotonicPath, are_whole, first_st
 KEEP = 1 << 13
 """Number of blocks per part down to which a part merges before the path starts."""
 
-_EXACT = 2.0**53  # whole numbers below this are doubles
 _FINAL = 8  # number of blocks of a part up to which merging stops
 _IDLE = 4  # steps of lambda without progress after which merging stops
 
@@ -121,8 +119,7 @@ def _in_steps(
     start, idle = 0.0, 0
     while start == 0.0 or (start < limit and falls.size > _FINAL and idle < _IDLE):
         before, start = falls.size, min(2.0**step, limit)
-        exact = _EXACT if integral and start < _EXACT and start.is_integer() else 0.0
-        columns, falls, final = _merged(columns, falls, start, exact)
+        columns, falls, final = _merged(columns, falls, start, integral and start.is_integer())
         idle = idle + 1 if falls.size > 0.99 * before else 0
         if keep is not None:
             bounds.append(Bound(step, final.stop - final.start, _likelihood(columns, falls, start, final)))
@@ -133,7 +130,7 @@ def _in_steps(
 
 
 def _merged(
-    columns: Any, falls: npt.NDArray[np.bool_], lam: float, exact: float
+    columns: Any, falls: npt.NDArray[np.bool_], lam: float, exact: bool
 ) -> tuple[Array, npt.NDArray[np.bool_], slice]:
     """Merge the blocks that have certainly merged at lambda; return also the slice of blocks of the solution."""
     ends = settled_ends(tuple(columns[2:]), falls, lam, exact)
@@ -167,7 +164,7 @@ def join_blocks(parts: list[PartBlocks]) -> JoinedBlocks:
         if following is None:
             break
         a, b = part.tail, following.head
-        if run_kernel.same_level(a.weight, a.positives, b.weight, b.positives):
+        if a.same_level(b):
             start = end - 1
         else:
             falls[end - 1] = kernel.falling_gaps(

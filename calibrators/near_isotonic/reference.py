@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import xlog1py, xlogy
 
 from calibrators.core.arrays import Array
+from calibrators.near_isotonic.enir import Models
 
 
 class PathModel(NamedTuple):
@@ -44,12 +46,8 @@ def modified_pava(weight: npt.ArrayLike, positives: npt.ArrayLike) -> list[PathM
 
     Returns
     -------
-    list of BinningModel
-        At lambda = 0, where neighbours of equal frequency are one bin already, and at each breakpoint.
-
-    Notes
-    -----
-    O(m**2) operations with fractions.
+    list of PathModel
+        At lambda = 0, where neighbours of equal frequency are one bin already, and at each breakpoint. O(m**2).
     """
     size, z = ([Fraction(float(x)) for x in np.asarray(column)] for column in (weight, positives))
     last, lam, models = list(range(len(size))), Fraction(0), list[PathModel]()
@@ -78,41 +76,25 @@ def levels(model: PathModel) -> Array:
     return np.repeat([float(level) for level in model.p], np.diff([-1, *model.last]))
 
 
-class ScoredModel(NamedTuple):
-    """Model of the ensemble: its breakpoint, bins, log likelihood, BIC and share of the mean."""
-
-    lam: float
-    bins: int
-    log_likelihood: float
-    criterion: float
-    share: float
-
-
-def enir(
-    weight: npt.ArrayLike, positives: npt.ArrayLike, criterion: str = "bic"
-) -> tuple[Array, list[ScoredModel]]:
-    """Average the models of the path by their scores (section III): the level of every point, and the models.
+def enir(weight: npt.ArrayLike, positives: npt.ArrayLike, criterion: str = "bic") -> tuple[Array, Models]:
+    """Average the models of the path by their scores (section III): the level of every point, and all models.
 
     lambda = 0 is left out (footnote 3), so there must be a breakpoint. criterion : 'bic', as published, 'aic' or 'aicc'
     """
     w, k = np.asarray(weight, np.float64), np.asarray(positives, np.float64)
     n, models = float(w.sum()), modified_pava(w, k)[1:]
     likelihood = np.array([log_likelihood(levels(model), w, k) for model in models])
-    df = np.array([len(model.p) for model in models], np.float64)
+    df = np.array([len(model.p) for model in models])
     with np.errstate(divide="ignore"):
         correction = np.where(df < n - 1, 2 * df * (df + 1) / np.maximum(n - df - 1, 0), np.inf)
-    penalty = {"bic": df * np.log(n), "aic": 2 * df, "aicc": 2 * df + correction}[criterion]
-    value = -2 * likelihood + penalty
+    value = -2 * likelihood + {"bic": df * np.log(n), "aic": 2 * df, "aicc": 2 * df + correction}[criterion]
     score = np.exp((value.min() - value) / 2)  # Score(M_i), but for a factor
     share = score / score.sum()
     mean = sum(s * levels(model) for s, model in zip(share, models, strict=True))
-    columns = ([float(model.lam) for model in models], df.astype(int), likelihood, value, share)
-    return np.asarray(mean), [ScoredModel(*row) for row in zip(*columns, strict=True)]
+    lam = np.array([float(model.lam) for model in models])
+    return np.asarray(mean), Models(lam, df, likelihood, value, share)
 
 
 def log_likelihood(p: Array, weight: Array, positives: Array) -> float:
     """Add up k log p + (w - k) log(1 - p), with 0 log 0 = 0; -inf where a label contradicts a level of 0 or 1."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(positives > 0, positives * np.log(p), 0.0)
-        terms += np.where(positives < weight, (weight - positives) * np.log1p(-p), 0.0)
-    return float(terms.sum())
+    return float((xlogy(positives, p) + xlog1py(weight - positives, -p)).sum())

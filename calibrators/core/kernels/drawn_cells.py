@@ -15,28 +15,17 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 _ROUNDED = 1.0 + 1e-12
 
 
-@kernel(inline=True)
-def _uniform(bits, salt):
-    """Hash the bits of a score to a number in (0, 1], by the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
-    x = (bits ^ salt) + _GOLDEN
-    x = (x ^ (x >> _S30)) * _FIRST
-    x = (x ^ (x >> _S27)) * _SECOND
-    x = x ^ (x >> _S31)
-    return (np.float64(x >> _S11) + 1.0) * 2.0**-53
-
-
 @kernel
-def candidate_points(score, bits, weight, others, least, room, salt):
+def candidate_points(score, weight, others, least, room, salt):
     """Return the points with a priority of at least `least`, up to `room` of them.
 
     Parameters
     ----------
     score, weight, others : float64 arrays, shape (m,); weight - others >= 0 is the weight of the rows to draw from;
         if `others` is empty, it is `weight`. Rows of weight 0 are never drawn
-    bits : the memory of `score` as uint64
     least : float >= 0
     room : int: largest number of points to return
-    salt : uint64: seed of the hash
+    salt : uint64: seed of the hash, the finaliser of splitmix64 (Steele, Lea & Flood 2014)
 
     Returns
     -------
@@ -44,14 +33,18 @@ def candidate_points(score, bits, weight, others, least, room, salt):
     int : number of points with such a priority, which may exceed `room`
     """
     drawn = np.empty((room, 2))
-    size = 0
+    size, bits = 0, score.view(np.uint64)
     subtract = others.size > 0
     for i in range(score.size):
         w = weight[i]
         if subtract:
             w -= others[i]
         if w > 0.0:
-            u = _uniform(bits[i], salt)
+            x = (bits[i] ^ salt) + _GOLDEN
+            x = (x ^ (x >> _S30)) * _FIRST
+            x = (x ^ (x >> _S27)) * _SECOND
+            x = x ^ (x >> _S31)
+            u = (np.float64(x >> _S11) + 1.0) * 2.0**-53
             # A multiplication decides most cases without a division.
             if u * least <= w * _ROUNDED and w / u >= least:
                 if size < room:

@@ -27,13 +27,18 @@ def count_pieces(raw, low, shift, counts):
 
 
 @kernel
-def make_keys(raw, tag, column, low, shift, bits, next_slot, keys):
-    """Scatter rows to their pieces as keys: the score's distance within its piece, then `bits` bits of tag.
+def make_keys(rows, layout, next_slot, keys):
+    """Scatter rows to their pieces as keys: the score's distance within its piece, then the tag.
 
-    column : uint64 array: a number that stays with each row's key; empty if `keys` has no second column
+    rows : arrays
+        raw, tag : bits of the scores, and the tags
+        column : uint64: a number that stays with each row's key; empty if `keys` has no second column
+    layout : uint64 numbers: the lowest ordinal, the bits of a distance within a piece, and the bits of a tag
     next_slot : int64 array: the start of each piece in `keys`; advanced
     keys : uint64 array, shape (n,) or (n, 2): filled
     """
+    raw, tag, column = rows
+    low, shift, bits = layout
     mask = (_ONE << shift) - _ONE
     for i in range(raw.size):
         distance = _ordinal(raw[i]) - low
@@ -49,8 +54,10 @@ def make_keys(raw, tag, column, low, shift, bits, next_slot, keys):
 
 
 @kernel
-def decode_keys(keys, ends, low, shift, bits, raw, tag, column):
-    """Decode keys. ends : int64 array: the end of each piece. raw, tag, column : filled; see `make_keys`."""
+def decode_keys(keys, ends, layout, rows):
+    """Decode keys. ends : int64 array: the end of each piece. layout, rows : see `make_keys`; rows are filled."""
+    raw, tag, column = rows
+    low, shift, bits = layout
     mask = (_ONE << bits) - _ONE
     start = 0
     for p in range(ends.size):

@@ -16,14 +16,16 @@ _LEAST_PIVOT = 1e-15
 
 
 @kernel
-def likelihood(x, theta, offset, w, pos, info, residual):
-    """Return the log likelihood of the log-odds offset + x theta; fill `info` and `residual`.
+def likelihood(x, theta, cells, state):
+    """Return the log likelihood of the log-odds offset + x theta; fill `state`.
 
     x : float64 array, shape (cells, columns)
     theta : float64 array: coefficients of the first columns of x
-    offset, w, pos : float64 arrays, shape (cells,): prior mean, weights, positives
-    info, residual : float64 arrays, shape (cells,), filled: w p (1 - p) and pos - w p
+    cells : float64 arrays offset, w, pos, shape (cells,): prior mean, weights, positives
+    state : float64 array, shape (2, cells), filled: w p (1 - p) and pos - w p
     """
+    offset, w, pos = cells
+    info, residual = state
     size = theta.size
     unrolled = size - size % _UNROLLED
     total = 0.0

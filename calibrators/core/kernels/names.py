@@ -73,16 +73,18 @@ def hash_texts(starts, data, hashes):
 
 
 @kernel
-def number(values, start, slots, shift, values_by_code, count, adding, codes):
+def number(values, start, table, count, adding, codes):
     """Give integers codes 0, 1, ... in the order of their first appearance.
 
     Parameters
     ----------
     values : int64 array, shape (n,)
     start : index of the first value without a code
-    slots : int32 array, shape (2**k,), at least twice the size of `values_by_code`: open-addressing table, -1 if empty
-    shift : 64 - k
-    values_by_code : int64 array; values_by_code[:count] are the values that have codes; new values are appended
+    table : tuple of
+        slots : int32 array, shape (2**k,), at least twice the size of `values_by_code`: open-addressing table, -1 if
+            empty
+        shift : 64 - k
+        values_by_code : int64 array; values_by_code[:count] are the values that have codes; new values are appended
     adding : whether new values get codes; otherwise they get -1, and only `codes` is changed
     codes : int32 array, shape (n,), filled from `start`
 
@@ -90,6 +92,7 @@ def number(values, start, slots, shift, values_by_code, count, adding, codes):
     -------
     index of the first value without a code: n, or less if `values_by_code` is full; the new count
     """
+    slots, shift, values_by_code = table
     mask = np.uint64(slots.size - 1)
     for i in range(start, values.size):
         value = values[i]
@@ -113,19 +116,20 @@ def number(values, start, slots, shift, values_by_code, count, adding, codes):
 
 
 @kernel
-def number_text(starts, data, begin, slots, shift, words, offsets, used, adding, codes):
+def number_text(starts, data, begin, table, adding, codes):
     """Number texts, as `number` does.
 
     Parameters
     ----------
     starts : int32 or int64 array, shape (n + 1,): text i is data[starts[i]:starts[i + 1]], bytes.
     begin : index of the first text without a code
-    slots, shift : as in `number`, but a slot is a uint64: the lower half of a text's hash, and its offset in `words`
-        plus one (32 bits each); 0 if empty
-    words : uint64 array: for each text with a code its hash, its size in bytes and its code (32 bits each), and its
-        bytes, eight a word, padded with zeros. New texts are appended.
-    offsets : int64 array: offset in `words` of the text of each code. New texts are appended.
-    used : int64 array, shape (2,): number of codes and number of words in use; updated
+    table : tuple of
+        slots, shift : as in `number`, but a slot is a uint64: the lower half of a text's hash, and its offset in
+            `words` plus one (32 bits each); 0 if empty
+        words : uint64 array: for each text with a code its hash, its size in bytes and its code (32 bits each), and
+            its bytes, eight a word, padded with zeros. New texts are appended.
+        offsets : int64 array: offset in `words` of the text of each code. New texts are appended.
+        used : int64 array, shape (2,): number of codes and number of words in use; updated
     adding : as in `number`
     codes : int32 array, shape (n,), filled from `begin`
 
@@ -140,6 +144,7 @@ def number_text(starts, data, begin, slots, shift, words, offsets, used, adding,
     taken in blocks, whose slots and words are prefetched in loops of independent reads. Half a hash in the slot tells
     nearly all colliding texts apart without a read of their words.
     """
+    slots, shift, words, offsets, used = table
     mask = np.uint64(slots.size - 1)
     hashes = np.empty(_BLOCK, np.uint64)
     first_slots = np.empty(_BLOCK, np.uint64)
@@ -179,9 +184,17 @@ def number_text(starts, data, begin, slots, shift, words, offsets, used, adding,
                         used[0], used[1] = count, end
                         return i, unused
                     offsets[count] = end
-                    slots[np.int64(slot)] = _slot_of(h, end)
+                    slots[np.int64(slot)] = (h & _LOW) << np.uint64(32) | np.uint64(end + 1)
                     codes[i] = count
-                    end = _append_text(words, end, h, data, start, size, count)
+                    words[end] = h
+                    words[end + 1] = np.uint64(size) << np.uint64(32) | np.uint64(count)
+                    end += _HEAD
+                    for j in range(0, size & ~7, 8):
+                        words[end] = word(data, start + j)
+                        end += 1
+                    if size & 7:
+                        words[end] = _last_word(data, start + (size & ~7), size & 7)
+                        end += 1
                     count += 1
                     break
                 at = np.int64(filled & _LOW) - 1
@@ -195,12 +208,6 @@ def number_text(starts, data, begin, slots, shift, words, offsets, used, adding,
 
 
 @kernel(inline=True)
-def _slot_of(h, at):
-    """Return the slot of a text with a hash and an offset in `words`."""
-    return (h & _LOW) << np.uint64(32) | np.uint64(at + 1)
-
-
-@kernel(inline=True)
 def _probe(slots, mask, slot, half):
     """Return the first slot from `slot` on that is empty or whose text's hash has the lower half `half`."""
     filled = slots[np.int64(slot)]
@@ -208,22 +215,6 @@ def _probe(slots, mask, slot, half):
         slot = (slot + np.uint64(1)) & mask
         filled = slots[np.int64(slot)]
     return slot
-
-
-@kernel(inline=True)
-def _append_text(words, at, h, data, start, size, code):
-    """Write a text with its code to `words` at an offset; return the offset of its end."""
-    words[at] = h
-    words[at + 1] = np.uint64(size) << np.uint64(32) | np.uint64(code)
-    at += _HEAD
-    full = size & ~7
-    for i in range(0, full, 8):
-        words[at] = word(data, start + i)
-        at += 1
-    if full < size:
-        words[at] = _last_word(data, start + full, size - full)
-        at += 1
-    return at
 
 
 @kernel(inline=True)
@@ -250,7 +241,7 @@ def rehash(words, offsets, nothing, slots, shift):
         slot = h >> shift
         while slots[np.int64(slot)] != _EMPTY:
             slot = (slot + np.uint64(1)) & mask
-        slots[np.int64(slot)] = _slot_of(h, offsets[code])
+        slots[np.int64(slot)] = (h & _LOW) << np.uint64(32) | np.uint64(offsets[code] + 1)
 
 
 @kernel

@@ -239,7 +239,7 @@ def expansions_between(values: Array, starts: Integers) -> tuple[Array, Integers
     """
     if adds_exactly(values):
         return np.add.reduceat(values, starts), np.ones(starts.size, np.int64)
-    components, lengths = _block_expansions(values, np.append(starts[1:], values.size))
+    components, lengths = _block_sums(values, np.append(starts[1:], values.size), False)
     return components, lengths
 
 
@@ -250,23 +250,28 @@ def sums_between(values: Array, starts: Integers) -> Array:
     """
     if adds_exactly(values):
         return np.add.reduceat(values, starts)
-    totals: Array = _block_sums(values, np.append(starts[1:], values.size))
+    totals: Array = _block_sums(values, np.append(starts[1:], values.size), True)[0]
     return totals
 
 
 @kernel
-def _block_expansions(values, ends):
-    out = np.empty(values.size)
-    lengths = np.empty(ends.size, np.int64)
+def _block_sums(values, ends, rounding):
+    """Return the sums of blocks as concatenated expansions, or else rounded, and the numbers of their components."""
+    out, lengths = np.empty(values.size), np.ones(ends.size, np.int64)
     components = np.empty(MAX_COMPONENTS)
     used = i = 0
     for block in range(ends.size):
+        if ends[block] == i + 1:
+            out[used] = values[i] + 0.0
+            used += 1
+            i += 1
+            continue
         n = 0
         while i < ends[block]:
             n = add(components, n, values[i])
             i += 1
-        if n == 0:
-            components[0] = 0.0
+        if rounding or n == 0:
+            components[0] = rounded(components, n)
             n = 1
         # An expansion has at most as many components as terms, so `out` is long enough.
         for j in range(n):
@@ -274,24 +279,6 @@ def _block_expansions(values, ends):
         used += n
         lengths[block] = n
     return out[:used].copy(), lengths
-
-
-@kernel
-def _block_sums(values, ends):
-    out = np.empty(ends.size)
-    total = np.empty(MAX_COMPONENTS)
-    i = 0
-    for block in range(ends.size):
-        if ends[block] == i + 1:
-            out[block] = values[i]
-            i += 1
-            continue
-        n = 0
-        while i < ends[block]:
-            n = add(total, n, values[i])
-            i += 1
-        out[block] = rounded(total, n)
-    return out
 
 
 def sums_through(values: Array, carry: Array, stops: Integers) -> tuple[Array, Array]:

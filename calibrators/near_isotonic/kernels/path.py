@@ -54,57 +54,6 @@ class PathState(NamedTuple):
 
 
 @kernel(inline=True)
-def _crossing(block_i, block_j, gaps, exact):
-    """Return the lambda of equation 8, at which the levels of neighbours i and j meet; infinite if never.
-
-    By equation 6 it is (k_i w_j - k_j w_i) / (c_j w_i - c_i w_j), if no other gap closes before.
-
-    block_i, block_j : positives, their low part, weight and its low part of i and of j
-    gaps : whether the gap between them, the gap left of i, and the gap right of j fall
-    exact : whether all sums are integers below 2**53; then the low parts are ignored
-    """
-    ki, ki_low, wi, wi_low = block_i
-    kj, kj_low, wj, wj_low = block_j
-    falls, left_falls, right_falls = gaps
-    # The level of a block changes, towards both neighbours, unless both its gaps fall or both rise.
-    i_moves = left_falls != falls
-    j_moves = right_falls != falls
-    if falls:
-        a = ki * wj
-        b = kj * wi
-    else:
-        a = kj * wi
-        b = ki * wj
-    if exact and a + b < _EXACT:
-        d = a - b
-        if i_moves:
-            # Exact products and sums: the quotient is correctly rounded.
-            return d / (wj + wi) if j_moves else d / wj
-        if j_moves:
-            return d / wi
-        # Constant levels meet immediately or never.
-        return 0.0 if d <= 0.0 else np.inf
-    ah, al = two_product(ki, wj)
-    bh, bl = two_product(kj, wi)
-    if not exact:
-        al += ki * wj_low + ki_low * wj
-        bl += kj * wi_low + kj_low * wi
-    if not falls:
-        ah, al, bh, bl = bh, bl, ah, al
-    dh, dl = add_pairs(ah, al, -bh, -bl)
-    if not exact and abs(dh) <= _SAME * (a + b):
-        dh = dl = 0.0
-    if i_moves:
-        if j_moves:
-            wh, wl = add_pairs(wi, wi_low, wj, wj_low)
-            return divide_pairs(dh, dl, wh, wl)
-        return divide_pairs(dh, dl, wj, wj_low)
-    if j_moves:
-        return divide_pairs(dh, dl, wi, wi_low)
-    return 0.0 if dh <= 0.0 else np.inf
-
-
-@kernel(inline=True)
 def _falls(i, path):
     """Tell whether the gap after block i falls."""
     return path.falls[path.ids[i, 1]]
@@ -114,14 +63,40 @@ def _falls(i, path):
 def _meeting_lambda(i, j, left_falls, path):
     """Return the lambda at which the neighbouring blocks i and j meet, at least that at which both exist.
 
+    That is the lambda of equation 8, by equation 6 (k_i w_j - k_j w_i) / (c_j w_i - c_i w_j), if no other gap closes
+    before; infinite if the levels never meet.
+
     left_falls : whether the gap left of i falls
     """
-    block, gaps = path.block, (_falls(i, path), left_falls, _falls(j, path))
-    if path.exact:
-        t = _crossing((block[1, i], 0.0, block[0, i], 0.0), (block[1, j], 0.0, block[0, j], 0.0), gaps, True)
+    block, exact, falls = path.block, path.exact, _falls(i, path)
+    wi, ki, wj, kj = block[0, i], block[1, i], block[0, j], block[1, j]
+    wi_low = ki_low = wj_low = kj_low = 0.0
+    if not exact:
+        wi_low, ki_low, wj_low, kj_low = block[2, i], block[3, i], block[2, j], block[3, j]
+    # The level of a block changes, towards both neighbours, unless both its gaps fall or both rise.
+    i_moves, j_moves = left_falls != falls, _falls(j, path) != falls
+    a, b = ki * wj, kj * wi
+    if exact and a + b < _EXACT:
+        # Exact products and sums: the quotient is correctly rounded.
+        d = a - b if falls else b - a
+        t = d / ((wj if i_moves else 0.0) + (wi if j_moves else 0.0))
     else:
-        block_i = (block[1, i], block[3, i], block[0, i], block[2, i])
-        t = _crossing(block_i, (block[1, j], block[3, j], block[0, j], block[2, j]), gaps, False)
+        ah, al = two_product(ki, wj)
+        bh, bl = two_product(kj, wi)
+        al += ki * wj_low + ki_low * wj
+        bl += kj * wi_low + kj_low * wi
+        d, d_low = add_pairs(ah, al, -bh, -bl)
+        if not exact and abs(d) <= _SAME * (a + b):
+            d = d_low = 0.0
+        if not falls:
+            d, d_low = -d, -d_low
+        w, w_low = (wj, wj_low) if i_moves else (0.0, 0.0)
+        if j_moves:
+            w, w_low = add_pairs(wi, wi_low, w, w_low) if i_moves else (wi, wi_low)
+        t = divide_pairs(d, d_low, w, w_low)
+    if not (i_moves or j_moves):
+        # Constant levels meet immediately or never.
+        t = 0.0 if d <= 0.0 else np.inf
     if path.ids[i, 0] >= 0:
         t = max(t, path.death[path.ids[i, 0]])
     if path.ids[j, 0] >= 0:
@@ -161,34 +136,6 @@ def _copy_block(i, target, path):
     path.ids[target, 1] = path.ids[i, 1]
 
 
-@kernel(inline=True)
-def _sift(queue, i, size):
-    """Restore the heap property if it is violated only at the i-th entry."""
-    heap, slots, t = queue
-    p = heap[i]
-    x = t[p]
-    while i > 0:
-        up = (i - 1) >> 1
-        if t[heap[up]] <= x:
-            break
-        heap[i] = heap[up]
-        slots[heap[i]] = i
-        i = up
-    while True:
-        down = 2 * i + 1
-        if down >= size:
-            break
-        if down + 1 < size and t[heap[down + 1]] < t[heap[down]]:
-            down += 1
-        if t[heap[down]] >= x:
-            break
-        heap[i] = heap[down]
-        slots[heap[i]] = i
-        i = down
-    heap[i] = p
-    slots[p] = i
-
-
 @kernel
 def _schedule(queue, entry, t, size, limit):
     """Set times[entry] = t and update the heap, which contains the entries with t <= limit. Return its new size.
@@ -202,14 +149,35 @@ def _schedule(queue, entry, t, size, limit):
         if i < 0:
             i = size
             size += 1
-            heap[i] = entry
-        _sift(queue, i, size)
-    elif i >= 0:
+    else:
+        if i < 0:
+            return size
         slots[entry] = -1
         size -= 1
-        if i < size:
-            heap[i] = heap[size]
-            _sift(queue, i, size)
+        if i == size:
+            return size
+        entry, t = heap[size], times[heap[size]]
+    # Restore the heap property, which only this entry may violate.
+    while i > 0:
+        up = (i - 1) >> 1
+        if times[heap[up]] <= t:
+            break
+        heap[i] = heap[up]
+        slots[heap[i]] = i
+        i = up
+    while True:
+        down = 2 * i + 1
+        if down >= size:
+            break
+        if down + 1 < size and times[heap[down + 1]] < times[heap[down]]:
+            down += 1
+        if times[heap[down]] >= t:
+            break
+        heap[i] = heap[down]
+        slots[heap[i]] = i
+        i = down
+    heap[i] = entry
+    slots[entry] = i
     return size
 
 
@@ -295,7 +263,7 @@ def _merge_settled(m, lam, path, queue):
     sums = (block[0][:m], none, block[1][:m], none)
     if not path.exact:
         sums = (block[0][:m], block[2][:m], block[1][:m], block[3][:m])
-    ends = settled_ends(sums, falls, lam, _EXACT if path.exact and lam == np.floor(lam) else 0.0)
+    ends = settled_ends(sums, falls, lam, path.exact and lam == np.floor(lam))
     target = e = first = 0
     while first < m:
         if e < ends.size and ends[e] < first:
@@ -320,26 +288,6 @@ def falling_gaps(weight, positives):
         left, right = (positives[i], 0.0, weight[i], 0.0), (positives[i + 1], 0.0, weight[i + 1], 0.0)
         falls[i] = level_difference(left, right) > 0.0
     return falls
-
-
-@kernel
-def _begin(sums, falls, exact, index):
-    """Return the state before the first merge. O(r)."""
-    weight, positives, low = sums
-    r = falls.size
-    block = np.empty((2 if exact else 4, r))
-    ids = np.empty((r, 2), index.dtype)
-    block[0], block[1] = weight, positives
-    for i in range(r):
-        if not exact:
-            block[2, i] = low[i, 0] if low.shape[0] > 0 else 0.0
-            block[3, i] = low[i, 1] if low.shape[0] > 0 else 0.0
-        ids[i, 0] = ~i
-        ids[i, 1] = i
-    death = np.full(r - 1, np.inf)
-    child = np.empty((r - 1, 2), index.dtype)
-    total = np.zeros((r - 1, 2))  # initialised, because callers scale all entries
-    return PathState(block, ids, falls, death, child, total, exact)
 
 
 @kernel
@@ -368,7 +316,16 @@ def build(sums, falls, exact, lambdas, few, index):
     """
     m = falls.size
     lam, limit = lambdas
-    path = _begin(sums, falls, exact, index)
+    weight, positives, low = sums
+    block, ids = np.zeros((2 if exact else 4, m)), np.empty((m, 2), index.dtype)
+    block[0], block[1] = weight, positives
+    if not exact and low.size > 0:
+        block[2], block[3] = low[:, 0], low[:, 1]
+    for i in range(m):
+        ids[i, 0], ids[i, 1] = ~i, i
+    # Zeros, because callers scale all entries.
+    death, child, total = np.full(m - 1, np.inf), np.empty((m - 1, 2), index.dtype), np.zeros((m - 1, 2))
+    path = PathState(block, ids, falls, death, child, total, exact)
     numbers = np.empty((4, m), index.dtype)
     queue = (numbers[0], numbers[1], np.empty(m), numbers[2], numbers[3])
     idle = 0

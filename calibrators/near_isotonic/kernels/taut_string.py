@@ -18,38 +18,13 @@ from calibrators.core.kernels.pava import add_sums, level_difference
 
 
 @kernel(inline=True)
-def _steeper(left, right, exact):
-    """Tell whether segment `left` is steeper than `right`. A segment is k, its low part, w and its low part."""
-    a = left[0] * right[2]
-    b = right[0] * left[2]
-    if abs(a) + abs(b) < exact:
-        return a > b
-    return level_difference(left, right) > 0.0
-
-
-@kernel(inline=True)
 def _add(left, right, exact):
-    """Join two neighbouring segments."""
-    if exact > 0.0:
+    """Join two neighbouring segments. A segment is k, its low part, w and its low part."""
+    if exact:
         return left[0] + right[0], 0.0, left[2] + right[2], 0.0
     k, k_low = add_sums(left[0], left[1], right[0], right[1])
     w, w_low = add_sums(left[2], left[3], right[2], right[3])
     return k, k_low, w, w_low
-
-
-@kernel(inline=True)
-def _raised(segment, lam, exact):
-    """Return the segment with its end raised by `lam`."""
-    if exact > 0.0:
-        return segment[0] + lam, 0.0, segment[2], 0.0
-    k, k_low = add_sums(segment[0], segment[1], lam, 0.0)
-    return k, k_low, segment[2], segment[3]
-
-
-@kernel(inline=True)
-def _without(total, first, exact):
-    """Return a segment without its first part."""
-    return _add(total, (-first[0], -first[1], -first[2], -first[3]), exact)
 
 
 @kernel
@@ -78,12 +53,13 @@ def _bends(sums, falls, tube, start, other_bends):
         while u_size > u:
             p = upper[u_size - 1]
             before = (p[0], p[1], p[2], p[3])
-            if _steeper(new, before, exact):
+            if level_difference(new, before) > 0.0:
                 break
             new = _add(before, new, exact)
             u_size -= 1
         if u_size == u:
-            new, u, u_size = _raised(total, start, exact), 0, 0
+            k, k_low = add_sums(total[0], total[1], start, 0.0)
+            new, u, u_size = (k, k_low, total[2], total[3]), 0, 0
         upper[u_size, 0], upper[u_size, 1], upper[u_size, 2], upper[u_size, 3] = new
         upper_end[u_size] = j
         u_size += 1
@@ -91,36 +67,40 @@ def _bends(sums, falls, tube, start, other_bends):
         while v_size > v:
             p = lower[v_size - 1]
             before = (p[0], p[1], p[2], p[3])
-            if _steeper(before, new, exact):
+            if level_difference(before, new) > 0.0:
                 break
             new = _add(before, new, exact)
             v_size -= 1
         if v_size == v:
-            new, v, v_size = _raised(total, start - lam, exact), 0, 0
+            k, k_low = add_sums(total[0], total[1], start - lam, 0.0)
+            new, v, v_size = (k, k_low, total[2], total[3]), 0, 0
         lower[v_size, 0], lower[v_size, 1], lower[v_size, 2], lower[v_size, 3] = new
         lower_end[v_size] = j
         v_size += 1
-        while True:
+        # Two single segments end lambda apart and do not cross, unless lambda is lost in rounding.
+        while u_size - u > 1 or v_size - v > 1:
             p, q = upper[u], lower[v]
             top, bottom = (p[0], p[1], p[2], p[3]), (q[0], q[1], q[2], q[3])
-            if not _steeper(bottom, top, exact):
+            if level_difference(bottom, top) <= 0.0:
                 break
             down = u_size == u + 1
             if down:
                 end = lower_end[v]
-                total = _without(total, _raised(bottom, lam - start, exact), exact)
+                k, k_low, w, w_low = _add(bottom, (lam - start, 0.0, 0.0, 0.0), exact)
+                total = _add(total, (-k, -k_low, -w, -w_low), exact)
                 start = lam
                 v += 1
-                new = _raised(total, lam, exact)
+                new = _add(total, (lam, 0.0, 0.0, 0.0), exact)
                 u, u_size = 0, 1
                 upper[0, 0], upper[0, 1], upper[0, 2], upper[0, 3] = new
                 upper_end[0] = j
             else:
                 end = upper_end[u]
-                total = _without(total, _raised(top, -start, exact), exact)
+                k, k_low, w, w_low = _add(top, (-start, 0.0, 0.0, 0.0), exact)
+                total = _add(total, (-k, -k_low, -w, -w_low), exact)
                 start = 0.0
                 u += 1
-                new = _raised(total, -lam, exact)
+                new = _add(total, (-lam, 0.0, 0.0, 0.0), exact)
                 v, v_size = 0, 1
                 lower[0, 0], lower[0, 1], lower[0, 2], lower[0, 3] = new
                 lower_end[0] = j
@@ -145,15 +125,14 @@ def settled_ends(sums, falls, lam, exact):
         groups of points, each within one block of the solution. The low parts may be of shape (0,), for zeros.
     falls : bool array, shape (m,): whether the gap after each group falls
     lam : float > 0
-    exact : float: all sums, and products below it, are exact; 0 if they are not
+    exact : bool: whether sums of weights, of positives and of lambda are exact; then the low parts are ignored
 
     Returns
     -------
     ends : int64 array, ascending: last groups of consecutive blocks
     """
-    tube = (lam, exact)
-    all_ends = _bends(sums, falls, tube, 0.0, np.empty(0, np.int64))
-    ends = _bends(sums, falls, tube, lam, all_ends)
+    all_ends = _bends(sums, falls, (lam, exact), 0.0, np.empty(0, np.int64))
+    ends = _bends(sums, falls, (lam, exact), lam, all_ends)
     if ends.size > 0:
         i = np.searchsorted(all_ends, ends[-1])
         if i < all_ends.size and all_ends[i] == ends[-1]:
