@@ -237,12 +237,6 @@ class LookupTable:
         """The map of all rows."""
         return self.map_of(())
 
-    @property
-    def map_interval(self) -> Interval | None:
-        """Intervals of the rows of the map of all rows; None without intervals."""
-        rows = slice(*self.bounds[()])
-        return None if self.interval is None else Interval(*(column[rows] for column in self.interval))
-
     def apply(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
         """Return calibrated probabilities, NaN for NaN. entry : number of each score's map or entry, from `index`."""
         if self.adjustments is not None:

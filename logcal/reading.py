@@ -45,8 +45,7 @@ def read_table(path: str) -> LookupTable:
     Raises
     ------
     InputRejectedError
-        The file does not exist, is not a lookup table of this format, its rows are not calibration maps, or
-        it was changed after it was published.
+        The file does not exist, is not a lookup table of this format, or was changed after it was published.
     TemporaryError
         The storage is unavailable.
     ConfigError
@@ -63,16 +62,11 @@ def read_table(path: str) -> LookupTable:
     ):
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     if facts.segments:
-        return _segmented_lookup(path, facts, table)
-    interval = _interval(facts, table)
-    try:
-        lookup = LookupTable.of_map(CalibrationMap(**_map_columns(table)), facts, interval)
-    except ValueError as error:
-        raise InputRejectedError(
-            f"{path}: expected a lookup table, found rows that are {error}: publish it again"
-        ) from None
+        segments = _read_segments(path, facts)
+        _check_fingerprint(path, facts, table, segments)
+        return _segmented_lookup(facts, table, segments)
     _check_fingerprint(path, facts, table)
-    return lookup
+    return LookupTable.of_map(CalibrationMap(**_map_columns(table)), facts, _interval(facts, table))
 
 
 def _interval(facts: LookupFacts, table: pa.Table) -> Interval | None:
@@ -255,7 +249,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes], rows: int) -> LookupFacts:
 # Tables with segments
 
 
-def _segmented_lookup(path: str, facts: LookupFacts, table: pa.Table) -> LookupTable:
+def _read_segments(path: str, facts: LookupFacts) -> pa.Table:
     segments_path = storage.sibling(path, SEGMENTS_FILE)
     segments_content = _read_file(segments_path, "table of segments", "publish it again")
     segments = _read_rows(segments_path, _open_parquet(segments_path, segments_content))
@@ -266,7 +260,10 @@ def _segmented_lookup(path: str, facts: LookupFacts, table: pa.Table) -> LookupT
             f"{segments_path}: expected the columns {_describe(expected)}; found {_describe(segments.schema)}: "
             "publish it again"
         )
-    _check_fingerprint(path, facts, table, segments)
+    return segments
+
+
+def _segmented_lookup(facts: LookupFacts, table: pa.Table, segments: pa.Table) -> LookupTable:
     names, maps = facts.segments, _map_columns(table)
     levels = as_numpy(table.column(schema.SEGMENT_LEVEL)).astype(np.int64)
     # The first row of a map, and no other, begins at -inf.

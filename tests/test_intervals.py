@@ -31,6 +31,7 @@ from calibrators.core.intervals import (
     ranks,
     venn_abers_pass,
 )
+from calibrators.core.map import Interval
 from calibrators.core.passes import collapse, run_in_memory, run_passes
 from calibrators.core.sampling import sampling_weights
 from jobs import tables
@@ -410,7 +411,10 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(
             np.testing.assert_allclose(column[start:stop], np.broadcast_to(values, stop - start), rtol=1e-9)
     scored, *ends = check_scored(tmp_path, kind, log, inline=method == "isotonic")
     thin = np.asarray(scored["a"]) == "c"
-    whole = found.map_interval.at(found.map.score_hi, scored["score"].to_numpy())
+    rows = slice(*found.bounds[()])
+    whole = Interval(*(column[rows] for column in found.interval)).at(
+        found.map.score_hi, scored["score"].to_numpy()
+    )
     for own, of_all in zip(ends, whole, strict=True):
         np.testing.assert_array_equal(own[thin], of_all[thin])
     with pytest.raises(ConfigError, match="found none of a"):

@@ -205,7 +205,7 @@ IS_NO_TABLE = [
         rewritten(metadata={"logcal.score_transform": "probit"}),
         "expected a score transform among none, sigmoid, found",
     ),
-    (rewritten({"score_lo": GAP}), "not a calibration map: its rows must follow each other"),
+    (rewritten({"score_lo": GAP}), "the file was changed after it was published"),
 ]
 
 

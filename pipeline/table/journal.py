@@ -126,7 +126,7 @@ def trail(entries: Sequence[Entry], names: Sequence[str], current: str | None) -
     if current in (None, UNREADABLE):
         current = tried[-1].version if tried else None
     first = tried[0].previous if tried else current
-    # Versions that are older than the journal, in the order of their numbers.
+    # Versions without an entry, since the journal was removed, in the order of their numbers.
     recorded = {entry.version for entry in entries}
     versions = [name for name in names if first is not None and name < first and name not in recorded]
     versions += [first] if first is not None else []
