@@ -154,7 +154,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if self.ensemble in (True, "auto"):
                 self._check_folds(target, folds)
                 fits = (
-                    delayed(self._fit_fold)(estimator, X, target, fit_params, weight, *fold) for fold in folds
+                    delayed(self._fit_fold)(estimator, X, target, fit_params, weight, fold) for fold in folds
                 )
                 pairs = list(Parallel(n_jobs=self.n_jobs)(fits))
             else:
@@ -258,9 +258,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y: npt.NDArray[Any],
         fit_params: Mapping[str, Any],
         weight: Array | None,
-        train: Integers,
-        test: Integers,
+        fold: tuple[Integers, Integers],
     ) -> CalibratedPair:
+        train, test = fold
         fitted = clone(estimator)
         fold_params = _check_method_params(X, fit_params, train)
         fitted.fit(_safe_indexing(X, train), y[train], **fold_params)

