@@ -20,7 +20,7 @@ from calibrators import METHODS
 from calibrators.core import compilation_cache, compiled
 from calibrators.core.compilation_cache import CompilationCache
 from jobs import warm
-from jobs.config.loading import load
+from jobs.config.loading import Values, load_values, read_values
 from jobs.registry import JOBS
 
 ROOT = Path(compiled.__file__).parents[2]
@@ -378,7 +378,7 @@ def test_jobs_take_all_cases(monkeypatch, tmp_path):
     taken = set()
 
     def prepared(name, settings):
-        config = load(JOBS[name].config_class(), (), settings)
+        config = load_values(JOBS[name].config_class(), Values(read_values((), settings).values))
         if name == "fit":  # others need its table
             JOBS[name].load_module().prepare(config)
             taken.add(config.calibrator.method)
