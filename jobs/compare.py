@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from calibrators import METHODS
 from calibrators.auto.cross_validation import CrossValidation, cross_validation_passes
 from calibrators.base import Calibrator, Sampling
-from calibrators.measures.predictions import run_passes
+from calibrators.core.passes import run_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.present import row_facts, run_facts

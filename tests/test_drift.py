@@ -15,8 +15,8 @@ from simulated_versions import LEVELS, Logs, alarms_without_drift, days_until_al
 
 import logcal
 from calibrators import Isotonic, Points, collapse
+from calibrators.core.passes import run_passes
 from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
-from calibrators.measures.predictions import run_passes
 from jobs.alarms import acknowledge
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_table

@@ -23,6 +23,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 import calibrators.measures.in_memory as measures
 from calibrators import Points, collapse
 from calibrators.core import sorting
+from calibrators.core.passes import run_passes
 from calibrators.measures import engine
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import ErrorBars, area_under_roc, certainty_passes, error_bar_passes
@@ -33,7 +34,6 @@ from calibrators.measures.decomposition import (
     mean_deviation,
 )
 from calibrators.measures.engine import MeasureOptions, column_passes
-from calibrators.measures.predictions import run_passes
 from calibrators.measures.reliability_curve import consistency_band
 from calibrators.measures.spread import Spread, agreement, distances, lines, smooth_ece
 from pipeline.evaluate.significance import observed_over_expected

@@ -16,10 +16,10 @@ from common import evaluate, over, simulated, write_log, write_lookup
 from scipy.special import rel_entr
 
 from calibrators import CalibrationMap, Isotonic, Points, collapse
-from calibrators.measures.assessment import MEASURES
+from calibrators.core.passes import run_passes
+from calibrators.measures.assessment import MEASURES, Assessment, Measures
 from calibrators.measures.certainty import error_bar_passes
 from calibrators.measures.in_memory import assess, assess_points
-from calibrators.measures.predictions import Assessment, Measures, run_passes
 from calibrators.measures.reliability_curve import reliability_curve
 from jobs.config.sections import REQUIRABLE
 from logcal.displays.view import EXACT_ROWS, View

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
 from calibrators.core.kernels.sums import expansion_of
-from calibrators.core.passes import Pass, Points, collapse
-from calibrators.measures.assessment import best_threshold
+from calibrators.core.passes import Pass, Points, collapse, run_passes
+from calibrators.measures.assessment import MEASURES, best_threshold, wilson_interval
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
 from calibrators.measures.in_memory import (
     assess,
@@ -25,7 +25,7 @@ from calibrators.measures.in_memory import (
     measure,
     measure_points,
 )
-from calibrators.measures.predictions import MEASURES, assessment_passes, run_passes, wilson_interval
+from calibrators.measures.predictions import assessment_passes
 from pipeline.evaluate import segment_numbers
 from pipeline.evaluate.evaluation import Sizes
 from pipeline.sort.segments import Slices

@@ -15,10 +15,10 @@ from sklearn.isotonic import IsotonicRegression
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
 from calibrators.auto.calibrator import Auto
 from calibrators.base import Sampling
+from calibrators.core.passes import run_passes
 from calibrators.core.sampling import odds_divided, sampling_weights
 from calibrators.measures.certainty import certainty_passes, error_bar_passes
 from calibrators.measures.in_memory import assess_points
-from calibrators.measures.predictions import run_passes
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.log.logs import Columns, open_log

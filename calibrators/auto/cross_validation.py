@@ -18,8 +18,9 @@ from calibrators.core.cumulative import Layout, join_points, layout_pass
 from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Points, run_in_memory, share_sweeps
-from calibrators.measures.assessment import Measures
-from calibrators.measures.predictions import Assessment, Predict, assessment_passes
+from calibrators.measures.assessment import Assessment, Measures
+from calibrators.measures.engine import Predict
+from calibrators.measures.predictions import assessment_passes
 
 RAW = "before"
 """Name of the uncalibrated scores among the methods, if they are probabilities."""

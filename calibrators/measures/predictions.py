@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from calibrators.core.arrays import Array
 from calibrators.core.double_double import twelve_digits
-from calibrators.core.passes import Pass, Points, run_passes, share_sweeps
+from calibrators.core.passes import Pass, Points
 from calibrators.core.sorting import stable_order
 from calibrators.measures import kernels
 from calibrators.measures.assessment import (
@@ -27,7 +27,6 @@ from calibrators.measures.assessment import (
     Histogram,
     Measures,
     ReliabilityBin,
-    wilson_interval,
     wilson_intervals,
 )
 from calibrators.measures.engine import (
@@ -42,19 +41,6 @@ from calibrators.measures.engine import (
     merge,
     part_state,
 )
-
-__all__ = [
-    "MEASURES",
-    "Assessment",
-    "Histogram",
-    "Measures",
-    "Predict",
-    "ReliabilityBin",
-    "assessment_passes",
-    "run_passes",
-    "share_sweeps",
-    "wilson_interval",
-]
 
 AssessmentPasses = Generator[Pass, Any, Assessment]
 

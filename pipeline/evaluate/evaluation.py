@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators.core.passes import Pass
+from calibrators.core.passes import Pass, share_sweeps
+from calibrators.measures.assessment import Assessment
 from calibrators.measures.certainty import Certainty, ErrorBars, certainty_passes
 from calibrators.measures.comparison import Comparison
 from calibrators.measures.decomposition import chance_error
-from calibrators.measures.predictions import (
-    Assessment,
-    Predict,
-    share_sweeps,
-)
+from calibrators.measures.engine import Predict
 from pipeline.evaluate.significance import HIGHER_IS_BETTER, UNSURE, percentage_points, significance_facts
 from pipeline.sort.score_table import ScoreTable
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from calibrators.core.passes import run_passes
 from calibrators.measures.comparison import Comparison, comparison_passes
-from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import LookupTable
 from pipeline.days.source import Source

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import twelve_digits
-from calibrators.core.passes import Blocks, Pass, Points, run_passes
+from calibrators.core.passes import Blocks, Pass, Points, run_passes, share_sweeps
 from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import error_bars_of_columns
 from calibrators.measures.decomposition import chances_of_columns, mean_losses
@@ -25,7 +25,7 @@ from calibrators.measures.engine import (
     groups_of,
     pooled_columns,
 )
-from calibrators.measures.predictions import bin_edges, bins_as_table, measures_of_columns, share_sweeps
+from calibrators.measures.predictions import bin_edges, bins_as_table, measures_of_columns
 from calibrators.measures.spread import Spread, lines, mean_distances
 from pipeline import schema
 from pipeline.evaluate.evaluation import Sizes

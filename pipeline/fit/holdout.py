@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from calibrators.core.arrays import Array
-from calibrators.core.passes import Pass
+from calibrators.core.passes import Pass, run_passes
 from calibrators.measures.certainty import ErrorBars, error_bar_passes
 from calibrators.measures.comparison import Comparison, comparison_passes
-from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from pipeline.days.day_tables import DayTable
 from pipeline.days.source import Days, Source
