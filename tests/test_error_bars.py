@@ -173,12 +173,12 @@ def test_paired_differences_equal_their_formulas(weights):
     share = k.sum() / w.sum()
     assert found.uncertainty == pytest.approx(scipy.stats.entropy([share, 1 - share]))
     assert found.expected_old == pytest.approx(w @ p / 2)
-    assert found.moved == pytest.approx(w @ np.abs(p**2 - p / 2))
+    assert found.absolute_difference == pytest.approx(w @ np.abs(p**2 - p / 2))
 
 
 def test_equal_predictions_do_not_differ():
     found = compared(sample(500), squared, squared)
-    assert (found.log_loss.difference, found.log_loss.error, found.moved) == (0.0, 0.0, 0.0)
+    assert (found.log_loss.difference, found.log_loss.error, found.absolute_difference) == (0.0, 0.0, 0.0)
 
 
 def test_an_infinite_loss_is_counted_and_no_difference():

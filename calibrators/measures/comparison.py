@@ -52,7 +52,7 @@ class Comparison:
         Log loss if every row is predicted the share of positives (UNC).
     expected_old, expected_new : float >= 0
         Sums of the probabilities.
-    moved : float >= 0
+    absolute_difference : float >= 0
         The sum of |new - old|.
     """
 
@@ -65,7 +65,7 @@ class Comparison:
     uncertainty: float
     expected_old: float
     expected_new: float
-    moved: float
+    absolute_difference: float
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: an infinite loss is None."""
@@ -154,7 +154,7 @@ def _terms(p: Array, q: Array, w: Array, k: Array) -> list[Array]:
 def comparison_of(parts: list[Pair]) -> Comparison:
     """Build the comparison of a column from the `pair_sums` of its parts."""
     total = stacked(parts).total()
-    weight, positives, expected_old, expected_new, moved, infinite_old, infinite_new, *losses = (
+    weight, positives, expected_old, expected_new, apart, infinite_old, infinite_new, *losses = (
         total.high.tolist()
     )
     share = positives / weight
@@ -169,7 +169,7 @@ def comparison_of(parts: list[Pair]) -> Comparison:
         uncertainty=twelve(-sum(s * math.log(s) for s in (share, 1 - share) if s > 0)),
         expected_old=twelve(expected_old),
         expected_new=twelve(expected_new),
-        moved=twelve(moved),
+        absolute_difference=twelve(apart),
     )
 
 

@@ -58,7 +58,7 @@ class VersionDifference:
             "old": self.old.name,
             "new": self.new.name,
             "facts": {name: {"old": old, "new": new} for name, (old, new) in self.facts.items()},
-            "better": self.better,
+            "comparison": self.better,
             "change": None if self.change is None else self.change.as_dict(),
             "segments": [
                 {"segment": key, "rows": rows, **change.as_dict()} for key, rows, change in self.segments

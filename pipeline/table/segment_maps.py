@@ -23,7 +23,7 @@ ONE_CLASS, ONE_SCORE, NO_BEND, NOT_SUITED = "one_class", "one_score", "no_bend",
 beyond chance; not_suited: the calibrator refuses the segment's scores."""
 
 OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "adjusted", "parent", "global", "identity"
-"""Sources of a segment's map. moved: the parent's map, adjusted by a shift and a slope."""
+"""Sources of a segment's map. adjusted: the parent's map, adjusted by a shift and a slope."""
 
 SOURCES = {
     OWN: "with their own map",
