@@ -40,8 +40,7 @@ _OF_GENERATED_LOGS = ("dg", "dgg")
 def prepare(config: CompareConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     calibrators = _calibrators(config)
-    columns = columns_of(config.log, ())
-    log = open_log(config.log.path, columns)
+    log = open_log(config.log.path, columns_of(config, ()))
     identity = run_id("compare", log, settings_of(config))
     output = None
     if (folder := page_folder(config.report.path, "compare")) is not None:

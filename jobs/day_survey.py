@@ -160,13 +160,9 @@ def _label_wait(config: DaysConfig) -> dt.timedelta:
     return dt.timedelta(seconds=0 if labels.path is not None else parse_duration(labels.wait) or 0)
 
 
-def _columns(config: DaysConfig, newest: int | None) -> Columns:
-    return columns_of(config.log, config.log.segment, config.window, newest)
-
-
 def _inspected(found: Survey) -> LogDays:
     """Read the footers of days that are not done, and add the faults that earlier runs found while reading rows."""
-    log, columns = found.log, _columns(found.config, found.states.newest)
+    log, columns = found.log, columns_of(found.config, found.config.log.segment, found.states.newest)
     window, new = found.window, []
     for entry in found.states.days:
         record = entry.last.get(FIT)
@@ -196,7 +192,7 @@ def _reference(found: Survey, columns: Columns) -> Schemas:
 def _known_day(found: Survey) -> int | None:
     """Return the last day whose joined labels are known; None if no row waits for an outcome."""
     config, newest = found.config, found.states.newest
-    columns, choice = _columns(config, newest), found.choice()
+    columns, choice = columns_of(config, config.log.segment, newest), found.choice()
     for entry in reversed(found.states.days):
         if entry.day > (newest or 0) or not entry.files.files or entry.files.fault is not None:
             continue

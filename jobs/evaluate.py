@@ -98,13 +98,12 @@ def _open(
     columns : the table's segment columns
     other_columns : segment columns of the version that it is compared with
     """
-    log_columns = columns_of(config.log, columns, config.window, choice.newest)
+    log_columns = columns_of(config, columns, choice.newest)
     last, days = config.evaluate.last, whole_days(config.evaluate.last)
     # The newest day with labels is to be found among all days of the window, unless the caller knows it.
     labelled = last is not None and log_columns.labels is not None and choice.newest is None
     length = None if labelled else days
-    source = (config.window, config.log.path)
-    log, window = open_log_and_window(*source, log_columns, choice, config.store, length)
+    log, window = open_log_and_window(config, log_columns, choice, length)
     if labelled and window is not None:
         # Half of the labels is enough, so that the next run ends with another day.
         share = config.window.min_labelled / 2
@@ -114,7 +113,7 @@ def _open(
     if missing:
         try:
             segments = Columns(config.log.score, segments=columns + missing)
-            open_log_and_window(*source, segments, choice, config.store, length)
+            open_log_and_window(config, segments, choice, length)
         except InputRejectedError as error:
             raise InputRejectedError(
                 f"evaluate.against: expected a log with the columns {', '.join(missing)}, which say through which maps "

@@ -116,8 +116,8 @@ def open_fitting(config: FitConfig, choice: ChosenRows = ANY) -> Fitting:
             "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "
             "segments.min_positives, the positives that a segment needs for its own map, or segments.shrinkage=none"
         )
-    columns = columns_of(config.log, config.log.segment, config.window, choice.newest)
-    log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
+    columns = columns_of(config, config.log.segment, choice.newest)
+    log, window = open_log_and_window(config, columns, choice)
     check_possible_days(config.log, window)
     weighted = config.log.weight is not None
     by_age = config.log.waits_by_age

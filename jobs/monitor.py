@@ -70,8 +70,8 @@ def prepare(config: MonitorConfig, choice: ChosenRows = ANY) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store, version, lookup = load_measured_table(config)
     transform = lookup.facts.score_transform
-    columns = columns_of(config.log, segments_of(version), config.window, choice.newest)
-    log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store)
+    columns = columns_of(config, segments_of(version), choice.newest)
+    log, window = open_log_and_window(config, columns, choice)
     assert window is not None
     # `choose_window` decides for each day whether dates must be read.
     log = replace(log, columns=replace(log.columns, date=None))

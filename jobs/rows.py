@@ -12,8 +12,6 @@ from jobs.config.jobs import DAY, DataConfig, JobConfig
 from jobs.config.sections import (
     TOMORROW,
     LogConfig,
-    PublishedConfig,
-    StoreConfig,
     WindowConfig,
     parse_duration,
     whole_days,
@@ -48,15 +46,10 @@ NO_SCRATCH = "scratch"
 """Placeholder for scratch space in a graph that is only drawn."""
 
 
-def columns_of(
-    config: LogConfig,
-    segments: tuple[str, ...],
-    window: WindowConfig | None = None,
-    newest: int | None = None,
-) -> Columns:
+def columns_of(config: Any, segments: tuple[str, ...], newest: int | None = None) -> Columns:
     """Return the columns of scores, labels, weights and the given segments.
 
-    window : window of the job, if it has one
+    config : configuration with a log, and perhaps a window
     newest : newest complete day of the log, if the caller knows it
 
     Raises
@@ -64,15 +57,15 @@ def columns_of(
     ConfigError
         Rows wait for their outcomes, but have no time.
     """
-    columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
-    latest = latest_labelled(config, window)
-    columns = replace(columns, calendar=calendar_of(window)._replace(latest=latest))
-    labels = outcomes_of(config, window, newest)
+    log, window = config.log, getattr(config, "window", None)
+    columns = Columns(log.score, log.label, log.weight, segments, sampling=log.sampling)
+    columns = replace(columns, calendar=calendar_of(window)._replace(latest=latest_labelled(log, window)))
+    labels = outcomes_of(log, window, newest)
     if labels is None:
         return columns
     # Name of the labels in messages; it must differ from the columns that are read.
-    name = config.labels.label or "label"
-    used_names = {config.score, config.weight, *segments, *labels.source.columns}
+    name = log.labels.label or "label"
+    used_names = {log.score, log.weight, *segments, *labels.source.columns}
     return replace(columns, label=f"log.labels.{name}" if name in used_names else name, labels=labels)
 
 
@@ -254,40 +247,36 @@ ANY = ChosenRows()
 
 
 def open_log_and_window(
-    config: WindowConfig,
-    paths: Sequence[str],
-    columns: Columns,
-    choice: ChosenRows,
-    store: StoreConfig | PublishedConfig,
-    days: int | None = None,
+    config: Any, columns: Columns, choice: ChosenRows, days: int | None = None
 ) -> tuple[Log, Window | None]:
     """Open the files of the days that a configuration chooses; return the log and its window, None without one.
 
     Files of excluded days are not opened; with window.bad_days = set_aside, files of damaged days are left out.
 
-    store : the table whose excluded days count
+    config : configuration with a log, a window, and the store of the table whose excluded days count
     days : number of days that replaces window.last
     """
-    if config.column is None:
+    paths, chosen = config.log.path, config.window
+    if chosen.column is None:
         return open_log(paths, columns, choice.without), None
-    columns = replace(columns, calendar=calendar_of(config)._replace(latest=columns.calendar.latest))
-    folder = PublishedTable(store.path, store.table).folder
+    columns = replace(columns, calendar=calendar_of(chosen)._replace(latest=columns.calendar.latest))
+    folder = PublishedTable(config.store.path, config.store.table).folder
     column, zone, length, closed = (
-        config.column,
-        config.timezone,
-        days or whole_days(config.last),
+        chosen.column,
+        chosen.timezone,
+        days or whole_days(chosen.last),
         choice.closed,
     )
     close: Close = close_excluded(folder, column, zone) if closed is None else lambda files: ((), closed)
-    if closed is None and config.bad_days == "set_aside":
-        close = find_damaged(paths, columns, column, length, config.last_day, folder, close)
+    if closed is None and chosen.bad_days == "set_aside":
+        close = find_damaged(paths, columns, column, length, chosen.last_day, folder, close)
 
     def known(files: Sequence[LogFile]) -> Mapping[str, tuple[int, int]]:
         return known_spans(folder if choice.spans is None else None, files, column, zone) | dict(
             choice.spans or {}
         )
 
-    window = open_window(paths, columns, column, length, config.last_day, choice.without, close, known)
+    window = open_window(paths, columns, column, length, chosen.last_day, choice.without, close, known)
     return window.log, window
 
 

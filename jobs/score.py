@@ -56,7 +56,7 @@ def prepare(config: ScoreConfig, choice: ChosenRows = ANY) -> Prepared:
     if classifying is None:
         columns = Columns(config.log.score, segments=scoring.segments)
         days = whole_days(config.score.last)
-        log, window = open_log_and_window(config.window, config.log.path, columns, choice, config.store, days)
+        log, window = open_log_and_window(config, columns, choice, days)
         log = with_segments_of(version, log)
     else:
         features = classifying.classifier.features

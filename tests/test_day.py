@@ -314,7 +314,7 @@ def test_a_day_of_countries_goes_through_the_gate(place, day, capsys):
     write_countries(place, 2)
     assert whole_day() == [0, 0, 0]
     found = gate()["holdout"]
-    assert (found["judged"], found["compared"], found["rows_compared"]) == (True, True, 4000)
+    assert (found["tested"], found["compared"], found["rows_compared"]) == (True, True, 4000)
     scored = pl.read_parquet(place.root / "scored" / "2026-01-02/")
     means = dict(scored.group_by("country").agg((pl.col("probability") - pl.col("label")).mean()).rows())
     assert all(abs(error) < 0.03 for error in means.values())

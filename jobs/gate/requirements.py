@@ -36,7 +36,7 @@ def can_compare(config: FitConfig, current: Version | None, choice: ChosenRows) 
         return True
     columns = Columns(config.log.score, segments=config.log.segment + extra)
     try:
-        open_log_and_window(config.window, config.log.path, columns, choice, config.store)
+        open_log_and_window(config, columns, choice)
     except InputRejectedError as error:
         live = f"the current version, which has segments of {', '.join(live_columns)}"
         log.warning("gate: the table cannot be compared with %s: %s", live, error)
