@@ -3,7 +3,8 @@
 A draw of the curve is a draw of its terms under one prior, which is drawn by evidence. A draw of isotonic
 regression is fitted to positives drawn around the observed ones, with a draw of the curve as prior: the posterior of
 the cells, projected on non-decreasing functions (Chakraborty & Ghosal 2021, "Coverage of credible intervals in
-nonparametric monotone regression", Annals of Statistics 49). Draws of both are mixed with the shares of the map.
+nonparametric monotone regression", Annals of Statistics 49). Draws of both are mixed with the shares of the map, with
+more of isotonic regression where the observations cannot tell.
 """
 
 from __future__ import annotations
@@ -15,34 +16,44 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrators.core.arrays import Array, Mask
 from calibrators.core.curve import LEAST, TERMS, Cells, Curve, ScoreAxis, expit, log_odds, merge_cells
 from calibrators.core.hashing import mixed
-from calibrators.core.local_choice import STRENGTHS, isotonic_with_prior
+from calibrators.core.local_choice import isotonic_with_prior
 from calibrators.core.map import CalibrationMap, Interval
 
 DRAWS = 399
 _LEVEL = 0.025
 """Share of the draws beyond either end of the interval."""
 
+_RANKS = [round(_LEVEL * (DRAWS + 1)) - 1, DRAWS // 2, round((1 - _LEVEL) * (DRAWS + 1)) - 1]
+_DEVIATIONS = 1.959963984540054
+"""Ranks of the draws at the lower end, the median and the upper end; distance of an end in standard deviations."""
+
 CELLS = 2000
 """Largest number of cells of the draws."""
 
-_WEAK_SHARE, _WEAK_INFORMATION = 0.6, 300.0
-"""Few observations cannot distinguish a curve from steps. So in `_WEAK_SHARE` of the draws, less if the information
-exceeds `_WEAK_INFORMATION`, the curve is only a weak prior."""
+_WEAK_INFORMATION = 400.0
+"""Few observations cannot distinguish a curve from steps. So up to this information, the sum of w p (1 - p), all draws
+are of isotonic regression; beyond it, at least the share (400 / information)^(3/4)."""
 
-_WEAK_STRENGTH, _WEAK_RATIO = 30.0, 0.5
-"""Strength of the weak prior, and its largest ratio to the information: a stronger one would hide rare positives."""
+_STRENGTH, _RATIO = 5.0, 0.5
+"""Strength of the curve as the prior of isotonic regression with enough observations; its ratio to the information with
+few: the score then tells more than they do. A stronger prior would hide steps, and rare positives."""
 
-_ENDS, _END_SHARE = 1 / TERMS, 0.5
-"""Ranks at either end in which the cosines of the curve cannot bend, and the least share of the weak prior there."""
+_ENDS = ((1 / TERMS, 0.5), (4 / TERMS, 0.08))
+"""Ranks at either end in which the cosines of the curve hardly bend, and the least share of isotonic draws there."""
 
-_MOST_BIAS = 0.5
-"""Largest bias of the draws that is corrected, in standard deviations."""
+_MOST_BIAS, _ENOUGH = 0.5, 80.0
+"""Largest bias of the draws that is corrected, in standard deviations, and the information that is enough for it: with
+few positives most of the bias is skewness."""
 
-_FIRST_STEP, _SECOND_STEP = 0.6180339887498949, 0.7548776662466927
+_PLACE, _PLACE_RATIO = 0.5, 0.02
+"""Distance, as information, between a jump of the draws and of the truth; its largest ratio to all information."""
+
+_GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
@@ -83,22 +94,26 @@ class Pointwise:
     def _ends(self) -> tuple[Array, Array, Array]:
         """Return positions, and both ends of the interval of log-odds there."""
         draws = _draw_curves(self.curve, merge_cells(self.cells, CELLS))
-        positions, at_cells = draws.positions, self.cells.position
+        positions, inner, at_cells = draws.positions, draws.inner, self.cells.position
         p = np.clip(expit(self.curve.at(draws.cells.position)), LEAST, 1 - LEAST)
-        information = float((draws.cells.weight * p * (1 - p)).sum())
-        weak_share = _WEAK_SHARE / math.sqrt(max(1.0, information / _WEAK_INFORMATION))
+        cumulative = np.cumsum(draws.cells.weight * p * (1 - p))
+        information = float(cumulative[-1])
+        few = min(1.0, _WEAK_INFORMATION / information)
+        share = np.full(positions.size, math.sqrt(few * math.sqrt(few)))
         rank = np.interp(positions, at_cells, self.cells.rank)
-        at_ends = (rank < _ENDS) | (rank > 1 - _ENDS)
-        # Quasi-random sequences decide which draws are of the curve and which of isotonic regression.
-        index = np.arange(DRAWS)[:, np.newaxis]
-        weak = index * _SECOND_STEP % 1.0 < np.where(at_ends, max(weak_share, _END_SHARE), weak_share)
-        draws.replace(weak, min(_WEAK_STRENGTH, _WEAK_RATIO * information))
-        state, start = index * _FIRST_STEP % 1.0, np.zeros(positions.size)
-        for share, strength in zip([] if self.share is None else self.share[1:], STRENGTHS, strict=False):
-            stop = start + np.interp(positions, at_cells, share)
-            draws.replace(~weak & (state >= start) & (state < stop), strength)
-            start = stop
-        lower, upper = draws.quantiles()
+        for width, least in _ENDS:
+            share = np.where(np.minimum(rank, 1 - rank) < width, np.maximum(share, least), share)
+        if self.share is not None:
+            share += (1 - share) * np.interp(positions, at_cells, 1 - self.share[0])
+        # A quasi-random sequence decides which draws are of the curve and which of isotonic regression.
+        isotonic = np.arange(DRAWS)[:, np.newaxis] * _GOLDEN % 1.0 < share
+        enough = min(1.0, information / _ENOUGH) ** 2
+        draws.replace(isotonic, enough * _STRENGTH + (1 - enough) * _RATIO * information)
+        lower, upper = draws.quantiles(enough * _MOST_BIAS)
+        place = min(_PLACE, _PLACE_RATIO * information)
+        for bound, shift, outer in ((lower, -place, np.minimum), (upper, place, np.maximum)):
+            moved = np.interp(cumulative + shift, cumulative, bound[inner])
+            bound[inner] = outer(bound[inner], moved)
         return positions, np.minimum.accumulate(lower[::-1])[::-1], np.maximum.accumulate(upper)
 
 
@@ -106,21 +121,20 @@ class _Draws(NamedTuple):
     """Draws of log-odds at positions.
 
     positions : float64 array, shape (positions,). inner : slice at the cells
-    curves, drawn : float64 arrays, shape (draws, positions): draws of the curve; the same, after `replace`
-    excess : float64 array, shape (positions,): half of the number of replaced draws that are below the estimate,
-        minus half of those above it
+    drawn : float64 array, shape (draws, positions): draws of the curve, until `replace`
+    excess : int64 array, shape (positions,): number of replaced draws that are below the estimate, minus that of
+        those above it
     """
 
     cells: Cells
     curve: Curve
     positions: Array
     inner: slice
-    curves: Array
     drawn: Array
-    excess: Array
+    excess: npt.NDArray[np.int64]
 
     def replace(self, selected: Mask, strength: float) -> None:
-        """Replace draws by draws of isotonic regression with draws of the curve as prior.
+        """Replace draws of the curve by draws of isotonic regression with these as prior.
 
         selected : shape (draws, positions): which
         """
@@ -131,43 +145,40 @@ class _Draws(NamedTuple):
         for k in np.flatnonzero(selected.any(axis=1)).tolist():
             # The second term corrects for skewness, which is large for rare positives.
             noise = deviation * normal[k] + skewness * (normal[k] * normal[k] - 1)
-            noisy, prior = cells._replace(positives=cells.positives + noise), self.curves[k]
+            noisy, prior = cells._replace(positives=cells.positives + noise), self.drawn[k]
             fitted = isotonic_with_prior(noisy, expit(prior[inner]), strength)
             odds = log_odds(np.clip(fitted, LEAST, 1 - LEAST))
             # Beyond the cells, continue parallel to the curve.
             low = prior[: inner.start] + (odds[0] - prior[inner.start])
             high = prior[inner.stop :] + (odds[-1] - prior[inner.stop - 1])
-            self.drawn[k, selected[k]] = np.concatenate([low, odds, high])[selected[k]]
-            self.excess[inner] += np.where(selected[k, inner], np.where(fitted < p, 0.5, -0.5), 0.0)
+            prior[selected[k]] = np.concatenate([low, odds, high])[selected[k]]
+            self.excess[inner] += np.where(selected[k, inner], np.where(fitted < p, 1, -1), 0)
 
-    def quantiles(self) -> tuple[Array, Array]:
+    def quantiles(self, most_bias: float) -> tuple[Array, Array]:
         """Return both ends, without a correction of the bias that would narrow the interval.
 
         Isotonic regression is too high at the upper end of a flat range and too low at its lower end. Its draws are
         that twice, because they are fitted to the noise of the observations and to drawn noise. The end on the
         estimate's other side is moved as bias-corrected percentiles are (Efron 1987, Journal of the American
-        Statistical Association 82).
+        Statistical Association 82). There are too few draws for such percentiles, so the distance from the median is
+        stretched, on a scale on which the standard deviation of a rate hardly depends on the rate.
+
+        most_bias : largest bias that is corrected, in standard deviations
         """
-        ordered, column = np.sort(self.drawn, axis=0), np.arange(self.positions.size)
-
-        def end(values: Array, excess: Array) -> Array:
-            rank = _ranks()[(2 * excess).astype(np.int64) + DRAWS]
-            below = rank.astype(np.int64)
-            rest = rank - below
-            return np.asarray(values[below, column] * (1 - rest) + values[below + 1, column] * rest)
-
-        return end(ordered, self.excess), end(ordered[::-1], -self.excess)
+        low, middle, high = expit(np.partition(self.drawn, _RANKS, axis=0)[_RANKS, :] / 2)
+        bias = _biases()[self.excess + DRAWS]
+        below, above = (2 / _DEVIATIONS * np.clip(b, 0.0, most_bias) for b in (-bias, bias))
+        ends = low - (middle - low) * below, high + (high - middle) * above
+        least = math.sqrt(LEAST)
+        lower, upper = (2 * log_odds(np.clip(end, least, 1 - least)) for end in ends)
+        return lower, upper
 
 
 @cache
-def _ranks() -> Array:
-    """Return the rank of the draw at the lower end, from 0, by twice the excess, from -`DRAWS` to `DRAWS`."""
-    normal, ranks = NormalDist(), np.empty(2 * DRAWS + 1)
-    for i in range(ranks.size):
-        bias = normal.inv_cdf((i + 1) / (ranks.size + 1))
-        level = normal.cdf(2 * min(0.0, max(-_MOST_BIAS, bias)) + normal.inv_cdf(_LEVEL))
-        ranks[i] = max(0.0, level * (DRAWS + 1) - 1)
-    return ranks
+def _biases() -> Array:
+    """Return the bias of the draws in standard deviations by the excess, from -`DRAWS` to `DRAWS`."""
+    size = 2 * DRAWS + 1
+    return np.array([NormalDist().inv_cdf((i + 1) / (size + 1)) for i in range(size)])
 
 
 def _draw_curves(curve: Curve, cells: Cells) -> _Draws:
@@ -176,7 +187,7 @@ def _draw_curves(curve: Curve, cells: Cells) -> _Draws:
     positions = np.concatenate([low, cells.position, high])
     inner = slice(low.size, low.size + cells.position.size)
     curves = np.stack([np.interp(positions, knots, draw) for draw in draws])
-    return _Draws(cells, curve, positions, inner, curves, curves.copy(), np.zeros(positions.size))
+    return _Draws(cells, curve, positions, inner, curves, np.zeros(positions.size, np.int64))
 
 
 @lru_cache(2)
