@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from _measure import logcal, measure, print_machine
 
 from pipeline.execution import ThreadExecutor
+from pipeline.files.folders import Folder
 from pipeline.follow.batch import Places, list_sources
 from pipeline.follow.follower import Follower, Rules
 from pipeline.follow.ledger import Done, Known, LeaseOwner, Ledger
@@ -73,8 +74,11 @@ def known_files(root: Path, known: int) -> None:
             (day / f"{i:06d}.parquet").touch()
     filesystem = fsspec.filesystem("file")
     sources: list = []
-    report(f"listing {known:,} files", timed(5, lambda: sources.append(list_sources(filesystem, str(log)))))
-    ledger = Ledger(filesystem, str(output))
+    report(
+        f"listing {known:,} files",
+        timed(5, lambda: sources.append(list_sources(Folder.of(filesystem, str(log))))),
+    )
+    ledger = Ledger(Folder.of(filesystem, str(output)))
     ledger.begin({})
     batch = ledger.plan("v", sources[0])
     ledger.commit(batch, Done({s.name: Known(s.size, s.stamp, 1) for s in sources[0]}))
@@ -85,9 +89,9 @@ def known_files(root: Path, known: int) -> None:
     owner = LeaseOwner(ledger.folder)
 
     def follower() -> Follower:
-        places = Places(filesystem, str(log), filesystem, str(output))
+        places = Places(Folder.of(filesystem, str(log)), Folder.of(filesystem, str(output)))
         arguments = (lambda version: Scoring("score", lookup), lambda: "v", ThreadExecutor(2), owner)
-        return Follower(places, Ledger(filesystem, str(output)), Rules(), *arguments)
+        return Follower(places, Ledger(Folder.of(filesystem, str(output))), Rules(), *arguments)
 
     def start() -> Follower:
         started = follower()

@@ -30,7 +30,7 @@ from logcal.errors import (
 )
 from logcal.storage import open_filesystem
 from pipeline.execution import Executor
-from pipeline.files.folders import relative_location
+from pipeline.files.folders import Folder, relative_location
 from pipeline.files.output import Output
 from pipeline.files.storage import without_secrets
 from pipeline.follow.batch import Limits, Places, compare, list_sources
@@ -58,8 +58,8 @@ def prepare(config: FollowConfig) -> Prepared:
         store.version(config.store.version)
     check_refits(config)
     exclusive_page_folder(config.report.path, "follow")
-    places = Places(filesystem, root, output.filesystem, output.root)
-    ledger = Ledger(output.filesystem, output.root)
+    places = Places(Folder.of(filesystem, root), output.folder)
+    ledger = Ledger(output.folder)
     _check_ledger(ledger, places, config)
     return Prepared(config, places, store, ledger)
 
@@ -68,7 +68,7 @@ def _check_ledger(ledger: Ledger, places: Places, config: FollowConfig) -> None:
     """Raise ConfigError if the output has files but no ledger."""
     if ledger.stream() is not None or config.follow.rebuild:
         return
-    files = [source.name for source in list_sources(places.target_filesystem, places.target_root)]
+    files = [source.name for source in list_sources(places.targets)]
     if files:
         raise ConfigError(
             f"output.path: expected a new or empty folder, or one with its ledger {ledger.root}, found "
@@ -104,7 +104,7 @@ class Prepared:
                 "commit: write the outcome of each file to the ledger",
             ),
             (f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
-            (f"{self.places.target_root}/", f"{self.ledger.root}/"),
+            (f"{self.places.targets.root}/", f"{self.ledger.root}/"),
             {"backlog": len(backlog), "files_known": len(files), "table": table},
         )
 
@@ -157,11 +157,11 @@ class Prepared:
         until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
         log.info(
             "following %s %s: scored with table '%s' (%s) into %s; %s scored before",
-            without_secrets(self.places.root),
+            without_secrets(self.places.sources.root),
             until,
             self.config.store.table,
             current or "no version yet",
-            without_secrets(self.places.target_root),
+            without_secrets(self.places.targets.root),
             counted(len(self.ledger.files), "file"),
         )
 
@@ -218,7 +218,7 @@ class Prepared:
         if not stream.batches and not refits.outcomes[PUBLISHED]:
             if self.config.refit.enabled:  # an interrupted refit may have left old versions
                 prune(self.store, self.config.retention.versions)
-            raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
+            raise NothingToDoError(f"{self.places.sources.root}: no files are new: nothing to do")
 
     def _until_stopped(self, follower: Follower, stream: Stream) -> None:
         follow = self.config.follow

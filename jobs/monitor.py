@@ -249,7 +249,7 @@ class Prepared(Startable):
             facts = evidence.table.facts()
             rows.update({key: facts[key] for key in _ROWS if key in facts})
             bad.update(facts["quarantined_by_reason"])
-        (self.store.folder / FOLDER).replace(history_name(self.config.store.version), history.as_json())
+        (self.store.folder / FOLDER).write(history_name(self.config.store.version), history.as_json())
         alarms = _alarms_now(history, alpha, self.version, self.closed, tested)
         summary = self._summary(history, alarms)
         if self.page is not None:

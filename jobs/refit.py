@@ -28,6 +28,7 @@ from logcal.errors import (
 )
 from logcal.storage import with_checksum
 from pipeline.execution import Executor
+from pipeline.files.folders import Folder
 from pipeline.follow.batch import compare, list_sources
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import LogFile, expected_folder, find_files
@@ -130,7 +131,7 @@ class Refits:
         self._save({**self.last, "tested_at": time.time(), "alarm": self.alarmed})
 
     def _save(self, content: dict[str, Any]) -> None:
-        self.ledger.folder.replace(_STATE, json.dumps(with_checksum(content)).encode())
+        self.ledger.folder.write(_STATE, json.dumps(with_checksum(content)).encode())
         self.last = content
 
     def _unusable(self) -> set[str]:
@@ -176,7 +177,7 @@ class Refits:
         days, since = whole_days(self.config.retention.ledger), None
         if days is not None:  # files of earlier days have left the ledger
             since = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
-        listed = list_sources(filesystem, root, since=since, key=self.config.follow.partition)
+        listed = list_sources(Folder.of(filesystem, root), since=since, key=self.config.follow.partition)
         new = compare(listed, self.ledger.files, complete=False).new
         names = {source.name for source in new}
         if self.ledger.files:

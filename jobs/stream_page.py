@@ -30,8 +30,8 @@ def write_page(stream: Stream, folder: Path, *, last: bool) -> None:
     ledger, refit = stream.ledger, stream.refits.last
     refused, coverage = ledger.refused, refit.get("label_coverage")
     facts = {
-        "log": without_secrets(stream.places.root),
-        "scored": without_secrets(stream.places.target_root),
+        "log": without_secrets(stream.places.sources.root),
+        "scored": without_secrets(stream.places.targets.root),
         "files scored": len(ledger.files) - len(refused),
         "files to score": stream.remaining,
         "files not readable yet": len(ledger.waiting),

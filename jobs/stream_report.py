@@ -74,9 +74,7 @@ class Stream(FollowCounts):
         """Return the files that are still to be scored."""
         if self.ledger.stream() is not None:
             self.ledger.load()
-        return compare(
-            list_sources(self.places.filesystem, self.places.root), self.ledger.files, complete=True
-        ).new
+        return compare(list_sources(self.places.sources), self.ledger.files, complete=True).new
 
     def add(self, report: Report | None) -> None:
         """Add a batch to the totals, and log a line about it."""
@@ -110,7 +108,7 @@ class Stream(FollowCounts):
 
     def outcome(self) -> Outcome:
         """Return the outcome of the run."""
-        path = self.places.target_root
+        path = self.places.targets.root
         summary = {
             "path": path,
             "table": self.config.store.table,
@@ -149,7 +147,7 @@ class Stream(FollowCounts):
         }
         size = sum(source.size for source in backlog)
         summary = {
-            "path": self.places.target_root,
+            "path": self.places.targets.root,
             "table": self.config.store.table,
             "version": version,
             "suspect_days": [] if current is None else describe_suspect_days(current),
@@ -166,7 +164,7 @@ class Stream(FollowCounts):
         }
         batch, age = (age_text(ages[name]) for name in ("last_batch_age", "table_age"))
         lines = [
-            f"{self.places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
+            f"{self.places.targets.root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
             f"  last batch {batch}; table version {version}, published {age}",
         ]
         lines += [f"  {day}" for day in summary["suspect_days"]]

@@ -339,7 +339,7 @@ def write_file(output: str, data: bytes, option: str) -> None:
     """Write a file whole. option : the option that names it, for messages."""
     parent, _, name = output.rpartition("/")
     try:
-        Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, data)
+        Folder.at(parent or ("/" if output.startswith("/") else ".")).write(name, data)
     except OSError as error:
         fault = as_fault(error, f"{option}: {output}")
         if isinstance(fault, TemporaryError):

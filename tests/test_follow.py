@@ -90,10 +90,10 @@ class World:
 
     @property
     def places(self) -> Places:
-        return Places(LOCAL, str(self.log), self.filesystem, self.output)
+        return Places(Folder.at(self.log), Folder.of(self.filesystem, self.output))
 
     def ledger(self) -> Ledger:
-        return Ledger(self.filesystem, self.output)
+        return Ledger(Folder.of(self.filesystem, self.output))
 
     def follower(self) -> Follower:
         ledger = self.ledger()
@@ -125,8 +125,8 @@ class World:
     def expected(self, versions: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bytes that the score job writes."""
         found = {}
-        for source in list_sources(LOCAL, str(self.log)):
-            rows = batches.rows_of(LOCAL, str(self.log / source.name))
+        for source in list_sources(Folder.at(self.log)):
+            rows = batches.rows_of(Folder.at(self.log), source.name)
             if rows is None:
                 continue
             target = self.folder / "expected.parquet"
@@ -189,9 +189,9 @@ class Killing:
         self.after = after
         for module, name in (
             (LocalFolder, "create"),
-            (LocalFolder, "replace"),
+            (LocalFolder, "write"),
             (StoreFolder, "create"),
-            (StoreFolder, "replace"),
+            (StoreFolder, "write"),
             (batches, "score_file"),
             (Ledger, "_remove"),
             (Follower, "_remove"),
@@ -346,8 +346,8 @@ def test_between_whole_listings_only_days_within_the_lookback_are_listed(world):
         world.arrive(f"date={today - dt.timedelta(days)}/part.parquet")
     world.arrive("other=1/part.parquet")
     since = today - dt.timedelta(3)
-    found = {s.name for s in list_sources(LOCAL, str(world.log), since=since)}
-    whole = {s.name for s in list_sources(LOCAL, str(world.log))}
+    found = {s.name for s in list_sources(Folder.at(world.log), since=since)}
+    whole = {s.name for s in list_sources(Folder.at(world.log))}
     assert whole - found == {f"date={today - dt.timedelta(4)}/part.parquet"}
 
 
@@ -707,10 +707,10 @@ def test_a_version_that_a_begun_batch_names_is_not_removed(place, stream):
 
     _lands(arriving, "a.parquet")
     follow("--once").expect(0)
-    ledger = Ledger(LOCAL, str(place.output))
+    ledger = Ledger(Folder.at(place.output))
     ledger.load()
     _lands(arriving, "b.parquet")
-    listed = [s for s in list_sources(LOCAL, str(arriving)) if s.name == "b.parquet"]
+    listed = [s for s in list_sources(Folder.at(arriving)) if s.name == "b.parquet"]
     assert ledger.plan(pinned, listed) is not None  # and its follower dies
     for method in ("histogram", "sbb"):
         place.job("fit", f"calibrator.method={method}", "gate.max_change=null").expect(0)
@@ -775,7 +775,7 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
         for i, version in ((2, "000001-a"), (1, "000002-b"))
     ]
     history = History({}, tuple(watched))
-    (table / "monitor").replace("history.json", history.as_json())
+    (table / "monitor").write("history.json", history.as_json())
     assert read_history(table) == history
     found = watched_days(history)
     assert [(day["day"], day["version"]) for day in found] == [

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +20,7 @@ from jobs.config.jobs import FollowConfig
 from jobs.config.loading import load
 from jobs.config.sections import parse_duration
 from pipeline.execution import InlineExecutor
+from pipeline.files.folders import Folder
 from pipeline.follow.ledger import Ledger
 from pipeline.log import logs
 
@@ -163,7 +163,7 @@ def refit(place, arriving):
     own = {"log": {"path": [str(arriving)]}, "store": {"path": str(place.store), "table": place.table}}
     own |= {"output": {"path": str(place.output)}, "refit": {"every": "1h"}}
     config = FollowConfig.model_validate({**own, "gate": ANY_TABLE, "scratch": str(place.scratch)})
-    ledger = Ledger(fsspec.filesystem("file"), str(place.output))
+    ledger = Ledger(Folder.at(place.output))
     ledger.load()
     found = refits.Refits(config, ledger)
     found.run(InlineExecutor())

@@ -23,6 +23,7 @@ from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, Tem
 from logcal.schema import apply_transform
 from pipeline.days.records import digest_of
 from pipeline.execution import InlineExecutor
+from pipeline.files.folders import Folder
 from pipeline.files.requests import SmallFiles
 from pipeline.follow.batch import SCORED, Places, score_arrivals
 from pipeline.follow.ledger import SourceFile
@@ -477,9 +478,7 @@ def test_a_small_file_of_a_store_is_one_request(tmp_path, scoring, monkeypatch):
     store = Counting()
     for folder in ("one", "many"):
         (tmp_path / folder).mkdir()
-    outcomes = score_arrivals(
-        tuple(stamps), Places(store, "/once", LocalFileSystem(), str(tmp_path)), scoring
-    )
+    outcomes = score_arrivals(tuple(stamps), Places(Folder.of(store, "/once"), Folder.at(tmp_path)), scoring)
     assert {outcome.kind for outcome in outcomes} == {SCORED}
     assert store.asked == {"GET": 13}
     for name in (names[0], names[5]):

@@ -65,10 +65,10 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], run_by
     runs = merge_small(receipt.runs, folder, run_bytes)
     index = io.BytesIO()
     np.save(index, np.concatenate([np.empty(0), *(run.index for run in runs)]))
-    table.replace(SAMPLES, index.getvalue())
+    table.write(SAMPLES, index.getvalue())
     segments = _pack_segments(runs)
     if segments is not None:
-        table.replace(SEGMENTS, segments)
+        table.write(SEGMENTS, segments)
     facts = {
         "files": files,
         **{name: getattr(receipt, name) for name in _NUMBERS},
@@ -82,7 +82,7 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], run_by
     run_names = [_name(run.path) for run in runs]
     table.sync([*run_names, *table.matching(BAD_PARTS)])
     facts["checksums"] = _checksums(table, [*run_names, SAMPLES, *([] if segments is None else [SEGMENTS])])
-    table.replace(FACTS, json.dumps(with_checksum(facts)).encode())
+    table.write(FACTS, json.dumps(with_checksum(facts)).encode())
     return StoredDay(frozenset(files), replace(receipt, runs=runs))
 
 

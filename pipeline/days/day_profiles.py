@@ -112,7 +112,7 @@ def profile_day(days_folder: str, table: DayTable) -> Profile:
     content = io.BytesIO()
     np.save(content, np.stack([profile.cell.astype(np.float64), profile.negatives, profile.positives]))
     numbers = content.getvalue()
-    Folder.at(folder).replace(PROFILE, checksum(numbers).to_bytes(4, "little") + numbers)
+    Folder.at(folder).write(PROFILE, checksum(numbers).to_bytes(4, "little") + numbers)
     return profile
 
 

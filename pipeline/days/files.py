@@ -223,7 +223,7 @@ def list_days(
     if folder is not None and found:
         undated = [f for f in listing.files if _hive_day(f, column, zone) is None and f.relative in spans]
         content = {_key(file, zone): spans[file.relative] for file in undated}
-        folder.replace(_REMEMBERED, json.dumps(with_checksum({"files": content})).encode())
+        folder.write(_REMEMBERED, json.dumps(with_checksum({"files": content})).encode())
     marked = set()
     for name in listing.skipped if marker else ():
         value = folder_tree.hive_value(name, column) if name.rpartition("/")[2] == marker else None

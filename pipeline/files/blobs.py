@@ -11,7 +11,7 @@ import io
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from logcal.errors import TemporaryError
 from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
-from pipeline.files.folders import is_url, temporary_sibling
+from pipeline.files.folders import Folder, is_url, temporary_sibling
 from pipeline.files.requests import together
 
 _DIGEST_BYTES = 32
@@ -34,11 +34,8 @@ def write_blob(path: str, parts: Iterable[memoryview]) -> None:
     parts : content in order; a part may be reused once the next one is requested
     """
     with writing(path) as file:
-        raw = getattr(file, "raw", file)  # parts are large: a buffer would split them
         for part in parts:
-            unwritten = part.cast("B") if part.nbytes else part
-            while unwritten.nbytes:
-                unwritten = unwritten[raw.write(unwritten) :]
+            file.write(part)
 
 
 @contextmanager
@@ -71,18 +68,9 @@ def reading(path: str) -> Iterator[Any]:
 
 def read_blob(path: str) -> bytes | None:
     """Return a file's content, or None if there is no file, also if its folder's path is a file."""
-    if not is_url(path):
-        try:
-            return Path(path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    filesystem, key = open_filesystem(path)
-    with _store_errors(path):
-        try:
-            data: bytes = filesystem.cat_file(key)
-        except FileNotFoundError:
-            return None
-    return data
+    folder, _, name = path.rpartition("/")
+    with _store_errors(path) if is_url(path) else nullcontext():
+        return Folder.at(folder).read(name)
 
 
 class Blob:

@@ -148,7 +148,7 @@ class Folder(Protocol):
         """List the names of the subfolders that have a file of this name, sorted."""
 
     def write(self, name: str, data: bytes) -> dict[str, Any]:
-        """Write a new file that no reader looks for yet; return its size and SHA-256."""
+        """Write or replace a file atomically: readers see the old content or the new. Return its size and SHA-256."""
 
     def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
         """Copy a file of another folder to a new file that no reader looks for yet; return its size and SHA-256.
@@ -159,9 +159,6 @@ class Folder(Protocol):
     def link(self, source: Folder, name: str, new: str) -> None:
         """Give a file a second name by a hard link, or copy it if there are no links. Repeating it is harmless."""
         self.copy(source, name, new)
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Write or replace a file atomically: readers see the old content or the new."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file atomically unless it exists; return whether this call wrote it.
@@ -201,8 +198,11 @@ class Folder(Protocol):
         """Remove temporary files of killed processes; only for a caller that has the exclusive right to write."""
         return
 
-    def sync(self, names: Iterable[str] = ()) -> None:
-        """Sync the folder's entries, and the content of the named files, to the disk."""
+    def sync(self, names: Iterable[str] = (), *, missing_ok: bool = False) -> None:
+        """Sync the folder's entries, and the content of the named files, to the disk.
+
+        missing_ok : whether files may be missing
+        """
         return
 
     def check_writable(self, setting: str, needed: int = 0) -> None:
@@ -215,10 +215,6 @@ class Folder(Protocol):
         TemporaryError
             There is too little space.
         """
-
-    def has_folder(self, name: str) -> bool:
-        """Tell whether a folder has this name; in an object store a file may have it as well."""
-        return False
 
     def resolved(self) -> Folder:
         """Return the folder without symbolic links in its path."""
@@ -248,7 +244,9 @@ class LocalFolder(Folder):
 
     def write(self, name: str, data: bytes) -> dict[str, Any]:
         """See `Folder.write`."""
-        write_synced(Path(self.root, name), data)
+        path = Path(self.root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
         return _facts(data)
 
     def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
@@ -271,12 +269,6 @@ class LocalFolder(Folder):
             target.hardlink_to(f"{source.root}/{name}")
         except OSError:
             self.copy(source, name, new)
-
-    def replace(self, name: str, data: bytes) -> None:
-        """See `Folder.replace`."""
-        path = Path(self.root, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder.create`."""
@@ -329,19 +321,14 @@ class LocalFolder(Folder):
         for path in Path(self.root).glob(f"*{_TEMPORARY}"):
             path.unlink(missing_ok=True)
 
-    def sync(self, names: Iterable[str] = ()) -> None:
+    def sync(self, names: Iterable[str] = (), *, missing_ok: bool = False) -> None:
         """See `Folder.sync`."""
-        for name in names:
-            sync_file(Path(self.root, name))
+        sync_files([f"{self.root}/{name}" for name in names], missing_ok=missing_ok)
         sync_folder(Path(self.root))
 
     def check_writable(self, setting: str, needed: int = 0) -> None:
         """See `Folder.check_writable`."""
         check_free(check_writable(Path(self.root or "/"), setting), needed, setting)
-
-    def has_folder(self, name: str) -> bool:
-        """See `Folder.has_folder`."""
-        return Path(self.root, name).is_dir()
 
     def resolved(self) -> Folder:
         """See `Folder.resolved`."""
@@ -370,10 +357,6 @@ class StoreFolder(Folder):
     def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
         """See `Folder.copy`."""
         return self.write(new or name, source.filesystem.cat_file(f"{source.root}/{name}"))
-
-    def replace(self, name: str, data: bytes) -> None:
-        """See `Folder.replace`."""
-        _put(self.filesystem, f"{self.root}/{name}", data)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Folder.create`."""

@@ -27,8 +27,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logcal.errors import TemporaryError
-from logcal.storage import parse_json
+from logcal.errors import InputRejectedError, TemporaryError
 from pipeline.files.folders import Folder, LocalFolder, StoreFolder
 
 PATIENCE = 600.0
@@ -116,7 +115,7 @@ class _Lease(FolderLock):
             # After an error the next renewal is early enough. A lease that another run removed is not written again.
             with suppress(Exception):
                 if self._is_mine():
-                    self._folder.replace(self._name, self._content)
+                    self._folder.write(self._name, self._content)
 
     def now(self) -> datetime:
         """See `FolderLock.now`."""
@@ -208,24 +207,15 @@ def live_leases(folder: Folder, now: datetime, before: float = math.inf) -> list
     """
     leases = []
     for name in [_lease_name(number) for number in _numbers(folder) if number < before]:
-        data = folder.read(name)
-        if data is None:
-            continue
         with suppress(FileNotFoundError):  # its owner removed it in the meantime
-            if now - _modified(folder, name) < LEASE:
-                leases.append(_decode(data))
-            else:
+            if now - _modified(folder, name) >= LEASE:
                 folder.remove(name)
+                continue
+            try:
+                leases.append(folder.read_json(name) or {})
+            except InputRejectedError:  # damaged: it conflicts with all others until it expires
+                leases.append({})
     return leases
-
-
-def _decode(data: bytes) -> dict[str, Any]:
-    """Decode the facts of a lease; a damaged lease has none, and conflicts with all others until it expires."""
-    try:
-        facts = parse_json(data)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _modified(folder: Folder, name: str) -> datetime:

@@ -251,7 +251,7 @@ class LocalOutput(Output):
         """Write the manifest beside the folder if the folder was renamed and only its marker is there."""
         marker = self._renamed()
         if marker is not None:
-            self._side.replace(self._manifest, as_json(marker["manifest"]))
+            self._side.write(self._manifest, as_json(marker["manifest"]))
             self._side.remove(self._marker)
 
     @contextmanager
@@ -279,9 +279,12 @@ class LocalOutput(Output):
             if self.beside is None:
                 staged.folder.write(MANIFEST, staged.manifest(run_id))
                 staged.files.append(MANIFEST)
-            _keep_only(folder, staged.files)
+            finished = {f"{folder}/{name}" for name in staged.files}
             for subfolder, _, names in os.walk(folder):
-                sync_files([f"{subfolder}/{name}" for name in names])
+                paths = {f"{subfolder}/{name}" for name in names}
+                for path in paths - finished:  # lost workers may have left them
+                    Path(path).unlink()
+                sync_files(list(paths & finished))
                 sync_folder(Path(subfolder))
             with self._finishing(folder, {"run_id": run_id, **staged.facts}):
                 try:
@@ -308,7 +311,7 @@ class LocalOutput(Output):
         side = Path(self.beside)
         new = not side.exists()
         marker = {"run_id": manifest["run_id"], "inode": _inode(str(folder)), "manifest": manifest}
-        self._side.replace(self._marker, as_json(marker))
+        self._side.write(self._marker, as_json(marker))
         remove_abandoned(side)
         try:
             yield
@@ -429,12 +432,3 @@ def _inode(path: str) -> int | None:
         return Path(path).stat().st_ino
     except OSError:
         return None
-
-
-def _keep_only(folder: Path, files: Sequence[str]) -> None:
-    """Remove all but these files, since lost workers may have left others."""
-    wanted = {f"{folder}/{name}" for name in files}
-    for subfolder, _, names in os.walk(folder):
-        for path in (f"{subfolder}/{name}" for name in names):
-            if path not in wanted:
-                Path(path).unlink()

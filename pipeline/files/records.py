@@ -27,7 +27,7 @@ def write_record(folder: str, record: dict[str, Any]) -> str:
     name = f"{stamp}-{record['job']}-{record['attempt'][:12]}.json"
     content = f"{json.dumps(redacted(record), indent=2, allow_nan=False, default=str)}\n".encode()
     target = Folder.at(folder)
-    target.replace(name, content)
+    target.write(name, content)
     return f"{target.root}/{name}"
 
 

@@ -123,14 +123,11 @@ def _remote_folder(base: Folder) -> Iterator[str]:
             if fault is None:
                 raise
             raise fault from error
-        stack.callback(_remove, base, name)
-        yield str(base / name)
-
-
-def _remove(base: Folder, name: str) -> None:
-    # If this fails, the next run removes the folder.
-    with suppress(Exception):
-        base.remove(name)
+        try:
+            yield str(base / name)
+        finally:
+            with suppress(Exception):  # the next run then removes it
+                base.remove(name)
 
 
 def _digest(resume: str) -> str:

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fsspec.implementations.local import LocalFileSystem
-
 from logcal.errors import ConfigError, InputRejectedError, listing
-from pipeline.files.folders import sync_files, sync_folder
+from pipeline.files.folders import Folder, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, SourceFile, partition_of
 from pipeline.log.folder_tree import all_visible, local_tree
@@ -43,9 +41,7 @@ class ListingChange(NamedTuple):
     gone: tuple[str, ...]
 
 
-def list_sources(
-    filesystem: Any, root: str, *, since: dt.date | None = None, key: str = "date"
-) -> list[SourceFile]:
+def list_sources(folder: Folder, *, since: dt.date | None = None, key: str = "date") -> list[SourceFile]:
     """List the Parquet files below a folder.
 
     Names that begin with "_" or ".", or end as names of temporary files do, are skipped; on a mounted file system the
@@ -58,14 +54,13 @@ def list_sources(
     InputRejectedError
         Symbolic links are circular, broken, or lead to files that are listed already.
     """
-    if isinstance(filesystem, LocalFileSystem):
-        return _local_sources(root, since, key)
+    if not folder.remote:
+        return _local_sources(folder.root, since, key)
     # A cached listing would not contain new files.
-    filesystem.invalidate_cache()
-    base = root.rstrip("/")
+    folder.filesystem.invalidate_cache()
     sources = []
-    for path, info in filesystem.find(base, detail=True).items():
-        name = path[len(base) :].lstrip("/")
+    for path, info in folder.filesystem.find(folder.root, detail=True).items():
+        name = path[len(folder.root) :].lstrip("/")
         parts = name.split("/")
         if not all_visible(name) or not name.lower().endswith(SUFFIXES):
             continue
@@ -162,20 +157,10 @@ SCORED, REFUSED, UNREADABLE, CHANGED, GONE = "scored", "refused", "unreadable", 
 
 @dataclass(frozen=True)
 class Places:
-    """File systems and folders of the sources and of the scored files."""
+    """Folders of the sources and of the scored files, whose names are the same."""
 
-    filesystem: Any
-    root: str
-    target_filesystem: Any
-    target_root: str
-
-    def source(self, name: str) -> str:
-        """Return the path of a file of the log."""
-        return f"{self.root.rstrip('/')}/{name}"
-
-    def target(self, name: str) -> str:
-        """Return the path of its scored file."""
-        return f"{self.target_root.rstrip('/')}/{name}"
+    sources: Folder
+    targets: Folder
 
 
 class FileOutcome(NamedTuple):
@@ -200,30 +185,28 @@ def score_arrivals(files: tuple[SourceFile, ...], places: Places, scoring: Scori
     the output is raised. The targets' folders must exist: a task that made them could make them on another machine.
     """
     scoring.load()
-    local = isinstance(places.filesystem, LocalFileSystem) and isinstance(
-        places.target_filesystem, LocalFileSystem
+    remote = places.sources.remote or places.targets.remote
+    outcomes = list(together(lambda file: _score(file, places, scoring), files, remote=remote))
+    # Synced by the task, so that other tasks run while this one waits for the disk.
+    places.targets.sync(
+        [outcome.source.name for outcome in outcomes if outcome.kind == SCORED], missing_ok=True
     )
-    outcomes = list(together(lambda file: _score(file, places, scoring), files, remote=not local))
-    if isinstance(places.target_filesystem, LocalFileSystem):
-        # Synced by the task, so that other tasks run while this one waits for the disk.
-        written = [places.target(outcome.source.name) for outcome in outcomes if outcome.kind == SCORED]
-        sync_files(written, missing_ok=True)
     return outcomes
 
 
 def _score(file: SourceFile, places: Places, scoring: Scoring) -> FileOutcome:
-    path = places.source(file.name)
-    local = isinstance(places.filesystem, LocalFileSystem)
+    filesystem, path = places.sources.filesystem, f"{places.sources.root}/{file.name}"
+    local = not places.sources.remote
     # A replaced file of a store is listed again with a new stamp. A local one is detected here.
     if local and (change := _change(places, file)):
         return FileOutcome(file, change)
-    target = places.target(file.name)
+    target = f"{places.targets.root}/{file.name}"
     # The target appears only when it is complete, so that no partial result of a changing file is visible.
     try:
         log_file = LogFile(path, file.name, file.size, file.stamp)
-        counts = score_file(places.filesystem, log_file, places.target_filesystem, target, scoring)
+        counts = score_file(filesystem, log_file, places.targets.filesystem, target, scoring)
     except InputRejectedError as error:
-        unreadable = _unreadable(places.filesystem, path, FileState(file.size, file.stamp))
+        unreadable = _unreadable(filesystem, path, FileState(file.size, file.stamp))
         if change := _change(places, file):
             return FileOutcome(file, change)
         if unreadable is not None:
@@ -237,19 +220,19 @@ def _score(file: SourceFile, places: Places, scoring: Scoring) -> FileOutcome:
 
 def _change(places: Places, file: SourceFile) -> str:
     """Return GONE or CHANGED if a file was removed or changed since the listing, else ''."""
-    current = _current(places, places.source(file.name))
+    current = _current(places.sources, file.name)
     return GONE if current is None else CHANGED if current != file else ""
 
 
-def _current(places: Places, path: str) -> SourceFile | None:
+def _current(folder: Folder, name: str) -> SourceFile | None:
     """Return a file's current size and stamp; None if it is gone."""
-    name = path[len(places.root.rstrip("/")) + 1 :]
+    path = f"{folder.root}/{name}"
     try:
-        if isinstance(places.filesystem, LocalFileSystem):
+        if not folder.remote:
             status = os.stat(path)  # noqa: PTH116 - files are many
             return SourceFile(name, status.st_size, str(status.st_mtime))
-        places.filesystem.invalidate_cache(path.rpartition("/")[0])
-        info = places.filesystem.info(path)
+        folder.filesystem.invalidate_cache(path.rpartition("/")[0])
+        info = folder.filesystem.info(path)
     except FileNotFoundError:
         return None
     return SourceFile(name, int(info["size"] or 0), stamp_of(info))
@@ -270,15 +253,18 @@ def _unreadable(filesystem: Any, path: str, state: FileState) -> str | None:
 
 def make_folders(places: Places, files: Iterable[SourceFile]) -> None:
     """Make the folders of the files that will be scored."""
-    if isinstance(places.target_filesystem, LocalFileSystem):
-        for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
-            Path(folder).mkdir(parents=True, exist_ok=True)
+    for folder in _folders(file.name for file in files):
+        (places.targets / folder).make()
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    return {name.rpartition("/")[0] for name in names}
 
 
 def unseen(places: Places, outcomes: Iterable[FileOutcome]) -> str:
     """Return the path of a file that a task called gone and this process sees; '' if there is none."""
     gone = (outcome.source for outcome in outcomes if outcome.kind == GONE)
-    return next((places.source(file.name) for file in gone if _change(places, file) != GONE), "")
+    return next((f"{places.sources.root}/{file.name}" for file in gone if _change(places, file) != GONE), "")
 
 
 def keep(places: Places, files: Sequence[str]) -> None:
@@ -289,27 +275,24 @@ def keep(places: Places, files: Sequence[str]) -> None:
     ConfigError
         A scored file is not there: a worker has written it to a folder of its own.
     """
-    if not isinstance(places.target_filesystem, LocalFileSystem):
+    root = places.targets.root
+    if places.targets.remote:
         return
-    elsewhere = next((name for name in files if not os.path.exists(places.target(name))), None)  # noqa: PTH110
+    elsewhere = next((name for name in files if not os.path.exists(f"{root}/{name}")), None)  # noqa: PTH110
     if elsewhere is not None:
         raise ConfigError(
             f"$output: expected a folder that all workers see, found that {elsewhere} was scored and is not in "
-            f"{places.target_root} on this machine: mount the folder on every worker, or give a URL"
+            f"{root} on this machine: mount the folder on every worker, or give a URL"
         )
-    root = Path(places.target_root)
-    folders = {Path(folder) for folder in {places.target(name).rpartition("/")[0] for name in files}}
-    above = {
-        folder for inner in folders for folder in inner.parents if root in folder.parents or folder == root
-    }
-    for folder in folders | above:
-        sync_folder(folder)
+    folders = {Path(folder) for folder in _folders(files)}
+    for folder in folders.union(*(inner.parents for inner in folders)):
+        sync_folder(Path(root, folder))
 
 
-def rows_of(filesystem: Any, path: str) -> int | None:
+def rows_of(folder: Folder, name: str) -> int | None:
     """Return the number of rows of a file; None if it cannot be read."""
     try:
-        with open_parquet(filesystem, path, None) as parquet:
+        with open_parquet(folder.filesystem, f"{folder.root}/{name}", None) as parquet:
             rows: int = parquet.metadata.num_rows
             return rows
     except InputRejectedError:
@@ -318,8 +301,5 @@ def rows_of(filesystem: Any, path: str) -> int | None:
 
 def sweep(places: Places, files: Sequence[SourceFile]) -> None:
     """Remove the temporary files that killed tasks left in the target folders of a batch."""
-    if not isinstance(places.target_filesystem, LocalFileSystem):
-        return
-    for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
-        for path in Path(folder).glob(".*.tmp"):
-            path.unlink(missing_ok=True)
+    for folder in _folders(file.name for file in files):
+        (places.targets / folder).tidy()

@@ -6,7 +6,6 @@ the plan names, so repeated work writes the same bytes.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import logging
 import time
@@ -151,14 +150,12 @@ class Follower:
 
     def _forget_lost(self) -> None:
         """Remove files whose scored file is gone from the ledger, so that they are scored again."""
-        targets = {
-            source.name for source in list_sources(self.places.target_filesystem, self.places.target_root)
-        }
+        targets = {source.name for source in list_sources(self.places.targets)}
         lost = [
             name for name, known in self.ledger.files.items() if known.reason is None and name not in targets
         ]
         if self.rules.deleted == REMOVE or lost:
-            sources = {source.name for source in list_sources(self.places.filesystem, self.places.root)}
+            sources = {source.name for source in list_sources(self.places.sources)}
             # If the source is gone too, the file cannot be scored again.
             lost = [name for name in lost if name in sources]
         if lost:
@@ -177,7 +174,7 @@ class Follower:
             complete = self._last_complete is None or now - self._last_complete >= self.rules.relist
         today = dt.datetime.now(dt.UTC).date()
         since = self._oldest(today) if complete else today - dt.timedelta(self.rules.lookback)
-        listed = list_sources(self.places.filesystem, self.places.root, since=since, key=self.rules.partition)
+        listed = list_sources(self.places.sources, since=since, key=self.rules.partition)
         if complete:
             self._last_complete = now
         ignore = self.rules.changed != RESCORE
@@ -318,8 +315,7 @@ class Follower:
         return Done(known, waiting, batch.removed)
 
     def _remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.places.target_filesystem.rm_file(self.places.target(name))
+        self.places.targets.remove(name)
 
     def _forget_old(self) -> None:
         oldest = self._oldest(dt.datetime.now(dt.UTC).date())
@@ -340,7 +336,7 @@ class Follower:
             self._note(Done(waiting=self.ledger.waiting, forgotten=(name,)))
         elif name in self.ledger.files:
             log.info("%s has been scored: there is nothing to try again", name)
-        elif all(source.name != name for source in list_sources(self.places.filesystem, self.places.root)):
+        elif all(source.name != name for source in list_sources(self.places.sources)):
             raise InputRejectedError(
                 f"expected the name of a refused file, found {name}; refused are "
                 f"{examples(sorted(refused), 5) or 'none'}"
@@ -374,14 +370,14 @@ def rebuilt(places: Places, ledger: Ledger) -> int:
     before `Ledger.begin`: if it is interrupted, the next run finds no ledger and starts again.
     """
     ledger.discard()
-    targets = {source.name: source for source in list_sources(places.target_filesystem, places.target_root)}
+    targets = {source.name: source for source in list_sources(places.targets)}
     done = Done()
-    for source in list_sources(places.filesystem, places.root):
+    for source in list_sources(places.sources):
         target = targets.get(source.name)
         if target is None or not _at_least(target.stamp, source.stamp):
             continue
-        rows = tasks.rows_of(places.target_filesystem, places.target(source.name))
-        if rows is not None and rows == tasks.rows_of(places.filesystem, places.source(source.name)):
+        rows = tasks.rows_of(places.targets, source.name)
+        if rows is not None and rows == tasks.rows_of(places.sources, source.name):
             done.known[source.name] = Known(source.size, source.stamp, rows, bytes=target.size)
     if not ledger.note(done):
         raise TemporaryError(f"{ledger.root}: another follower writes to it: run again")

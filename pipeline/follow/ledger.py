@@ -47,9 +47,6 @@ _STREAM = "stream.json"
 _OWNER = "follower.json"
 _NOTES = "streams"
 
-_ALWAYS = 6
-"""Number of fields of `Known` that are always written."""
-
 
 class SourceFile(NamedTuple):
     """File of the log: its path below the log's root, size in bytes, and stamp, which changes with its content."""
@@ -79,9 +76,6 @@ class Known(NamedTuple):
     reason: str | None = None
     rows_below_range: int = 0
     rows_above_range: int = 0
-
-
-_DEFAULTS = Known(0, "")
 
 
 @dataclass(frozen=True)
@@ -125,14 +119,13 @@ class Ledger:
 
     Parameters
     ----------
-    filesystem, root : file system and folder of the output
+    output : folder of the output
     """
 
-    def __init__(self, filesystem: Any, root: str) -> None:
-        self.filesystem = filesystem
-        self.output = root
-        self.root = records_beside(root)
-        self.folder = Folder.of(filesystem, self.root)
+    def __init__(self, output: Folder) -> None:
+        self.output = output
+        self.root = records_beside(output.root)
+        self.folder = Folder.of(output.filesystem, self.root)
         self.files: dict[str, Known] = {}
         self.waiting: dict[str, float] = {}
         self.last = 0
@@ -276,7 +269,7 @@ class Ledger:
     def commit(self, batch: Batch, done: Done) -> bool:
         """Write a batch's result; return False if another follower did."""
         content = {
-            "known": {name: _row(known) for name, known in done.known.items()},
+            "known": done.known,
             "waiting": done.waiting,
             "forgotten": done.forgotten,
             "facts": done.facts,
@@ -303,12 +296,12 @@ class Ledger:
         for name, known in self.files.items():
             partition = partition_of(name)
             if partition in by_partition:
-                by_partition[partition][name] = _row(known)
+                by_partition[partition][name] = known
         old = []
         for partition, files in by_partition.items():
             if partition in self._states:
                 old.append(self._state(partition, self._states[partition]))
-            self.folder.replace(self._state(partition, self.last), _json({"files": files}))
+            self.folder.write(self._state(partition, self.last), _json({"files": files}))
             self._states[partition] = self.last
         self._touched, self._compacted = set(), self.last
         if not self._states:
@@ -361,14 +354,6 @@ def partition_of(name: str) -> str:
     return next((part for part in name.split("/")[:-1] if "=" in part), "")
 
 
-def _row(known: Known) -> list[Any]:
-    count = len(known)
-    # Fields with default values at the end are left out, since ledgers are long.
-    while count > _ALWAYS and known[count - 1] == _DEFAULTS[count - 1]:
-        count -= 1
-    return list(known[:count])
-
-
 def _done_of(content: Mapping[str, Any]) -> Done:
     known = {name: Known(*values) for name, values in content["known"].items()}
     return Done(known, dict(content["waiting"]), tuple(content["forgotten"]), dict(content["facts"]))
@@ -408,7 +393,7 @@ class LeaseOwner:
             ) from None
         facts = {"host": socket.gethostname(), "process": os.getpid()}
         try:
-            folder.replace(_OWNER, json.dumps(facts).encode())
+            folder.write(_OWNER, json.dumps(facts).encode())
         except BaseException:
             self.release()
             raise
@@ -441,13 +426,13 @@ def announce(table: Folder, ledger: Ledger) -> None:
     OSError
         The store cannot be written to.
     """
-    output = str(ledger.filesystem.unstrip_protocol(ledger.output))
+    output = str(ledger.output.filesystem.unstrip_protocol(ledger.output.root))
     name = f"{hashlib.sha256(output.encode()).hexdigest()[:16]}.json"
     notes = table / _NOTES
     content = json.dumps({"output": output}).encode()
     if notes.read(name) != content:
         notes.make()
-        notes.replace(name, content)
+        notes.write(name, content)
 
 
 def needed_versions(table: Folder) -> set[str]:
@@ -465,8 +450,7 @@ def needed_versions(table: Folder) -> set[str]:
             continue
         output = _output(notes, name)
         try:
-            filesystem, root = open_filesystem(output)
-            batch = Ledger(filesystem, root).begun()
+            batch = Ledger(Folder.of(*open_filesystem(output))).begun()
         except OSError as error:
             raise TemporaryError(
                 f"{output}: expected the ledger of a stream that uses this table, found that it cannot be read "

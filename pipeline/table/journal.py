@@ -237,5 +237,5 @@ def decide(
             at = datetime.now(UTC).isoformat(timespec="seconds")
             decisions[day] = Decision(decision, reason, at, tuple(sorted(files)))
         content = {key: asdict(decisions[key]) for key in sorted(decisions)}
-        folder.replace(DECISIONS, json.dumps(content, indent=1).encode())
+        folder.write(DECISIONS, json.dumps(content, indent=1).encode())
     return decisions

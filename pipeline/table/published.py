@@ -78,9 +78,9 @@ class PublishedTable:
         InputRejectedError
             CURRENT has other content.
         """
-        self.check_current()
         data = _read(self.folder, CURRENT)
         if data is None:
+            self.check_current()
             return None
         name = data.decode("utf-8", "replace").strip()
         if not is_name(name):
@@ -99,7 +99,7 @@ class PublishedTable:
         InputRejectedError
             CURRENT is a folder, which no command replaces.
         """
-        if self.folder.has_folder(CURRENT):
+        if self.filesystem.isdir(f"{self.root}/{CURRENT}"):
             raise InputRejectedError(
                 f"{self.root}/{CURRENT}: expected a file with the name of a version, found a folder: remove it, then "
                 "use `logcal tables rollback`"

@@ -256,7 +256,7 @@ class TableStore(PublishedTable):
         run_id = version.manifest.get("run_id")
         self.journal.add(event, version.name, previous, run_id, notes if event == CANDIDATE else None)
         if event != CANDIDATE:
-            self.folder.replace(CURRENT, f"{version.name}\n".encode())
+            self.folder.write(CURRENT, f"{version.name}\n".encode())
 
     def _published(self, run_id: str | None, state: StoreState, lock: FolderLock) -> Version | None:
         """Make the version that another process made of the same run current; return it, or None if there is none."""
