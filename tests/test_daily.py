@@ -505,7 +505,10 @@ def test_records_outlive_what_was_cut_off_and_refuse_what_is_damaged(tmp_path):
     records.add([first])
     file = tmp_path / "ads/days.jsonl"
     whole = file.read_bytes()
-    for end in range(len(whole) - 2):
+    file.write_bytes(whole[:-1])  # all of a line but its end
+    records.add([first])
+    assert len(records.read()["2026-03-01"][FIT]) == 2
+    for end in range(len(whole) - 1):
         file.write_bytes(whole[:end])
         assert records.read() == {}
         records.add([first])

@@ -137,14 +137,8 @@ def run_on_worker(run: str, function: Callable[..., Any], *arguments: Any) -> An
 
 
 def _first_failure(arguments: tuple[Any, ...]) -> Failure | None:
-    for argument in arguments:
-        if isinstance(argument, Failure):
-            return argument
-        if isinstance(argument, list):
-            for item in argument:
-                if isinstance(item, Failure):
-                    return item
-    return None
+    values = (value for given in arguments for value in (given if isinstance(given, list) else [given]))
+    return next((value for value in values if isinstance(value, Failure)), None)
 
 
 def check() -> None:
