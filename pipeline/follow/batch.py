@@ -6,6 +6,7 @@ import datetime as dt
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,15 @@ from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.files.folders import Folder, sync_folder
 from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, SourceFile, partition_of
-from pipeline.log.folder_tree import all_visible, local_tree
-from pipeline.log.log_files import SUFFIXES, FileState, LogFile, WrongFooterError, open_parquet, stamp_of
+from pipeline.log.log_files import (
+    SUFFIXES,
+    FileState,
+    LogFile,
+    WrongFooterError,
+    open_parquet,
+    stamp_of,
+    tree,
+)
 from pipeline.log.logs import batched_by_size
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.score.shift import Counts
@@ -54,28 +62,13 @@ def list_sources(folder: Folder, *, since: dt.date | None = None, key: str = "da
     InputRejectedError
         Symbolic links are circular, broken, or lead to files that are listed already.
     """
-    if not folder.remote:
-        return _local_sources(folder.root, since, key)
-    # A cached listing would not contain new files.
-    folder.filesystem.invalidate_cache()
-    sources = []
-    for path, info in folder.filesystem.find(folder.root, detail=True).items():
-        name = path[len(folder.root) :].lstrip("/")
-        parts = name.split("/")
-        if not all_visible(name) or not name.lower().endswith(SUFFIXES):
-            continue
-        if since is not None and any(is_before(part, key, since) for part in parts[:-1]):
-            continue
-        sources.append(SourceFile(name, int(info["size"] or 0), stamp_of(info)))
-    return sources
-
-
-def _local_sources(root: str, since: dt.date | None, key: str) -> list[SourceFile]:
-    entries = local_tree(root, None if since is None else lambda name: is_before(name, key, since))
+    folder.filesystem.invalidate_cache()  # a cached listing would not contain new files
+    passed_over = None if since is None else partial(is_before, key=key, day=since)
+    entries = tree(folder.filesystem, folder.root, passed_over)
     if entries.problems:
-        raise InputRejectedError(f"{root} cannot be followed.\n{listing(entries.problems)}")
+        raise InputRejectedError(f"{folder.root} cannot be followed.\n{listing(entries.problems)}")
     return [
-        SourceFile(name, info["size"], str(info["mtime"]))
+        SourceFile(name, int(info["size"] or 0), stamp_of(info))
         for name, info in entries.files.values()
         if name.lower().endswith(SUFFIXES)
     ]

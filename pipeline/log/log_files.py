@@ -10,7 +10,7 @@ import datetime as dt
 import os
 import stat
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -326,7 +326,7 @@ def _matches(filesystem: Any, pattern: str) -> Entries:
 
 def _folder(filesystem: Any, path: str) -> Entries:
     """List the Parquet files of a folder, or the live files of a table."""
-    entries = local_tree(path) if isinstance(filesystem, LocalFileSystem) else _remote_tree(filesystem, path)
+    entries = tree(filesystem, path)
     names = [*entries.skipped, *(relative for relative, _ in entries.files.values())]
     table = table_in(names)
     if table is not None and not table[1]:
@@ -366,10 +366,15 @@ def _snapshot_files(filesystem: Any, path: str, snapshot: Snapshot) -> Entries:
     return entries
 
 
-def _remote_tree(filesystem: Any, path: str) -> Entries:
+def tree(filesystem: Any, path: str, passed_over: Callable[[str], bool] | None = None) -> Entries:
+    """List all files below a folder; see `local_tree`."""
+    if isinstance(filesystem, LocalFileSystem):
+        return local_tree(path, passed_over)
     entries = Entries()
     for file_path, info in sorted(filesystem.find(path, detail=True).items()):
         relative = _relative(file_path, path)
+        if passed_over is not None and any(map(passed_over, relative.split("/")[:-1])):
+            continue
         if all_visible(relative):
             entries.files[file_path] = (relative, info)
         else:
