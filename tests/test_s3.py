@@ -85,7 +85,7 @@ def test_everything_on_the_store(remote):
     assert lookup == remote.lookup()
     assert any(name.startswith("bad/") and name.endswith(".parquet") for name in found)
     job(remote, "fit", *quarantine).expect(99)
-    scored = job(remote, "score", *quarantine).expect(0)
+    scored = job(remote, "score").expect(0)
     assert f"{remote.url}/score" in scored.stdout
     assert {n.removeprefix("score/") for n in files(remote) if n.startswith("score/")} >= {"part-0.parquet"}
     remote.job("score").expect(0)
