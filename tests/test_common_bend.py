@@ -7,6 +7,7 @@ import pytest
 from scipy.special import expit
 
 from calibrators.segments.adjusting import BlockCells, adjust
+from calibrators.segments.bends import shifts_to_totals
 from calibrators.segments.common_bend import bend_in_common
 
 
@@ -55,3 +56,10 @@ def test_segments_that_cannot_have_their_own_map_do_not_bend_the_curve():
     cells, _ = cells_of(1, np.cos)
     none = np.zeros(cells.groups, np.bool_)
     assert bend_in_common(cells, adjust(cells), none, cells.sums(cells.positives)) is None
+
+
+def test_many_rows_of_a_curve_at_zero_take_the_longest_steps():
+    shift = shifts_to_totals(
+        np.full(2, -800.0), np.array([300.0, 400.0]), np.array([200.0, 100.0]), np.array([2])
+    )
+    assert 40 < shift[0] < 800  # no warning, and on the way to the log odds of 3 in 7

@@ -233,7 +233,8 @@ def shifts_to_totals(curve: Array, weight: Array, positives: Array, sizes: Integ
         p = logistic(curve + np.repeat(shift, sizes))
         missing = target - np.add.reduceat(weight * p, starts)
         information = np.maximum(np.add.reduceat(weight * p * (1.0 - p), starts), LEAST)
-        step = np.where(moving, np.clip(missing / information, -1.0, 1.0), 0.0)
+        with np.errstate(over="ignore"):  # where a curve is at 0 or 1 the step is the longest
+            step = np.where(moving, np.clip(missing / information, -1.0, 1.0), 0.0)
         shift += step
         # Each segment stops for itself, so that results do not depend on the others of a task.
         moving &= np.abs(step) > _CLOSE
