@@ -16,7 +16,9 @@ ROOT_HALF = 0.7071067811865476
 LOG_TERMS = tuple(1.0 / (2 * j + 1) for j in range(10, -1, -1))
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+"""log(2) in two parts: the last 32 bits of the first are zero, so its product with a small integer is exact."""
 UNDERFLOW = -746.0
+"""Argument below which exp is 0."""
 HALF = 600
 _P = (
     1.66666666666666019037e-01,

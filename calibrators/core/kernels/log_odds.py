@@ -8,8 +8,7 @@ import math
 import numpy as np
 
 from calibrators.core.compiled import kernel
-
-_LN2 = 0.6931471805599453
+from calibrators.core.log_odds import HALF, LN2, LN2_HIGH, LN2_LOW, LOG2_E, UNDERFLOW, exp_mantissa
 
 
 @kernel(inline=True)
@@ -25,7 +24,7 @@ def log_of(x):
     total = 0.0
     for j in range(10, -1, -1):
         total = total * z + 1.0 / (2 * j + 1)
-    return exponent * _LN2 + 2.0 * s * total
+    return exponent * LN2 + 2.0 * s * total
 
 
 @kernel(inline=True)
@@ -65,17 +64,7 @@ def adjust_each(p, entry, numbers, out):
 
 # The logistic function, the same to the last bit on every machine.
 
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH = 6.93147180369123816490e-01  # its last 32 bits are zero, so its product with k is exact
-_LN2_LOW = 1.90821492927058770002e-10
-_P1 = 1.66666666666666019037e-01
-_P2 = -2.77777777770155933842e-03
-_P3 = 6.61375632143793436117e-05
-_P4 = -1.65339022054652515390e-06
-_P5 = 4.13813679705723846039e-08
-_UNDERFLOW = -746.0  # below it exp is 0
-_HALF = 600
-_POWERS = np.ldexp(1.0, -np.arange(_HALF + 1))
+_POWERS = np.ldexp(1.0, -np.arange(HALF + 1))
 _ROUNDING = 1.5 * 2.0**52  # adding it rounds to an integer in the lowest bits
 _ROUNDING_BITS = int(np.float64(_ROUNDING).view(np.int64))
 
@@ -83,27 +72,19 @@ BLOCK = 256
 """Number of elements per block: intermediate results stay in the L1 cache."""
 
 
-@kernel(inline=True)
-def _mantissa(x, k):
-    """Return exp(x) / 2**k, where k is the integer nearest to x / ln 2."""
-    high = x - k * _LN2_HIGH
-    low = k * _LN2_LOW
-    r = high - low
-    t = r * r
-    c = r - t * (_P1 + t * (_P2 + t * (_P3 + t * (_P4 + t * _P5))))
-    return 1.0 - ((low - (r * c) / (2.0 - c)) - high)
+_exp_mantissa = kernel(exp_mantissa, inline=True)
 
 
 @kernel(inline=True)
 def exp_of_negative(x):
     """Return exp(x) for x <= 0, with an error below one unit in the last place."""
     # NaN, from steps that are too long, must not become an index.
-    x = max(_UNDERFLOW, x)
-    k = np.rint(x * _LOG2_E)
+    x = max(UNDERFLOW, x)
+    k = np.rint(x * LOG2_E)
     # 2**k in two factors: only the second product can round, if the result is subnormal.
     down = -np.int64(k)
-    first = min(down, _HALF)
-    return _mantissa(x, k) * _POWERS[first] * _POWERS[down - first]
+    first = min(down, HALF)
+    return _exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW) * _POWERS[first] * _POWERS[down - first]
 
 
 @kernel
@@ -118,13 +99,14 @@ def fill(x, out, memory):
     sums, mantissa = numbers[0], numbers[3]
     for i in range(x.size):
         v = -abs(x[i])
-        v = max(_UNDERFLOW, v)
-        total = v * _LOG2_E + _ROUNDING
+        v = max(UNDERFLOW, v)
+        total = v * LOG2_E + _ROUNDING
         sums[i] = total
-        mantissa[i] = _mantissa(v, total - _ROUNDING)
+        k = total - _ROUNDING
+        mantissa[i] = _exp_mantissa(v - k * LN2_HIGH, k * LN2_LOW)
     for i in range(x.size):
         down = _ROUNDING_BITS - rounded[i]
-        part = min(down, _HALF)
+        part = min(down, HALF)
         # The bits of 2**-part and of 2**(part - down).
         first[i] = (1023 - part) << 52
         second[i] = (1023 - (down - part)) << 52
