@@ -66,22 +66,20 @@ class SpilledMatching:
     def __init__(self, spilled: SpilledLabels) -> None:
         self.outcome_rows = spilled.outcomes
         self._row = 0
-        status = np.zeros(spilled.rows, np.uint8)
-        delay = values = None
+        columns: dict[str, Any] = {"status": np.zeros(spilled.rows, np.uint8)}
         for path in spilled.paths:
             batch = _read_batch(path, spilled.batch)
-            row = as_numpy(batch.column("row"))
-            status[row] = as_numpy(batch.column("status"))
-            if (delays := array_in(batch, "delay")) is not None:
-                delay = np.zeros(spilled.rows, np.uint16) if delay is None else delay
-                delay[row] = delays
-            if (labels := array_in(batch, "value")) is not None:
-                values = np.zeros(spilled.rows) if values is None else values
-                values[row] = labels
+            row, *named = batch.schema.names
+            for name in named:
+                part = as_numpy(batch.column(name))
+                columns.setdefault(name, np.zeros(spilled.rows, part.dtype))[as_numpy(batch.column(row))] = (
+                    part
+                )
+        status, values = columns["status"], columns.get("value")
         if values is not None:
             # A part whose labels are all 0 or 1 has no values.
             values = np.where(status & 3 == 1, 1.0, values)
-        self._joined = Joined(status, delay, values)
+        self._joined = Joined(status, columns.get("delay"), values)
 
     def join(self, batch: pa.RecordBatch) -> Joined:
         """Return the labels of the next rows."""

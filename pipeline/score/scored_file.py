@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -21,10 +21,8 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.core.arrays import Array
-from calibrators.core.map import CalibrationMap, Interval
 from logcal.arrow_columns import nullable_column
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError, examples
-from logcal.lookup_table import LookupFacts, LookupTable
 from logcal.reading import cached_table
 from logcal.schema import apply_transform
 from logcal.segment_types import segment_column, segment_problems
@@ -261,7 +259,7 @@ def _write(
 ) -> tuple[FileCounts, Expected]:
     """Copy the source and add the new columns; return counts of rows, and what the copy must contain."""
     _check_file(path, parquet, scoring)
-    file = _open_file(path, parquet, ending, scoring)
+    file = _File(path, parquet, ending, scoring)
     written = append_columns(source, copy, scoring.schema(), file.row_groups(), ending)
     rows = parquet.metadata.num_rows
     if file.range.outside > scoring.max_outside * rows:
@@ -275,16 +273,8 @@ def _write(
             raise InputRejectedError(f"{path}: $max_shift: {shift.text()}")
     out = file.range
     counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
-    unread = () if scoring.verify else _unread(parquet.schema_arrow.names, scoring)
+    unread = () if scoring.verify else tuple(n for n in parquet.schema_arrow.names if n not in file.names)
     return FileCounts(counts, out.lowest, out.highest, file.counts, unread), file.expected
-
-
-def _unread(names: Sequence[str], scoring: Scoring) -> tuple[str, ...]:
-    """Return the columns that scoring does not read."""
-    classifying = scoring.classifying
-    read = {scoring.score} if classifying is None else {f.name for f in classifying.classifier.features}
-    read.update(scoring.segments)
-    return tuple(name for name in names if name not in read)
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
@@ -318,49 +308,36 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         raise InputRejectedError(f"{path}: {'; '.join(problems)}")
 
 
-def _open_file(path: str, parquet: pq.ParquetFile, ending: Ending, scoring: Scoring) -> _File:
-    classifying = scoring.classifying
-    name = scoring.score if classifying is None else classifying.classifier.features[0].name
-    footer = CheckedFooter(parquet.metadata, path, ending.footer.row_groups)
-    codecs = [codec_beside(codec) for codec in footer.codecs(name)]
-    kind = _SegmentedFile if scoring.segments else _File
-    lookup = cached_table(scoring.lookup)
-    expected = Expected(ending.metadata, scoring.schema().names, lookup.facts.version, ending.start)
-    return kind(path, parquet, codecs, ending.footer.has_offset_index(), lookup, scoring, expected)
-
-
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
     return InputRejectedError(f"{path}: cannot be scored ({reason(error)}): write the file again")
 
 
-@dataclass
 class _File:
     """Computation of the new columns of one file.
 
     Attributes
     ----------
+    names : columns that are read
     codecs : codec of the new columns for each row group: that of an existing column
-    indexed : whether the file has offset indexes
-    lookup : lookup table
     expected : what the copy must contain, which gets the checksums of the columns
     """
 
-    path: str
-    parquet: pq.ParquetFile
-    codecs: Sequence[int]
-    indexed: bool
-    lookup: LookupTable
-    scoring: Scoring
-    expected: Expected
-    null_rows: int = 0
-    unseen_rows: int = 0
-
-    def __post_init__(self) -> None:
-        self.facts: LookupFacts = self.lookup.facts
-        self.interval: Interval | None = self.lookup.interval if self.scoring.interval else None
-        self.range = RangeCount(range_of(self.facts))
-        self.bins = None if self.scoring.shift is None else bins_of(self.lookup.map)
+    def __init__(self, path: str, parquet: pq.ParquetFile, ending: Ending, scoring: Scoring) -> None:
+        self.path, self.parquet, self.scoring = path, parquet, scoring
+        self.lookup = cached_table(scoring.lookup)
+        facts, classifying, segments = self.lookup.facts, scoring.classifying, scoring.segments
+        read = [scoring.score] if classifying is None else [f.name for f in classifying.classifier.features]
+        in_file = with_fields(parquet.schema_arrow, segments).names
+        self.names = list(dict.fromkeys([*read, *(name for name in segments if name in in_file)]))
+        footer = CheckedFooter(parquet.metadata, path, ending.footer.row_groups)
+        self.codecs = [codec_beside(codec) for codec in footer.codecs(read[0])]
+        self.indexed = ending.footer.has_offset_index()
+        self.expected = Expected(ending.metadata, scoring.schema().names, facts.version, ending.start)
+        self.range = RangeCount(range_of(facts))
+        self.bins = None if scoring.shift is None else bins_of(self.lookup.map)
+        self.null_rows = self.unseen_rows = 0
         self._in_bins: Array | None = None
+        self._dictionaries = self.lookup.index.no_dictionaries()
 
     @property
     def counts(self) -> Counts:
@@ -385,19 +362,19 @@ class _File:
                     encode_chunk(field.name, column, codec, indexed=self.indexed)
                     for field, column in zip(fields, chunked, strict=True)
                 ),
-                constant_chunk(version.name, self.facts.version, rows, codec, indexed=self.indexed),
+                constant_chunk(version.name, self.expected.constant, rows, codec, indexed=self.indexed),
             ]
 
     def _pages(self, row_group: int) -> Iterator[list[pa.Array]]:
         """Compute the new columns page by page, without the table's version."""
-        classifying, names = self.scoring.classifying, self._names()
-        for batch in read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS):
-            batch = with_columns(batch, names)
+        classifying, transform = self.scoring.classifying, self.lookup.facts.score_transform
+        for batch in read_batches(self.parquet, self.path, self.names, [row_group], PAGE_ROWS):
+            batch = with_columns(batch, self.names)
             if classifying is None:
                 raw = numbers(batch.column(self.scoring.score))
             else:
                 raw = classifying.classifier.scores(batch)
-            scores = apply_transform(raw, self.facts.score_transform)
+            scores = apply_transform(raw, transform)
             self.range.add(scores)
             if self.bins is not None:
                 found = self.bins.tally(scores)
@@ -409,38 +386,19 @@ class _File:
                 columns = [nullable_column(raw), *columns, nullable_column(decision).cast(pa.bool_())]
             yield columns
 
-    def _names(self) -> list[str]:
-        """Return the columns to read."""
-        classifying = self.scoring.classifying
-        if classifying is None:
-            return [self.scoring.score]
-        return [feature.name for feature in classifying.classifier.features]
-
     def _calibrated(self, scores: Array, batch: pa.RecordBatch) -> tuple[Array, ...]:
         """Compute the probabilities of transformed scores, and the bounds of their intervals if these are added."""
-        map_: CalibrationMap = self.lookup.map
-        bounds = () if self.interval is None else self.interval.at(map_.score_hi, scores)
-        return (map_.predict(scores), *bounds)
-
-
-class _SegmentedFile(_File):
-    """Computation of the new columns with one map for each segment."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.dictionaries = self.lookup.index.no_dictionaries()
-
-    def _names(self) -> list[str]:
-        in_file = with_fields(self.parquet.schema_arrow, self.scoring.segments).names
-        return list(dict.fromkeys([self.scoring.score, *(n for n in self.scoring.segments if n in in_file)]))
-
-    def _calibrated(self, scores: Array, batch: pa.RecordBatch) -> tuple[Array, ...]:
-        keys = with_values(batch, self.path, self.scoring.segments)
+        lookup, segments = self.lookup, self.scoring.segments
+        interval = lookup.interval if self.scoring.interval else None
+        if not segments:
+            bounds = () if interval is None else interval.at(lookup.map.score_hi, scores)
+            return (lookup.map.predict(scores), *bounds)
+        keys = with_values(batch, self.path, segments)
         columns = [
             segment_column(keys.column(name), name, owner.type)
-            for name, owner in zip(self.scoring.segments, self.lookup.owners, strict=True)
+            for name, owner in zip(segments, lookup.owners, strict=True)
         ]
-        index, fitted = self.lookup.index.find(columns, self.dictionaries)
+        index, fitted = lookup.index.find(columns, self._dictionaries)
         self.unseen_rows += fitted.size - int(np.count_nonzero(fitted))
-        bounds = () if self.interval is None else self.lookup.intervals(scores, index)
-        return (self.lookup.apply(scores, index), *bounds)
+        bounds = () if interval is None else lookup.intervals(scores, index)
+        return (lookup.apply(scores, index), *bounds)
