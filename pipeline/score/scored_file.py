@@ -206,14 +206,13 @@ def score_file(
         raise TemporaryError(f"{path}: {error}") from None
     except MemoryError:
         raise
-    except (pa.ArrowException, NotExtensibleError) as error:
-        if out_of_memory(error):
+    except (pa.ArrowException, NotExtensibleError, OSError) as error:
+        # Arrow's errors for bytes that do not decode have no number.
+        if out_of_memory(error) or getattr(error, "errno", None) is not None:
             raise
-        raise _unreadable(path, error) from None
-    except OSError as error:
-        if error.errno is None:  # Arrow's error for bytes that do not decode
-            raise _unreadable(path, error) from None
-        raise
+        raise InputRejectedError(
+            f"{path}: cannot be scored ({reason(error)}): write the file again"
+        ) from None
 
 
 def _read_back(filesystem: Any, written: str, size: int, expected: Expected) -> None:
@@ -306,10 +305,6 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         problems = segment_problems(fitted, types)
     if problems:
         raise InputRejectedError(f"{path}: {'; '.join(problems)}")
-
-
-def _unreadable(path: str, error: Exception) -> InputRejectedError:
-    return InputRejectedError(f"{path}: cannot be scored ({reason(error)}): write the file again")
 
 
 class _File:
