@@ -22,7 +22,7 @@ from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
 from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.own import choose_maps
-from calibrators.segments.totals import large
+from calibrators.segments.totals import large, shifts_by_size
 from jobs import tables
 from logcal.adjustments import Adjustments, adjust_map
 from logcal.errors import InputRejectedError
@@ -843,6 +843,41 @@ def test_one_odd_segment_leaves_the_others_alone(kind, groups):
         assert with_odd < 2 * without
         assert not found.outlying[:groups].any()
         assert found.outlying[groups] or rows == 20
+
+
+def test_small_segments_keep_their_total_where_rates_go_with_sizes(monkeypatch):
+    """A few large segments of 80 % positives, and 600 of a few rows with 5 %."""
+    rng = np.random.default_rng(0)
+    sizes = np.append(np.full(3, 12_000), rng.integers(1, 9, 600))
+    rate = np.append(logit([0.75, 0.8, 0.85]), rng.normal(-3, 0.5, 600))
+    curve = np.linspace(-1, 1, 4)
+    weight = np.stack([rng.multinomial(n, np.full(4, 0.25)) for n in sizes]).astype(float)
+    p = expit(rate[:, np.newaxis] + curve)
+    positives = rng.binomial(weight.astype(int), p).astype(float)
+    starts, logits = np.arange(sizes.size + 1) * 4, np.tile(curve + logit(0.78), sizes.size)
+    centre = np.full(sizes.size, logit(0.78))
+    cells = BlockCells(starts, centre, logits, weight.ravel(), positives.ravel())
+
+    def missing():
+        found = adjust(cells)
+        eta = np.repeat(found.shift, 4) + np.repeat(found.slope, 4) * logits
+        expected = (cells.weight * expit(eta)).reshape(-1, 4)[3:].sum()
+        return (positives[3:].sum() - expected) / np.sqrt((weight * p * (1 - p))[3:].sum())
+
+    assert abs(missing()) < 3
+    monkeypatch.setattr(adjusting, "_MOST_SHIFTS", 0)
+    assert abs(missing()) > 6
+
+
+def test_sizes_whose_totals_differ_by_chance_have_one_typical_curve():
+    rng = np.random.default_rng(1)
+    totals = np.stack(
+        [rng.integers(1, 5000, 400).astype(float), rng.normal(0, 2, 400), np.full(400, 4.0), np.ones(400)]
+    )
+    assert not shifts_by_size(totals).any()
+    totals[1, totals[0] < 16] += 20.0
+    shifts = shifts_by_size(totals)
+    assert (shifts[totals[0] < 16] > 0.9).all()
 
 
 def test_large_segments_keep_their_totals_where_the_others_do_not_differ():

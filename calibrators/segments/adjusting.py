@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -20,7 +20,17 @@ import numpy.typing as npt
 from calibrators.core.arrays import Array, Integers
 from calibrators.segments.curves import damped, half_variance, line, moments, recentred
 from calibrators.segments.kernels import adjusting as kernel
-from calibrators.segments.totals import FURTHEST, centring, keep_total, large, limit, responses, tolerance
+from calibrators.segments.totals import (
+    FURTHEST,
+    centring,
+    keep_total,
+    large,
+    limit,
+    moved_by_shift,
+    responses,
+    shifts_by_size,
+    tolerance,
+)
 
 SHIFTS = np.concatenate([[0.0], 2.0 ** np.arange(-14, 5)])
 SLOPES = np.concatenate([[0.0], 2.0 ** np.arange(-14, 1)])
@@ -47,6 +57,9 @@ _REACH = 0.35
 """Largest change of the pivot in a later round, as a share of the largest candidate."""
 
 _MOST_PIECES = 64
+_MOST_SHIFTS = 3
+"""Largest number of times that the typical curve is shifted for segments of each size."""
+
 _MOST_THREADS = 8
 _FLAT = 1e-12
 
@@ -135,7 +148,9 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     whose mean over the prior is the parent's curve, moved so that all segments together expect as many positives as
     they have. The evidence chooses the variances, and the pivot at which shifts and slopes are independent. Estimates
     are the segments' expected probabilities. A segment that contradicts the others is an outlier with the largest
-    variances, and has no say in those of the others. Large segments keep their own totals, see `totals.limit`.
+    variances, and has no say in those of the others. Large segments keep their own totals, see `totals.limit`. If the
+    positives that segments of some size expect and have differ significantly, since rates go with sizes, the typical
+    curve is shifted for segments of each size, and all is estimated again.
 
     Weights count as repeated rows. Deterministic: sums run in the order of the segments. A few rounds of O(cells) and
     320 operations per segment and candidate for the pivot.
@@ -145,13 +160,27 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     cells : cells of the segments
     processors : number of threads to use at most; the result does not depend on it
     """
+    shifts = np.zeros(cells.groups)
+    found, totals = _adjust(cells, processors)
+    for _ in range(_MOST_SHIFTS):
+        step = shifts_by_size(totals)
+        if not step.any():
+            break
+        shifts = shifts + step
+        found, totals = _adjust(_Shifted(cells, shifts), processors)
+        found = replace(found, shift=found.shift + found.slope * shifts)
+    return found
+
+
+def _adjust(cells: CellParts, processors: int) -> tuple[Adjusted, Array]:
+    """Do `adjust` with one typical curve for all sizes; also return the sums for `shifts_by_size`."""
     groups = cells.groups
     variances, pivot, visited = _FIRST, 0.0, set()
     search = _Search(cells)
     pivots = search.pivots()
     rounds = _MOST_ROUNDS
     if groups >= 2 * _SHARE:  # a sample determines the variances far better than the candidates' factor of 2
-        sample = adjust(_every_nth(cells, groups // _SAMPLE), processors)
+        sample, _ = _adjust(_every_nth(cells, groups // _SAMPLE), processors)
         variances, pivot, rounds = sample.variances, sample.pivot, 0
         search.start(sample)
     candidates = pivots
@@ -174,6 +203,27 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
             search.centre(threads, variances)
             search.climb(threads, variances, pivot)
         return search.adjusted(threads, variances)
+
+
+class _Shifted:
+    """Cells of parents' curves that are shifted for each segment.
+
+    shifts : float64 array, shape (segments,)
+    """
+
+    def __init__(self, cells: CellParts, shifts: Array) -> None:
+        self._cells, self._shifts = cells, shifts
+
+    @property
+    def groups(self) -> int:
+        """Number of segments."""
+        return self._cells.groups
+
+    def part(self, start: int, stop: int) -> BlockCells:
+        """Select segments start, ..., stop - 1."""
+        cells, shifts = self._cells.part(start, stop), self._shifts[start:stop]
+        logit = cells.logit + np.repeat(shifts, np.diff(cells.starts))
+        return cells._replace(logit=logit, centre=cells.centre + shifts)
 
 
 class _Search:
@@ -305,9 +355,12 @@ class _Search:
         variances = (float(SHIFTS[shift]), float(SLOPES[slope]))
         return variances, pivots[int(best)] if variances[1] > 0 else pivots[0]
 
-    def adjusted(self, threads: ThreadPoolExecutor, variances: tuple[float, float]) -> Adjusted:
-        """Convert the most likely parameters to adjustments by segments' expected probabilities."""
-        curves, _ = self._curves(variances)
+    def adjusted(self, threads: ThreadPoolExecutor, variances: tuple[float, float]) -> tuple[Adjusted, Array]:
+        """Convert the most likely parameters to adjustments by segments' expected probabilities.
+
+        Also return the sums for `totals.shifts_by_size`.
+        """
+        curves, prior = self._curves(variances)
         list(threads.map(self._limit, self._pieces, repeat(curves)))
         if curves.any():
             positives, negatives = self._positives.sum(), (self._weight - self._positives).sum()
@@ -316,11 +369,17 @@ class _Search:
             derive = partial(self._derive, threads)
             keep_total(curves, usual, float(min(positives, negatives)), derive)
         shift, slope = curves.T
+        derivatives = self._derive(threads, curves)
+        totals = np.stack(
+            [self._weight, derivatives[:, 0], derivatives[:, 2], moved_by_shift(derivatives, prior)]
+        )
+        totals[1:, self.outlying] = 0.0
         # Tables store shift and slope relative to log odds of 0 instead of the centre.
         centre = self._first - (self._first - (self._centre + self._pivot))
         typical, centred = ((float(a), float(d)) for a, d in (self._typical, self._centred))
         shift, slope = shift - slope * centre, 1.0 + slope
-        return Adjusted(variances, shift, slope, self.outlying, self._pivot, typical, centred)
+        adjusted = Adjusted(variances, shift, slope, self.outlying, self._pivot, typical, centred)
+        return adjusted, totals
 
     def _limit(self, piece: slice, curves: Array) -> None:
         chosen = self._keeping(piece)

@@ -23,6 +23,10 @@ _CLOSE = 1e-3
 _LONGEST = 1.0
 _MOST_ROUNDS = 30
 _SINGULAR = 1e-6
+_SIGNIFICANT = 4.5
+"""Standard errors of the positives of segments of one size that cannot be chance."""
+
+_LEAST_MOVED = 1.0
 
 
 def responses(derivatives: Array, prior: Array) -> Array:
@@ -39,6 +43,32 @@ def responses(derivatives: Array, prior: Array) -> Array:
     determinant = 1.0 + s * h_aa + t * h_dd + s * t * of_h
     moved = np.stack([h_aa + t * of_h, h_ad, h_dd + s * of_h]) / determinant
     return np.concatenate([moved.sum(axis=1), [g_a.sum(), g_d.sum()]])
+
+
+def moved_by_shift(derivatives: Array, prior: Array) -> Array:
+    """Compute by how much each segment expects more positives if the typical curve is shifted by 1: see `responses`."""
+    s, t = prior.T
+    h_aa, h_ad, h_dd = (derivatives[:, column] for column in (2, 3, 4))
+    of_h = np.maximum(h_aa * h_dd - h_ad * h_ad, 0.0)
+    return np.asarray((h_aa + t * of_h) / (1.0 + s * h_aa + t * h_dd + s * t * of_h))
+
+
+def shifts_by_size(totals: Array) -> Array:
+    """Return the shift of the typical curve for each segment; 0 unless some size's total is significantly off.
+
+    totals : float64 array, shape (4, segments): weight, positives minus expected ones, their variance, and by how much
+        the expected ones grow if the typical curve is shifted by 1; 0 for outlying segments
+
+    Sizes are powers of 2 of the weight.
+    """
+    weight, missing, variance, moved = totals
+    size = np.frexp(np.maximum(weight, 1.0))[1]
+    missing, variance, moved = (np.bincount(size, column) for column in (missing, variance, moved))
+    off = np.abs(missing) > _SIGNIFICANT * np.sqrt(variance)
+    if not off.any():
+        return np.zeros(weight.size)
+    step = np.divide(missing, moved, out=np.zeros(moved.size), where=moved > _LEAST_MOVED)
+    return np.asarray(np.clip(step, -_LONGEST, _LONGEST)[size])
 
 
 def centring(sums: Array) -> Array:
