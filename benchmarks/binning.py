@@ -70,16 +70,16 @@ class PreparedBBQ:
     """BBQ without the computation of its cumulative counts."""
 
     def __init__(self, points: Points) -> None:
-        self.points = points
+        self.reached = np.cumsum(points.weight)
         self.layout: Layout = layout_of([part_totals(points)])
         self.family: Family = binnings.binning_family(self.layout.weight, 10.0, authors=False, per_bin=False)
         edges_pass = binnings.edges_pass(self.layout, self.family, None)
         self.edges: Edges = edges_pass.combine([edges_pass.chunk(points)])
 
     def mark_edges(self) -> None:
-        family = self.family
-        models = (family.bins, family.numerator, family.denominator, self.layout.weight)
-        kernel.mark_edges(self.points.weight, np.empty(0), models)
+        total = self.layout.weight
+        index = (self.reached, kernel.bucket_index(self.reached, 0.0, total), 0.0, total)
+        kernel.mark_edges(index, self.family.models, np.zeros(self.reached.size, np.bool_))
 
     def fit(self) -> None:
         """Find the edges, score the models, select and average them."""
