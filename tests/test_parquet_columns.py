@@ -4,6 +4,8 @@ import base64
 import io
 import itertools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -409,3 +411,19 @@ def test_wide_footers_are_extended_by_compiled_code():
     source = parquet_bytes(table, row_group_size=1)
     assert len(read_footer(io.BytesIO(source))[0]) > 1 << 16
     check(source, np.arange(30) / 7)
+
+
+def test_pandas_is_not_imported():
+    """It takes half a second of each command."""
+    code = """
+import sys
+import numpy as np
+import pyarrow as pa
+from logcal.arrow_columns import as_column
+from pipeline.score.parquet.chunks import constant_chunk, encode_chunk
+encode_chunk("p", pa.chunked_array([as_column(np.arange(9.0))]), 1)
+constant_chunk("v", "v1", 9, 1)
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from logcal.arrow_columns import as_column, as_numpy
+from logcal.arrow_columns import as_column, as_numpy, column_of
 from pipeline.log import thrift
 from pipeline.log.thrift import I32, I64, LIST, STRUCT
 from pipeline.score.parquet.footer import Footer, read_footer
@@ -81,7 +81,8 @@ def encode_chunk(name: str, column: pa.ChunkedArray, codec: int, *, indexed: boo
     codec : result of `codec_beside`
     indexed : whether to make an offset index: readers that use offset indexes expect them for all columns
     """
-    table, sink, compression = pa.table({name: column}), pa.BufferOutputStream(), _CODECS[codec]
+    table, sink = pa.Table.from_arrays([column], [name]), pa.BufferOutputStream()
+    compression = _CODECS[codec]
     with pq.ParquetWriter(
         sink,
         table.schema,
@@ -118,5 +119,7 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 @lru_cache(maxsize=64)
 def constant_chunk(name: str, value: str, rows: int, codec: int, *, indexed: bool = False) -> Chunk:
     """Encode a column with the same text in every row, cached since many row groups have the same rows."""
-    codes = pa.DictionaryArray.from_arrays(as_column(np.zeros(rows, np.int8)), pa.array([value]))
+    codes = pa.DictionaryArray.from_arrays(
+        as_column(np.zeros(rows, np.int8)), column_of([value], pa.string())
+    )
     return encode_chunk(name, pa.chunked_array([codes]), codec, indexed=indexed)
