@@ -554,6 +554,13 @@ def test_a_line_of_the_journal_that_a_crash_cut_off_is_passed_over_and_a_damaged
     journal.write_bytes(lines[0].replace(b"0", b"1", 1) + lines[1])
     with pytest.raises(InputRejectedError, match=r"found line 1 of journal\.jsonl damaged .* restore it"):
         store.rollback()
+    for damaged in (
+        lines[1].replace(b"\n", b"N"),
+        lines[1].replace(b"}", b"]"),
+    ):  # whole, but for its last bytes
+        journal.write_bytes(lines[0] + damaged)
+        with pytest.raises(InputRejectedError, match=r"found line 2 of journal\.jsonl damaged"):
+            store.rollback()
 
 
 def test_a_version_without_a_manifest_does_not_exist(store):

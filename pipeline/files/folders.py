@@ -13,6 +13,7 @@ import errno
 import fcntl
 import fnmatch
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -572,10 +573,10 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _complete(content: bytes) -> int:
-    """Return the end of the last complete line: one with a newline, or without one a JSON value."""
+    """Return the end of the last complete line: one with a newline, or without one a whole JSON value."""
     end = content.rfind(b"\n") + 1
     try:
-        parse_checked(content[end:])
+        json.JSONDecoder().raw_decode(content[end:].decode("utf-8", "replace"))
     except ValueError:
         return end
     return len(content)
