@@ -12,7 +12,7 @@ from scipy.special import expit, ndtri
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.cumulative import Counts, counts_at, gather_pass, layout_of, part_totals
 from calibrators.core.passes import Pass, Points, collapse_rows, in_memory
 
@@ -129,7 +129,7 @@ class ACP(BaseEstimator):
         return np.where(np.isnan(s) | np.isnan(low) | np.isnan(high), np.nan, level)
 
 
-def _between(high: Array, low: Array, i: npt.NDArray[np.int64], j: npt.NDArray[np.int64]) -> Array:
+def _between(high: Array, low: Array, i: Integers, j: Integers) -> Array:
     return np.maximum((high[j] - high[i]) + (low[j] - low[i]), 0.0)
 
 

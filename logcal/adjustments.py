@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Codes
 from calibrators.core.log_odds import (
     HALF,
     LN2,
@@ -44,14 +44,14 @@ class Adjustments(NamedTuple):
         the score's own log-odds; None: always the map's log-odds
     """
 
-    map: npt.NDArray[np.int32]
+    map: Codes
     shift: Array
     slope: Array
     low: Array
     high: Array
     kind: npt.NDArray[np.int8] | None = None
 
-    def apply(self, p: Array, entry: npt.NDArray[np.int32], scores: Array) -> Array:
+    def apply(self, p: Array, entry: Codes, scores: Array) -> Array:
         """Adjust the maps' probabilities; NaN stays NaN.
 
         p, entry, scores : the map's probability, the entry and the score of each row
@@ -62,7 +62,7 @@ class Adjustments(NamedTuple):
             out[sigmoids] = self._apply_sigmoids(scores[sigmoids], entry[sigmoids])
         return out
 
-    def _apply_sigmoids(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
+    def _apply_sigmoids(self, scores: Array, entry: Codes) -> Array:
         assert self.kind is not None
         x = scores.copy()
         logits = np.flatnonzero((self.kind[entry] == _LOG_ODDS) & ~np.isnan(x))
@@ -76,7 +76,7 @@ class Adjustments(NamedTuple):
         out[valid] = logistic(np.clip(eta[valid], -_ETA_LIMIT, _ETA_LIMIT))
         return out
 
-    def _adjust_probabilities(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
+    def _adjust_probabilities(self, p: Array, entry: Codes) -> Array:
         numbers = (self.shift, self.slope, self.low, self.high)
         if compiled(p.size):
             from calibrators.core.kernels.log_odds import adjust_each

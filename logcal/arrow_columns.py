@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Mask
+
 _DTYPES = {
     pa.from_numpy_dtype(dtype): dtype
     for dtype in map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
@@ -45,9 +47,9 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
+def null_mask(column: pa.Array) -> Mask:
     """Return a mask of the nulls of a column."""
-    mask: npt.NDArray[np.bool_] = as_numpy(column.is_null())
+    mask: Mask = as_numpy(column.is_null())
     return mask
 
 

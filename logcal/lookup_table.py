@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.map import CalibrationMap, Interval, compiled, line
 from calibrators.core.sorting import ordinals
 from logcal import schema
@@ -97,9 +97,9 @@ class LookupTable:
 
     facts: LookupFacts
     maps: dict[str, Array] = field(repr=False)
-    starts: npt.NDArray[np.int64] = field(repr=False)
+    starts: Integers = field(repr=False)
     owners: list[pa.Array] = field(repr=False)
-    levels: npt.NDArray[np.int64] = field(repr=False)
+    levels: Integers = field(repr=False)
     segments: pa.Table = field(repr=False)
     index: SegmentIndex = field(repr=False)
     adjustments: Adjustments | None = field(default=None, repr=False)
@@ -237,7 +237,7 @@ class LookupTable:
         """The map of all rows."""
         return self.map_of(())
 
-    def apply(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
+    def apply(self, scores: Array, entry: Codes) -> Array:
         """Return calibrated probabilities, NaN for NaN. entry : number of each score's map or entry, from `index`."""
         if self.adjustments is not None:
             return self.adjustments.apply(
@@ -279,10 +279,10 @@ class LookupTable:
         buckets = (below - offset).astype(np.uint32)
         return rows, heads, buckets
 
-    def rows_at(self, scores: Array, number: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    def rows_at(self, scores: Array, number: npt.NDArray[np.integer[Any]]) -> Integers:
         """Find the row of `maps` for each score; any row of its map for NaN. number : number of each score's map."""
         score_hi = self.maps["score_hi"]
-        row: npt.NDArray[np.int64] = self.starts[number]
+        row: Integers = self.starts[number]
         end = self.starts[number + 1] - 1
         while (searching := row < end).any():
             middle = (row + end) >> 1
@@ -291,7 +291,7 @@ class LookupTable:
             row = np.where(above, middle + 1, row)
         return row
 
-    def intervals(self, scores: Array, number: npt.NDArray[np.int32]) -> tuple[Array, Array]:
+    def intervals(self, scores: Array, number: Codes) -> tuple[Array, Array]:
         """Return the interval of each score's row; NaN for NaN. number : number of each score's map, from `index`."""
         assert self.interval is not None
         row, missing = self.rows_at(scores, number), np.isnan(scores)

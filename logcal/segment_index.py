@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.core.arrays import Codes, Integers
+from calibrators.core.arrays import Codes, Integers, Mask
 from calibrators.core.map import compiled
 from logcal.arrow_columns import as_numpy, null_mask
 
@@ -39,9 +38,7 @@ class SegmentIndex:
     fitted : bool array, shape (keys,): whether the key is a segment that the table was fitted to
     """
 
-    def __init__(
-        self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, fitted: npt.NDArray[np.bool_]
-    ) -> None:
+    def __init__(self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, fitted: Mask) -> None:
         self._columns = [_Values(column) for column in keys]
         if not keys:  # there is one map
             return
@@ -69,7 +66,7 @@ class SegmentIndex:
 
     def find(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], dictionaries: list[DictionaryCodes] | None = None
-    ) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    ) -> tuple[Codes, Mask]:
         """Find the number of each row's map, int32, and whether the table was fitted to its segment. O(1) per row.
 
         Parameters

@@ -13,10 +13,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Codes
 from calibrators.core.map import CalibrationMap
 from logcal import storage
 from logcal.arrow_columns import as_column, column_of
@@ -401,7 +400,7 @@ class Table:
             p = self._lookup.adjustments.apply_one(p, entry, score)
         return np.float64(p)
 
-    def _entries(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
+    def _entries(self, scores: int, columns: list[Any]) -> Codes:
         """Find the map or entry of each score. scores : number of scores. columns : values of the segment columns."""
         arrays = self._arrays(columns)
         for name, array in zip(self.segments, arrays, strict=True):
@@ -516,6 +515,6 @@ def _kind(value: Any) -> type:
 
 
 def _repeated(column: pa.Array | pa.ChunkedArray, times: int) -> pa.Array:
-    indices: npt.NDArray[np.int32] = np.zeros(times, np.int32)
+    indices: Codes = np.zeros(times, np.int32)
     values = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     return pa.DictionaryArray.from_arrays(pa.array(indices), values)

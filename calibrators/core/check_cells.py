@@ -10,9 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.cumulative import (
     Counts,
     Layout,
@@ -41,7 +40,7 @@ class _CheckPart(NamedTuple):
 
     first: Array
     last: Array
-    starts: npt.NDArray[np.bool_]
+    starts: Mask
     ends: bool
     counts: Counts
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels import sums
 
 # The uncompiled functions, which also take numpy arrays.
@@ -67,7 +67,7 @@ class Pair:
         return self.running()[-1]
 
 
-def sums_of_runs(values: Array, starts: npt.NDArray[np.int64]) -> Array:
+def sums_of_runs(values: Array, starts: Integers) -> Array:
     """Return the sums of runs of values, exact to about the last bit.
 
     The leading bits of a run's values add up exactly (Rump, Ogita and Oishi 2008, "Accurate floating-point summation").

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Codes
 from calibrators.core.kernels import keys as kernels
 from calibrators.core.sorting import Coded, ordinals, sort_pieces, stable_order
 
-Tags = npt.NDArray[np.int32]
+Tags = Codes
 
 _FEWEST = 32
 """Fewest rows of a piece, on average. Scores of both signs leave most pieces empty, whose counts cost little."""

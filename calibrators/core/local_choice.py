@@ -15,9 +15,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.curve import (
     LEAST,
     Cells,
@@ -68,7 +67,7 @@ class Steps(NamedTuple):
     below, above : float64 arrays: positions of the last score below and of the first score above each step
     """
 
-    cell: npt.NDArray[np.int64]
+    cell: Integers
     below: Array
     above: Array
 
@@ -131,7 +130,7 @@ class Choice:
         distinct = np.append(True, np.diff(positions) > 0)
         return positions[distinct], clipped_log_odds(odds[distinct] + self.shift)
 
-    def _step_log_odds(self, mixed: Array, positions: Array, cell: npt.NDArray[np.int64]) -> Array:
+    def _step_log_odds(self, mixed: Array, positions: Array, cell: Integers) -> Array:
         """Return log-odds at a side of the steps. Isotonic maps are constant from the cell to there."""
         curve = self.share[0, cell] * (expit(self.curve.at(positions)) - self.maps[0, cell])
         low, high = mixed[self.steps.cell - 1], mixed[self.steps.cell]

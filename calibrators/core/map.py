@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.sorting import ordinals
 
 _INDEX_BUCKETS_PER_ROW = 8
@@ -289,9 +289,7 @@ class CalibrationMap:
         )
 
 
-def maps_of_blocks(
-    blocks: Array, level: Array, sizes: npt.NDArray[np.int64]
-) -> tuple[list[Array], npt.NDArray[np.int64]]:
+def maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
     """Return the columns of `CalibrationMap.from_blocks` for many groups, and the number of rows of each group.
 
     blocks : float64 array, shape (4, blocks): first, last, weight, positives, group after group

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import keys, sorting
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Mask
 from calibrators.core.map import CalibrationMap
 from calibrators.core.sorting import stable_order
 
@@ -226,7 +226,7 @@ def check_scores(scores: npt.ArrayLike) -> Array:
     return s
 
 
-def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
+def check_labels(labels: npt.ArrayLike, n: int) -> Mask:
     """Check labels; return them as a boolean array of shape (n,)."""
     z = np.asarray(labels)
     if z.shape != (n,):
@@ -235,7 +235,7 @@ def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
         return z
     if z.dtype.kind not in "fiu":
         raise ValueError(f"labels: expected bool or numbers in {{0, 1}}, found dtype {z.dtype}")
-    ones: npt.NDArray[np.bool_] = z == 1
+    ones: Mask = z == 1
     bad = np.flatnonzero(~(ones | (z == 0)))
     if bad.size:
         raise ValueError(

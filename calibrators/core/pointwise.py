@@ -16,9 +16,8 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Mask
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.curve import LEAST, TERMS, Cells, Curve, ScoreAxis, expit, log_odds, merge_cells
 from calibrators.core.hashing import mixed
 from calibrators.core.local_choice import isotonic_with_prior
@@ -131,7 +130,7 @@ class _Draws(NamedTuple):
     positions: Array
     inner: slice
     drawn: Array
-    excess: npt.NDArray[np.int64]
+    excess: Integers
 
     def replace(self, selected: Mask, strength: float) -> None:
         """Replace draws of the curve by draws of isotonic regression with these as prior.

@@ -6,9 +6,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Mask
 from calibrators.core.cumulative import Layout, bin_counts, counts_below_pass
 from calibrators.core.curve import ScoreAxis, expit
 from calibrators.core.fine_cells import FineCells
@@ -116,7 +115,7 @@ def largest_error(probability: Array, max_error: float) -> Array:
     return np.maximum(np.minimum(max_error, _RELATIVE * max_error * rarer), least)
 
 
-def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt.NDArray[np.bool_]:
+def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> Mask:
     """Tell which segments between neighbouring knots have too large an error at a sample."""
     low, high = scores[:-1], scores[1:]
     levels = sigmoid.probability(scores)
@@ -217,7 +216,7 @@ def _candidates(
 _LARGE = 8e307
 
 
-def needed_knots(x: Array, y: Array, allowed: Array) -> npt.NDArray[np.bool_]:
+def needed_knots(x: Array, y: Array, allowed: Array) -> Mask:
     """Tell which knots of a polyline to keep, so that no knot moves by more than what is allowed there.
 
     Ramer (1972), Douglas and Peucker (1973): the knot farthest from a span's chord divides the span.

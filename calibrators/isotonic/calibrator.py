@@ -6,10 +6,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator, MapBlockRanges, Needs
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.cumulative import (
     Counts,
     Layout,
@@ -119,7 +118,7 @@ class _PartState(NamedTuple):
 
     blocks: Blocks
     components: Array
-    lengths: npt.NDArray[np.int64]
+    lengths: Integers
     totals: PartTotals
 
 
@@ -144,7 +143,7 @@ _MOST_FALL = 2.5
 """Standard errors by which the share of positives below a block's centre may exceed that of the block by chance."""
 
 
-def _falls(edges: Array, counts: Counts, blocks: Blocks, centre: Array) -> npt.NDArray[np.bool_]:
+def _falls(edges: Array, counts: Counts, blocks: Blocks, centre: Array) -> Mask:
     """Tell in which blocks the share of positives provably falls, so that rising lines would oppose it.
 
     counts : cumulative counts below the edges, which include first scores and centres
@@ -157,7 +156,7 @@ def _falls(edges: Array, counts: Counts, blocks: Blocks, centre: Array) -> npt.N
 
 
 def _centred_knots(
-    blocks: Blocks, level: Array, centre: Array, distance: Array, falls: npt.NDArray[np.bool_]
+    blocks: Blocks, level: Array, centre: Array, distance: Array, falls: Mask
 ) -> tuple[Array, Array]:
     """Return the scores and levels of the knots.
 
@@ -183,9 +182,7 @@ def _centred_knots(
     return scores[distinct], levels[distinct]
 
 
-def _kept_levels(
-    blocks: Blocks, level: Array, centre: Array, distance: Array, falls: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _kept_levels(blocks: Blocks, level: Array, centre: Array, distance: Array, falls: Mask) -> Mask:
     """Tell which blocks keep their level.
 
     With slopes l and r of the lines on its two sides, a block with its knot at the centre expects (r - l) D positives
@@ -193,7 +190,7 @@ def _kept_levels(
     the share of positives falls in it; and at level 0 or 1. Lines beside a block that keeps its level are steeper, so
     this is repeated until nothing changes.
     """
-    kept: npt.NDArray[np.bool_] = falls | (level == 0.0) | (level == 1.0)
+    kept: Mask = falls | (level == 0.0) | (level == 1.0)
     error = np.sqrt(blocks.weight * level * (1.0 - level))
     slope = np.zeros(level.size + 1)
     while True:
@@ -207,9 +204,7 @@ def _kept_levels(
         kept |= changed
 
 
-def _spread_in_part(
-    first: Array, centre: Array, points: Points
-) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
+def _spread_in_part(first: Array, centre: Array, points: Points) -> tuple[Integers, Array, Integers]:
     """Return blocks, and exact sums in each of the distances of points below the centre."""
     block = np.searchsorted(first, points.score, side="right") - 1
     starts = np.flatnonzero(np.diff(block, prepend=-1))
@@ -218,7 +213,7 @@ def _spread_in_part(
     return block[starts], *kernel.expansions_between(distance, starts)
 
 
-def _join_spread(size: int, parts: list[tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]]) -> Array:
+def _join_spread(size: int, parts: list[tuple[Integers, Array, Integers]]) -> Array:
     blocks, lengths = (np.concatenate([part[k] for part in parts]) for k in (0, 2))
     starts = (np.cumsum(lengths) - lengths)[np.searchsorted(blocks, np.arange(size))]
     return np.asarray(kernel.sums_between(np.concatenate([part[1] for part in parts]), starts))

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.double_double import Pair, sums_of_runs, twelve, twelve_digits
 from calibrators.core.kernels import pava
 from calibrators.core.passes import Blocks
@@ -126,7 +125,7 @@ def decompose(blocks: Blocks, distinct: Array, assessment: Assessment) -> Decomp
     return Decomposition(parts[0], parts[1], blocks.first.size, mean, high, curve)
 
 
-def mean_losses(blocks: Blocks, starts: npt.NDArray[np.int64] | None = None) -> Array:
+def mean_losses(blocks: Blocks, starts: Integers | None = None) -> Array:
     """Mean Brier score and log loss of columns, of the blocks' frequencies and of the base rate. Shape (columns, 4).
 
     starts : index of each column's first block, and the number of blocks; None: one column

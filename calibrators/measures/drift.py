@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.double_double import Pair, twelve, twelve_digits
 from calibrators.core.passes import Pass, Points
 from calibrators.measures.engine import Predict, stacked, sum_terms
@@ -132,7 +132,7 @@ class DriftState:
         return CHANGES[int(np.argmax(self.log_e_values))]
 
 
-def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:
+def alarms(log_e: npt.ArrayLike, alpha: float) -> Mask:
     """Tell which e-values are alarms, with a false discovery rate of at most alpha (e-BH).
 
     Parameters

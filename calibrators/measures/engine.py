@@ -20,9 +20,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.double_double import Pair
 from calibrators.core.kernels import pava
 from calibrators.core.passes import Blocks, Pass, Points
@@ -107,7 +106,7 @@ class Sums:
 
     low: Array
     high: Array
-    integral: npt.NDArray[np.bool_]
+    integral: Mask
     scale: Array
     values: Pair
     edges: Array
@@ -137,7 +136,7 @@ class Sums:
         return hits * self.scale, (self.of(kernels.WEIGHT) - hits) * self.scale
 
     @property
-    def probabilities(self) -> npt.NDArray[np.bool_]:
+    def probabilities(self) -> Mask:
         """Tell whether all predictions of a column lie in [0, 1]."""
         return np.asarray((self.low >= 0) & (self.high <= 1))
 
@@ -252,7 +251,7 @@ def _sums(joined: _Joined, options: MeasureOptions, targets: Array, limits: Arra
     )
 
 
-def _are_integral(joined: _Joined) -> npt.NDArray[np.bool_]:
+def _are_integral(joined: _Joined) -> Mask:
     """Tell for each column whether all its weights and positives are whole numbers."""
     if joined.starts.size > 2:
         fractional = (joined.w != np.floor(joined.w)) | (joined.k != np.floor(joined.k))
@@ -261,7 +260,7 @@ def _are_integral(joined: _Joined) -> npt.NDArray[np.bool_]:
     return np.array([all(np.array_equal(block, np.floor(block)) for block in blocks)])
 
 
-def group_targets(weight: Array, integral: npt.NDArray[np.bool_], groups: int) -> Array:
+def group_targets(weight: Array, integral: Mask, groups: int) -> Array:
     """Cumulative weights at which groups of equal weight end, except the last. Shape (columns, groups - 1).
 
     Whole weights count rows: then groups have whole numbers of rows, the first (rows mod groups) groups one row more.

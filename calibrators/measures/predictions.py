@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.double_double import twelve_digits
 from calibrators.core.passes import Pass, Points
 from calibrators.core.sorting import stable_order
@@ -48,7 +47,7 @@ THRESHOLD = 0.5
 """A probability at or above it predicts the label 1."""
 
 
-def check_points(points: Points) -> tuple[Points, npt.NDArray[np.int64]]:
+def check_points(points: Points) -> tuple[Points, Integers]:
     """Check points in any order; return them in ascending order of the score, and their original positions.
 
     Raises
@@ -204,7 +203,7 @@ def areas_under_roc(sums: Sums) -> Array:
         return np.where(pairs > 0, sums.of(kernels.HIT_PLACEMENTS).high / pairs, np.nan)
 
 
-def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, Array]:
+def bins_as_table(groups: Groups, weighted: Mask) -> dict[str, Array]:
     """Compute the numbers of groups, shape (columns, groups), by their names in `ReliabilityBin`; NaN if empty.
 
     weighted : shape (columns,): False if the weights count rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.passes import Points, check_labels, check_number, check_scores, collapse
 from calibrators.core.pava import pool_points
 from calibrators.measures.decomposition import mean_losses
@@ -129,7 +129,7 @@ def consistency_band(
     return ConsistencyBand(p, low, high, level)
 
 
-def _cells(points: Points) -> tuple[Array, npt.NDArray[np.int64]]:
+def _cells(points: Points) -> tuple[Array, Integers]:
     """Group neighbouring points into cells: distinct ascending mean probabilities, and numbers of rows."""
     weight = points.weight
     if not np.array_equal(weight, np.floor(weight)):

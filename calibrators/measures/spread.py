@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.double_double import Pair, sums_of_runs, twelve, twelve_digits
 from calibrators.core.passes import Points
 from calibrators.measures.assessment import Z_95
@@ -171,7 +170,7 @@ class _LogitCells(NamedTuple):
     sizes: Integers
     offset: float
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> _LogitCells:
+    def only(self, chosen: Mask) -> _LogitCells:
         """Select columns. chosen : mask."""
         cells = np.repeat(chosen, self.sizes)
         return _LogitCells(self.x[cells], self.w[cells], self.k[cells], self.sizes[chosen], self.offset)

@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.kernels import pava
 from calibrators.core.passes import Pass, Points
 from calibrators.near_isotonic.kernels import path as kernel
@@ -59,7 +58,7 @@ class PartBlocks(NamedTuple):
 
     blocks: Runs
     low: Array
-    falls: npt.NDArray[np.bool_]
+    falls: Mask
     head: Border
     tail: Border
     start: float
@@ -72,7 +71,7 @@ class JoinedBlocks(NamedTuple):
 
     runs: Runs
     low: Array
-    falls: npt.NDArray[np.bool_]
+    falls: Mask
     start: float
     bounds: list[tuple[float, list[Bound]]]
 
@@ -107,8 +106,8 @@ def part_blocks(points: Points, limit: float = np.inf, keep: int | None = None) 
 
 
 def _in_steps(
-    runs: Runs, falls: npt.NDArray[np.bool_], limit: float, keep: int | None
-) -> tuple[Any, npt.NDArray[np.bool_], float, list[Bound]]:
+    runs: Runs, falls: Mask, limit: float, keep: int | None
+) -> tuple[Any, Mask, float, list[Bound]]:
     """Merge in steps of lambda by a factor of 2; return the blocks of the first step with at most `keep`."""
     weight, positives = runs.weight, runs.positives
     integral, empty = are_whole(weight, positives), np.empty(0)
@@ -129,9 +128,7 @@ def _in_steps(
     return *(result or (columns, falls, start)), bounds
 
 
-def _merged(
-    columns: Any, falls: npt.NDArray[np.bool_], lam: float, exact: bool
-) -> tuple[Array, npt.NDArray[np.bool_], slice]:
+def _merged(columns: Any, falls: Mask, lam: float, exact: bool) -> tuple[Array, Mask, slice]:
     """Merge the blocks that have certainly merged at lambda; return also the slice of blocks of the solution."""
     ends = settled_ends(tuple(columns[2:]), falls, lam, exact)
     head = np.arange(ends[0] + 1 if ends.size else falls.size)
@@ -141,7 +138,7 @@ def _merged(
     return columns, falls[starts[1:] - 1], slice(head.size, head.size + max(ends.size - 1, 0))
 
 
-def _likelihood(columns: Array, falls: npt.NDArray[np.bool_], lam: float, final: slice) -> float:
+def _likelihood(columns: Array, falls: Mask, lam: float, final: slice) -> float:
     """Bound the solution's log likelihood: no constant level is likelier than the frequency. final : see `_merged`."""
     weight, positives = columns[2], columns[4]
     level = positives.copy()
@@ -176,7 +173,7 @@ def join_blocks(parts: list[PartBlocks]) -> JoinedBlocks:
     )
 
 
-def least_criterion(blocks: JoinedBlocks, penalty: Callable[[npt.NDArray[np.int64]], Array]) -> float:
+def least_criterion(blocks: JoinedBlocks, penalty: Callable[[Integers], Array]) -> float:
     """Bound the criterion of the models below the start of the path from below.
 
     penalty : penalty added to -2 log likelihood, a non-decreasing function of the degrees of freedom

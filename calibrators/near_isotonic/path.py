@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.kernels import sums
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import check_number, collapse
@@ -78,7 +78,7 @@ class NearIsotonicPath:
     """
 
     breakpoints: Array
-    degrees_of_freedom: npt.NDArray[np.int64]
+    degrees_of_freedom: Integers
     runs: Runs
     _tree: tuple[npt.NDArray[np.generic], ...]
     _blocks_at_start: int
@@ -98,7 +98,7 @@ class NearIsotonicPath:
         cls,
         runs: Runs,
         low: Array,
-        falls: npt.NDArray[np.bool_],
+        falls: Mask,
         start: float,
         limit: float = np.inf,
         few: int = _FEW,
@@ -150,7 +150,7 @@ class NearIsotonicPath:
         first = np.concatenate([[0], last[:-1] + 1])
         return Solution(self.runs.first[first], self.runs.last[last], weight, positives, level)
 
-    def blocks(self, lam: float) -> tuple[npt.NDArray[np.int64], Array, Array, Array]:
+    def blocks(self, lam: float) -> tuple[Integers, Array, Array, Array]:
         """Compute the solution at lambda as (index of each block's last run, weight, positives, level)."""
         lam = check_lam(lam)
         if lam < self.start:

@@ -15,9 +15,8 @@ from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.segments.curves import damped, half_variance, line, moments, recentred
 from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.totals import (
@@ -135,7 +134,7 @@ class Adjusted:
     variances: tuple[float, float]
     shift: Array
     slope: Array
-    outlying: npt.NDArray[np.bool_]
+    outlying: Mask
     pivot: float = 0.0
     typical: tuple[float, float] = (0.0, 0.0)
     centred: tuple[float, float] = (0.0, 0.0)
@@ -286,7 +285,7 @@ class _Search:
         return np.asarray(-0.5 * damped(variances) @ line(self._moments, pivot)[:, ::2].T)
 
     @property
-    def outlying(self) -> npt.NDArray[np.bool_]:
+    def outlying(self) -> Mask:
         """True for segments that contradicted the others in the last climb."""
         return np.asarray((self._kind == kernel.OUTLYING) | (self._kind == kernel.FALLING))
 

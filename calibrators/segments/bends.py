@@ -8,9 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.curve import cosines
 from calibrators.core.log_odds import exp_of_negative, log_odds, log_of, logistic
 from calibrators.segments.adjusting import Adjusted, CellParts
@@ -55,7 +54,7 @@ class Bends(NamedTuple):
 def bend(
     cells: CellParts,
     adjusted: Adjusted,
-    own: npt.NDArray[np.bool_],
+    own: Mask,
     common: CommonBend | None = None,
     processors: int = 1,
 ) -> Bends:
@@ -92,7 +91,7 @@ def bend(
 def _pieces(
     cells: CellParts,
     adjusted: Adjusted,
-    selected: npt.NDArray[np.bool_],
+    selected: Mask,
     common: CommonBend | None,
     find: Callable[[_Segments], Array],
     processors: int,

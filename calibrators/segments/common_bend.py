@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.curve import cosines
 from calibrators.core.log_odds import log_of, logistic
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
@@ -109,9 +108,7 @@ class CommonBend(NamedTuple):
         return self._without_lines(cells, shift, slope, columns)[1]
 
 
-def bend_in_common(
-    parts: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_], labels: Array
-) -> CommonBend | None:
+def bend_in_common(parts: CellParts, adjusted: Adjusted, own: Mask, labels: Array) -> CommonBend | None:
     """Estimate the bend that all segments of one parent share; None without evidence for it.
 
     The standard deviation of the coefficients is the candidate with the most evidence, by the likelihood's parabola at

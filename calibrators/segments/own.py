@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.log_odds import log_of
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import LEAST, MOST
@@ -31,7 +30,7 @@ class Chosen(NamedTuple):
     maps : maps of these groups
     """
 
-    own: npt.NDArray[np.bool_]
+    own: Mask
     maps: OwnMaps | None
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Codes, Integers, Mask
 from calibrators.core.kernels import pava
 from calibrators.core.map import maps_of_blocks
 from calibrators.segments.kernels import partial_pooling as kernel
@@ -56,7 +56,7 @@ def pool_within(
     starts: Integers,
     block_ranges: BlockRanges,
     parent: npt.NDArray[np.integer[Any]],
-    pooled: npt.NDArray[np.bool_],
+    pooled: Mask,
 ) -> WithinBlockRanges:
     """Join the rows of groups within the block ranges of their parents' maps, for adjustments and own maps.
 
@@ -87,10 +87,10 @@ def pool_ranks_within(
     distinct: Array,
     block_ranges: BlockRanges,
     parent: npt.NDArray[np.integer[Any]],
-    pooled: npt.NDArray[np.bool_],
-) -> tuple[Array, npt.NDArray[np.int32], Integers]:
+    pooled: Mask,
+) -> tuple[Array, Codes, Integers]:
     """Join rows as `pool_within` does, for rows of weight 1 whose scores are ranks: see the kernel."""
-    joined: tuple[Array, npt.NDArray[np.int32], Integers]
+    joined: tuple[Array, Codes, Integers]
     joined = kernel.pool_ranks_within(rows, starts, distinct, parent, *block_ranges, pooled)
     return joined
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Mask
 
 MANY = 2500.0
 """Weight of positives and of negatives from which a segment keeps its own total."""
@@ -82,9 +81,7 @@ def centring(sums: Array) -> Array:
     return np.asarray(np.clip(step, -_LONGEST, _LONGEST))
 
 
-def keep_total(
-    curves: Array, usual: npt.NDArray[np.bool_], rarer: float, derive: Callable[[Array], Array]
-) -> None:
+def keep_total(curves: Array, usual: Mask, rarer: float, derive: Callable[[Array], Array]) -> None:
     """Shift curves equally, so that all segments together expect as many positives as they have, within a thousandth.
 
     Centring leaves little to do, unless segments vary in a way that no variances describe: if weights are no counts.
@@ -104,7 +101,7 @@ def keep_total(
         curves[usual, 0] += np.clip(missing / information, -_LONGEST, _LONGEST)
 
 
-def large(weight: Array, positives: Array) -> npt.NDArray[np.bool_]:
+def large(weight: Array, positives: Array) -> Mask:
     """Select the segments with enough of both labels to keep their totals: see `limit`."""
     return np.asarray(np.minimum(positives, weight - positives) >= MANY)
 

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator, Needs
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.cumulative import Layout, layout_pass
 from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.map import CalibrationMap
@@ -178,7 +177,7 @@ def _evaluation_pass(layout: Layout, abc: Array) -> Pass:
     return Pass(partial(_sums, abc, unit), partial(_evaluation, abc, unit))
 
 
-def _sums(abc: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
+def _sums(abc: Array, unit: float, points: Points) -> Integers:
     sums = np.zeros((10, 2), np.int64)
     for score, weight, positives in blocks_of(points):
         terms = np.stack(_logs(score))
@@ -186,7 +185,7 @@ def _sums(abc: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
     return sums
 
 
-def _evaluation(abc: Array, unit: float, parts: list[npt.NDArray[np.int64]]) -> _Evaluation:
+def _evaluation(abc: Array, unit: float, parts: list[Integers]) -> _Evaluation:
     values = whole_totals(unit, parts)
     ridge = np.array([_RIDGE, _RIDGE, 0.0])
     aa, ab, ac, bb, bc, cc = values[4:]
@@ -222,9 +221,7 @@ def _constrained(layout: Layout, start: Array) -> Generator[Pass, Any, tuple[Arr
         free[int(np.argmin(np.where(negative, abc, np.inf)))] = False
 
 
-def _newton(
-    layout: Layout, abc: Array, free: npt.NDArray[np.bool_]
-) -> Generator[Pass, Any, tuple[Array, int]]:
+def _newton(layout: Layout, abc: Array, free: Mask) -> Generator[Pass, Any, tuple[Array, int]]:
     current: _Evaluation = yield _evaluation_pass(layout, abc)
     evaluations = 1
     while evaluations < _MAX_EVALUATIONS:

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.cumulative import Layout
 from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.passes import Pass, Points, T, blocks_of, run_in_memory
@@ -148,7 +147,7 @@ def _sums_in_part(
     t0: tuple[float, float],
     units: tuple[float, float],
     points: Points,
-) -> npt.NDArray[np.int64]:
+) -> Integers:
     """Sum the loss and its derivatives over a part. t1, t0 : Platt's targets of labels 1 and 0, and 1 minus these."""
     theta, sums = np.array([sigmoid.a, sigmoid.b]), np.zeros((len(LossEvaluation._fields), 2), np.int64)
     for score, weight, k in blocks_of(points):
@@ -158,12 +157,12 @@ def _sums_in_part(
     return sums
 
 
-def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> LossEvaluation:
+def _total(units: tuple[float, float], parts: list[Integers]) -> LossEvaluation:
     loss, derivatives = (whole_totals(unit, parts) for unit in units)
     return LossEvaluation(loss[0], *derivatives[1:])
 
 
-def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
+def whole_totals(unit: float, parts: list[Integers]) -> list[float]:
     """Add up the parts' sums of `kernel.loss_and_derivatives`, correctly rounded."""
     totals = [
         sum((int(high) << kernel.LOW_BITS) + int(low) for high, low in rows)
@@ -203,7 +202,7 @@ class _Moments(NamedTuple):
     """Sums of `kernel.add_moments` for the bins from `first` on."""
 
     first: int
-    sums: npt.NDArray[np.int64]
+    sums: Integers
 
 
 def binned_pass(layout: Layout, scale: Scale) -> Pass:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from logcal.errors import ConfigError, nearest
 from pipeline.classifier.features import CATEGORY, NUMBER, Feature
 
@@ -230,7 +230,7 @@ def score_method(model: Any) -> str:
     return next(name for name in _SCORES if hasattr(model, name))
 
 
-def scores_of(model: Any, frame: Any) -> npt.NDArray[np.float64]:
+def scores_of(model: Any, frame: Any) -> Array:
     """Compute a fitted model's scores: probabilities of label 1, or the decision function; float64, shape (n,)."""
     method = score_method(model)
     values = np.asarray(getattr(model, method)(frame), dtype=np.float64)

@@ -19,11 +19,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from calibrators.core.arrays import Array
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Points
 from calibrators.measures.assessment import DecisionThreshold, best_threshold
@@ -191,7 +191,7 @@ class ShippedClassifier:
         """Load the model, once per process."""
         return _cached_model(self.path, self.digest, self.packages)
 
-    def scores(self, rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.float64]:
+    def scores(self, rows: pa.Table | pa.RecordBatch) -> Array:
         """Compute the scores of rows that have the features, float64."""
         model, count = self.model(), rows.num_rows
         out = np.empty(count)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Codes, Integers
 from calibrators.core.sampling import add_sums
 from logcal.errors import InputRejectedError
 from pipeline.execution import Graph
@@ -237,7 +237,7 @@ class _DayBuffers:
         return self.receipts
 
 
-def _order_by_day(day: npt.NDArray[np.int32], group: GroupDays) -> npt.NDArray[np.int64]:
+def _order_by_day(day: Codes, group: GroupDays) -> Integers:
     """Return the stable order of rows by day."""
     key = day - group.first
     # Small integers are sorted by counting.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Array
 from calibrators.measures.assessment import Assessment, ReliabilityBin, wilson_intervals
 from calibrators.measures.certainty import ErrorBars
 from calibrators.measures.comparison import Comparison
@@ -192,13 +192,13 @@ def _percent(share: float) -> str:
 
 # The part of calibration errors that chance explains.
 
-Numbers = npt.NDArray[np.float64] | float
+Numbers = Array | float
 
 DOUBT = 0.05
 """Probability that any segment has an error beyond chance if all segments are calibrated."""
 
 
-def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int) -> npt.NDArray[np.float64]:
+def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int) -> Array:
     """Compute the part of summed calibration gaps that chance cannot explain.
 
     Parameters
@@ -238,11 +238,11 @@ def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int
 
 
 def observed_over_expected(
-    weight: npt.NDArray[np.float64],
-    positives: npt.NDArray[np.float64],
-    mean: npt.NDArray[np.float64],
-    variance: npt.NDArray[np.float64],
-) -> dict[str, npt.NDArray[np.float64]]:
+    weight: Array,
+    positives: Array,
+    mean: Array,
+    variance: Array,
+) -> dict[str, Array]:
     """Compute observed over expected positives of segments; see `calibrators.measures.certainty.ErrorBars`.
 
     Parameters

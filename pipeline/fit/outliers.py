@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Mask
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.fit.calibration import Recipe
@@ -53,7 +53,7 @@ def fit_without_outliers(
     return _named(numbered, left_out, pooled)
 
 
-def _codes(numbered: Numbered, levels: Sequence[LevelFit]) -> npt.NDArray[np.bool_]:
+def _codes(numbered: Numbered, levels: Sequence[LevelFit]) -> Mask:
     """Return the mask of the codes whose segment on some level is outlying."""
     codes = np.zeros(numbered.segments.coding.count, np.bool_)
     for level, fit in zip(numbered.segments.levels, levels, strict=True):
@@ -63,7 +63,7 @@ def _codes(numbered: Numbered, levels: Sequence[LevelFit]) -> npt.NDArray[np.boo
     return codes
 
 
-def _many(numbered: Numbered, before: npt.NDArray[np.bool_], found: npt.NDArray[np.bool_]) -> bool:
+def _many(numbered: Numbered, before: Mask, found: Mask) -> bool:
     """Tell whether newly found segments have a notable share of the rows, and the others have enough."""
     level = numbered.segments.levels[-1]
     first = np.unique(level.of, return_index=True)[1]
@@ -77,7 +77,7 @@ def _fit(
     rows: SortedRows,
     executor: Executor,
     numbered: Numbered,
-    left_out: npt.NDArray[np.bool_],
+    left_out: Mask,
     scratch: str,
 ) -> PooledLevels:
     Folder.at(scratch).make()
@@ -94,7 +94,7 @@ def _fit(
     return fitted
 
 
-def _named(numbered: Numbered, left_out: npt.NDArray[np.bool_], pooled: PooledLevels) -> PooledLevels:
+def _named(numbered: Numbered, left_out: Mask, pooled: PooledLevels) -> PooledLevels:
     """Name the segments that were left out as outlying."""
     levels = []
     for level, fit in zip(numbered.segments.levels, pooled[0], strict=True):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.kernels.log_odds import logistic as fill_logistic
 from calibrators.core.log_odds import logistic
 from calibrators.core.map import maps_of_blocks
@@ -74,7 +74,7 @@ class GatherTask(NamedTuple):
     first: int
     last: int
     parents: Parents
-    pooled: npt.NDArray[np.bool_]
+    pooled: Mask
     below: bool
     path: str
 
@@ -228,7 +228,7 @@ class MapInput(NamedTuple):
 
     shift: Array
     slope: Array
-    pooled: npt.NDArray[np.bool_]
+    pooled: Mask
     theta: Array
     bending: bool
     dispersion: float
@@ -238,7 +238,7 @@ class MapInput(NamedTuple):
 def map_inputs(
     gathered: Sequence[GatheredCells | None],
     adjusted: Adjusted,
-    pooled: npt.NDArray[np.bool_],
+    pooled: Mask,
     bends: Bends,
     dispersion: float,
     curve: BentCurve | None,
@@ -283,7 +283,7 @@ class TaskMaps(NamedTuple):
     checked : sums for the check of the maps against their rows
     """
 
-    fitted: npt.NDArray[np.bool_]
+    fitted: Mask
     sizes: Integers
     columns: list[Array]
     curves: AdjustedMaps | None
@@ -327,7 +327,7 @@ def make_maps(
 
 def _joined(
     parts: list[tuple[Integers, list[Array], Integers]], segments: int
-) -> tuple[npt.NDArray[np.bool_], Integers, list[Array]]:
+) -> tuple[Mask, Integers, list[Array]]:
     """Put maps into the order of their segments.
 
     parts : segments, columns and sizes of their maps
@@ -377,7 +377,7 @@ def _bent_curves(
 
 
 def _maps_of_curves(
-    gathered: GatheredCells, curves: _BentCurves, own: npt.NDArray[np.bool_], rate: float
+    gathered: GatheredCells, curves: _BentCurves, own: Mask, rate: float
 ) -> tuple[Integers, list[Array], Integers]:
     """Make the maps of bent curves: see `_joined`. A block of a segment's rows counts for the map's row of its middle.
 
@@ -428,7 +428,7 @@ def _checked_cells(
     edges: Array,
     logit: Array,
     cells: Integers,
-    fitted: npt.NDArray[np.bool_],
+    fitted: Mask,
     maps: OwnMaps | None,
 ) -> SegmentCells:
     """Return the cells of adjusted maps and the blocks of own maps, with the positives that the maps expect.
@@ -454,7 +454,7 @@ def _curves(
     gathered: GatheredCells,
     logit: Array,
     cells: Integers,
-    fitted: npt.NDArray[np.bool_],
+    fitted: Mask,
     maps: OwnMaps | None,
 ) -> AdjustedMaps:
     """Collect own maps and, for the other segments, adjusted maps, whose block ranges are the cells.

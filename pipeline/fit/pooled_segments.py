@@ -17,10 +17,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Calibrator, Sampling
-from calibrators.core.arrays import Array, Codes
+from calibrators.core.arrays import Array, Codes, Mask
 from calibrators.core.fine_cells import fine_cells_pass
 from calibrators.core.passes import Pass, merge_passes
 from calibrators.core.sampling import odds_divided
@@ -90,7 +89,7 @@ class Numbered(NamedTuple):
 
     segments: Segments
     reasons: tuple[list[str | None], ...]
-    wanted: tuple[npt.NDArray[np.bool_], ...]
+    wanted: tuple[Mask, ...]
     cutting: Cutting
     shared: SharedMaps | None = None
 

@@ -15,10 +15,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.base import Line
-from calibrators.core.arrays import Codes
+from calibrators.core.arrays import Codes, Integers
 from calibrators.core.intervals import NONE
 from calibrators.core.map import CalibrationMap
 from calibrators.measures.segment_check import joined
@@ -313,7 +312,7 @@ def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
 
 
 def _level_fit(
-    level: Level, fits: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None], interval: str
+    level: Level, fits: list[tuple[Integers, Fitted]], reasons: list[str | None], interval: str
 ) -> LevelFit:
     """Collect a level's maps in the order of its segments, and the fits' reasons for missing maps."""
     maps = Maps.empty([0] * len(level.keys), interval)
@@ -336,7 +335,7 @@ def _level_fit(
     )
 
 
-def _lines_of(count: int, fits: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:
+def _lines_of(count: int, fits: list[tuple[Integers, Fitted]]) -> list[Line | None]:
     """Return the line of each segment of a level; None if it has none."""
     lines: list[Line | None] = [None] * count
     for codes, result in fits:

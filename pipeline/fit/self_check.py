@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.auto.calibrator import Auto
 from calibrators.base import Calibrator, Line
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.check_cells import check_cells_pass
 from calibrators.core.cumulative import Layout, layout_of, layout_pass
 from calibrators.core.fine_cells import FineCells
@@ -189,7 +188,7 @@ def _along(line: Line, scores: Array) -> Array:
     return logistic(line.shift + line.slope * x)
 
 
-def sums_of_points(segments: Slices, expected: Array, fitted: npt.NDArray[np.bool_]) -> SegmentSums:
+def sums_of_points(segments: Slices, expected: Array, fitted: Mask) -> SegmentSums:
     """Compute the sums for the check of segments from their points.
 
     expected : see `expected_positives`
@@ -203,7 +202,7 @@ def sums_of_points(segments: Slices, expected: Array, fitted: npt.NDArray[np.boo
     return segment_sums(cells, ONE_RANGE)
 
 
-def sums_of_rows(columns: Sequence[Array], sizes: npt.NDArray[np.int64]) -> SegmentSums:
+def sums_of_rows(columns: Sequence[Array], sizes: Integers) -> SegmentSums:
     """Compute the sums for the check of isotonic maps, whose rows with observations are constant.
 
     columns : the columns of `CalibrationMap` for all segments. sizes : number of rows of each

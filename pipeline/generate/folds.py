@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Mask
 from calibrators.core.hashing import mixed
 from logcal.errors import InputRejectedError
 
@@ -70,7 +71,7 @@ class RowKeys(NamedTuple):
     """
 
     row: Keys
-    label: npt.NDArray[np.bool_]
+    label: Mask
     group: Keys | None = None
     time: npt.NDArray[Any] | None = None
 
@@ -111,7 +112,7 @@ class Fold:
         return np.where(trained, TRAINED, SCORED).astype(np.uint8)
 
 
-def _below(bits: Keys, bound: int) -> npt.NDArray[np.bool_]:
+def _below(bits: Keys, bound: int) -> Mask:
     return bits < np.uint64(bound) if bound < _ALL else np.ones(bits.size, np.bool_)
 
 

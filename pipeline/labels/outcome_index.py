@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.core.arrays import Integers, Mask
+from calibrators.core.arrays import Codes, Integers, Mask
 from logcal.arrow_columns import as_column, as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples
 from logcal.names import Keys, Numbers, Texts
@@ -70,7 +70,7 @@ class KeyTable(Keys):
     def __init__(self, kinds: Sequence[str]) -> None:
         super().__init__([Texts() if kind in (TEXT, BYTES) else Numbers() for kind in kinds])
 
-    def find(self, columns: Sequence[KeyColumn]) -> npt.NDArray[np.int32]:
+    def find(self, columns: Sequence[KeyColumn]) -> Codes:
         """Return the numbers of keys, -1 for unknown keys. Thread-safe."""
         codes = self.tables[0].find(columns[0].values)
         for table, pairs, column in zip(self.tables[1:], self.pairs, columns[1:], strict=True):

@@ -14,9 +14,9 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Integers
 from logcal.arrow_columns import as_column, null_mask
 from logcal.errors import InputRejectedError, examples
 from pipeline.labels.outcome_index import (
@@ -64,7 +64,7 @@ NEGATIVE, DROP = "negative", "drop"
 
 _FOREVER = np.iinfo(np.int64).max
 
-Instants = npt.NDArray[np.int64]
+Instants = Integers
 """Microseconds since 1970-01-01, in UTC if there is a time zone."""
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrators.core.arrays import Integers
 from logcal.errors import ConfigError
 
 UTC = "UTC"
@@ -71,7 +71,7 @@ def time_zone(name: str) -> dt.tzinfo:
         ) from None
 
 
-def local_times(times: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
+def local_times(times: Integers, zone: str) -> Integers:
     """Convert instants to local times.
 
     times : microseconds since 1970-01-01 in UTC. Times of years before 1 or after 9999 have the offset 0
@@ -120,7 +120,7 @@ def last_ended(now: dt.datetime, after: dt.timedelta, zone: str) -> int:
     return day
 
 
-def _periods(times: npt.NDArray[np.int64], zone: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _periods(times: Integers, zone: str) -> tuple[Integers, Integers]:
     """Return the instants from which on the zone has an offset, and these offsets, for a range of times."""
     first, last = int(times.min()) // _SPAN, int(times.max()) // _SPAN
     spans = range(first, last + 1) if last - first < _MANY else np.unique(times // _SPAN).tolist()

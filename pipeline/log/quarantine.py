@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.core.arrays import Mask
 from calibrators.core.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
 from logcal.arrow_columns import null_mask, nullable_column
 from logcal.errors import InputRejectedError, NothingToDoError
@@ -93,7 +93,7 @@ class BadRows:
         return {reason: self.counts[reason] for reason in schema.REASONS if reason in self.counts}
 
 
-def usable(rows: Rows) -> npt.NDArray[np.bool_]:
+def usable(rows: Rows) -> Mask:
     """Return a mask of the usable rows of a batch; days are not checked (see `find_bad`)."""
     good = np.isfinite(rows.score) & (rows.label <= 1)
     if rows.weight is not None:
@@ -101,9 +101,7 @@ def usable(rows: Rows) -> npt.NDArray[np.bool_]:
     return good
 
 
-def find_bad(
-    rows: Rows, columns: Columns, file: str, subset: npt.NDArray[np.bool_] | None = None
-) -> tuple[BadRows, pa.Table]:
+def find_bad(rows: Rows, columns: Columns, file: str, subset: Mask | None = None) -> tuple[BadRows, pa.Table]:
     """Find the bad rows of a batch: count each under its first reason, and return them as a quarantine table.
 
     Rows without a label are waiting for it and not bad.

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.core.arrays import Codes, Integers
@@ -68,7 +67,7 @@ class Encoder:
         self.columns = tuple(columns)
         self._keys = names.Keys([_Coder(name) for name in columns])
 
-    def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    def encode(self, batch: pa.RecordBatch) -> Codes:
         """Return the codes of a batch's rows.
 
         Raises
@@ -295,8 +294,8 @@ class NumberedKeys(NamedTuple):
 
     types: tuple[pa.DataType, ...]
     keys: list[KeyColumns]
-    of: list[npt.NDArray[np.int32]]
-    codes: npt.NDArray[np.int32]
+    of: list[Codes]
+    codes: Codes
 
 
 def number(columns: Sequence[pa.Array]) -> NumberedKeys:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Codes, Integers
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import ConfigError, InputRejectedError, LabelsWaitingError, examples, listing
 from logcal.storage import parse_json
@@ -653,7 +653,7 @@ def usable(kind: pa.DataType) -> bool:
     return meaning("day", kind) is not None
 
 
-def days_of(column: pa.Array, zone: str = UTC) -> npt.NDArray[np.int32]:
+def days_of(column: pa.Array, zone: str = UTC) -> Codes:
     """Return the day of each row, as days since 1970-01-01; DAY_NULL or DAY_INVALID if it has none.
 
     Parameters
@@ -674,7 +674,7 @@ def days_of(column: pa.Array, zone: str = UTC) -> npt.NDArray[np.int32]:
     return np.where(null_mask(column), np.int32(DAY_NULL), days) if column.null_count else days
 
 
-def instants(column: pa.Array) -> npt.NDArray[np.int64]:
+def instants(column: pa.Array) -> Integers:
     """Convert dates (the beginning of the day) or timestamps to microseconds; values at nulls are arbitrary."""
     arrow_type = column.type
     if pa.types.is_date32(arrow_type):
@@ -684,7 +684,7 @@ def instants(column: pa.Array) -> npt.NDArray[np.int64]:
     return ticks // 1000 if unit == "ns" else ticks * _MICROSECONDS[unit]
 
 
-def _parse_days(column: pa.Array) -> npt.NDArray[np.int32]:
+def _parse_days(column: pa.Array) -> Codes:
     """Parse the days of text or integers, once for each distinct value."""
     if not pa.types.is_integer(column.type):
         # Imported here because it takes some hundredths of a second, and only these windows need it.

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators.core.arrays import Array
 from calibrators.core.passes import Pass, Points
@@ -50,7 +49,7 @@ class DayEvidence(NamedTuple):
 
     table: ScoreTable
     total: Evidence
-    scores: npt.NDArray[np.float64] | None
+    scores: Array | None
     segments: dict[tuple[Any, ...], Evidence]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Mask
 from calibrators.core.passes import Points
 from calibrators.measures.assessment import Assessment, ReliabilityBin
 from calibrators.measures.decomposition import LEVEL, Decomposition, Reliability
@@ -151,7 +151,7 @@ def logit_limits(sides: Sequence[Assessment]) -> tuple[float, float]:
     return low, high
 
 
-def _beyond(values: Array, limits: tuple[float, float]) -> npt.NDArray[np.bool_]:
+def _beyond(values: Array, limits: tuple[float, float]) -> Mask:
     return (values < limits[0]) | (values > limits[1])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.core.arrays import Integers
 from calibrators.core.sorting import Coded
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
@@ -70,7 +71,7 @@ class RowCounter:
         self._stopped = total >= _TRIAL and 2 * (self.rows - int(self._table[-1, 0])) < total
         return rows if remaining == rows.score.size else rows.some(uncounted[:remaining])
 
-    def _count(self, rows: Rows, uncounted: npt.NDArray[np.int64]) -> int:
+    def _count(self, rows: Rows, uncounted: Integers) -> int:
         if self._table.shape[0] == 1:
             self._table = np.zeros((_SLOTS + 1, 2), np.uint64)
             self._codes = np.empty(_SLOTS if self.coded else 0, np.int32)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.core.arrays import Array, Codes, Integers
+from calibrators.core.arrays import Array, Codes, Integers, Mask
 from calibrators.core.hashing import mixed
 from calibrators.core.passes import Points
 from calibrators.core.sorting import Coded
@@ -87,7 +87,7 @@ def draw_held_out(
     return draws[0], draws[1]
 
 
-def _with_weight(*points: Array) -> tuple[Points, npt.NDArray[np.bool_]]:
+def _with_weight(*points: Array) -> tuple[Points, Mask]:
     """Return the points with a positive weight, and their mask."""
     score, weight, positives = points
     positive = weight > 0

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.core.arrays import Array
 from pipeline.execution import Graph
 from pipeline.log.logs import batched_by_size
 from pipeline.log.segment_values import Encoder, unified_values
@@ -69,7 +69,7 @@ class RunPiece(NamedTuple):
     counts: bool = True
 
 
-def pieces_of(runs: Sequence[Run], edges: npt.NDArray[np.float64]) -> list[RunPiece]:
+def pieces_of(runs: Sequence[Run], edges: Array) -> list[RunPiece]:
     """Cut a group of runs into pieces that fit into memory. edges : float64 array, ascending."""
     pieces = []
     for i, spans in enumerate(buckets.bucket_spans(list(runs), edges, sum(run.bytes for run in runs))):

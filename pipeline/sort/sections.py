@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core import sorting
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.keys import Tags, add_rows, sort_rows
 from calibrators.core.passes import Points
 from calibrators.core.sorting import Coded
@@ -83,7 +83,7 @@ class Sections(NamedTuple):
         """Number of rows, or sums, of each section."""
         return tuple(section.score.size for section in self)
 
-    def renumbered(self, codes: int) -> tuple[Sections, npt.NDArray[np.int64]]:
+    def renumbered(self, codes: int) -> tuple[Sections, Integers]:
         """Renumber the segments that have rows, of `codes` ones, as 0, 1, ...; return their old codes, too."""
         (score, tag), weighted, sums = self
         present = np.zeros(codes, np.bool_)
@@ -174,7 +174,7 @@ def _fold(rows: Any) -> tuple[Any, Coded]:
     return type(rows)(*(column[kept] for column in rows)), type(sums)._make(column[folded] for column in sums)
 
 
-def _long_ties(score: Array, tag: Tags) -> npt.NDArray[np.bool_] | None:
+def _long_ties(score: Array, tag: Tags) -> Mask | None:
     """Find the sorted rows in ties of at least `SHORTEST_FOLDED_TIE` rows of a segment; None if there are none."""
     reach = SHORTEST_FOLDED_TIE - 1
     same = score[reach:] == score[:-reach]

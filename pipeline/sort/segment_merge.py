@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.core import sorting
-from calibrators.core.arrays import Array, Codes, Integers
+from calibrators.core.arrays import Array, Codes, Integers, Mask
 from calibrators.core.kernels import pava
 from calibrators.core.keys import add_sorted, sort_rows
 from calibrators.core.passes import Points
@@ -182,13 +181,13 @@ class _Ranked:
         """Return the points of each segment."""
         return add_sorted(*self.rows, by_code=True)
 
-    def without(self, left_out: npt.NDArray[np.bool_]) -> Points:
+    def without(self, left_out: Mask) -> Points:
         """Return the points of the rows whose codes are not left out."""
         kept = ~left_out[self.rows.tag >> 1]
         score, _, *sums = add_sorted(*(column[kept] for column in self.rows), by_code=False)
         return Points(score, *sums)
 
-    def edges(self, scores: Array) -> npt.NDArray[np.int32]:
+    def edges(self, scores: Array) -> Codes:
         """Return the ranks of scores."""
         return np.searchsorted(self.points.score, scores).astype(np.int32)
 
@@ -234,7 +233,7 @@ class _Summed:
         """Return the points of each segment."""
         return sorting.sum_coded(self.sums)
 
-    def without(self, left_out: npt.NDArray[np.bool_]) -> Points:
+    def without(self, left_out: Mask) -> Points:
         """Return the points of the rows whose codes are not left out."""
         score, code, weight, positives = self.sums
         kept = ~left_out[code]

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from calibrators.core.arrays import Integers
+from calibrators.core.arrays import Integers, Mask
 from calibrators.core.passes import Pass, Points
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
@@ -59,7 +58,7 @@ class SegmentTask(Generic[R]):
 
 def cut_levels(
     segments: Segments,
-    wanted: Sequence[npt.NDArray[np.bool_]],
+    wanted: Sequence[Mask],
     scratch: str,
     *,
     pooled: bool | None,
@@ -171,7 +170,7 @@ def _drop_empty(results: list[TaskResults | None]) -> list[TaskResults]:
 
 def _packed(
     merged: tuple[ScoreTable, Any],
-    wanted: Sequence[npt.NDArray[np.bool_]],
+    wanted: Sequence[Mask],
     pooled: bool,
     task_bytes: int,
     most: int,
@@ -190,7 +189,7 @@ def _packed(
 def _batches_of_level(
     level: int,
     files: Sequence[ShuffleFile],
-    skipped: npt.NDArray[np.bool_],
+    skipped: Mask,
     task_bytes: int,
     most: int,
     *,
@@ -307,7 +306,7 @@ def _fit_large(
 
 
 def pack(
-    sizes: Integers, skipped: npt.NDArray[np.bool_], task_bytes: int, most: int, *, cut: bool = True
+    sizes: Integers, skipped: Mask, task_bytes: int, most: int, *, cut: bool = True
 ) -> tuple[list[Integers], list[int]]:
     """Pack segments into tasks.
 

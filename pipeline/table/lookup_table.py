@@ -16,11 +16,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Codes
 from calibrators.core.intervals import NONE
 from calibrators.core.kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
 from calibrators.core.map import CalibrationMap, Interval
@@ -155,7 +154,7 @@ def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:
     ]
 
 
-def _depths(levels: Sequence[LevelFit]) -> npt.NDArray[np.int32]:
+def _depths(levels: Sequence[LevelFit]) -> Codes:
     return np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])
 
 
@@ -224,7 +223,7 @@ def _text_column(texts: Sequence[str | None]) -> pa.Array:
     return column_of(list(codes_of), pa.string()).take(as_column(codes))
 
 
-MapIndices = npt.NDArray[np.int32]
+MapIndices = Codes
 """Index of each segment's map or adjustment, see `logcal.lookup_table.LookupTable.apply`."""
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.base import Line
-from calibrators.core.arrays import Array
+from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.intervals import NONE
 from calibrators.core.map import CalibrationMap, Interval
 from calibrators.measures.segment_check import SegmentSums
@@ -51,7 +51,7 @@ class SegmentRules:
     min_positives: int = 1
     partial_pooling: bool = False
 
-    def reasons(self, rows: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]) -> list[str | None]:
+    def reasons(self, rows: Integers, positives: Integers) -> list[str | None]:
         """Return the reason why each segment is not fitted, or None if it is."""
         reasons = np.full(rows.size, None, object)
         # Later assignments have priority.
@@ -75,7 +75,7 @@ class MapAdjustments(NamedTuple):
     kind : int8 array: indices into `logcal.schema.LOGIT_FROM`, the adjusted quantity; None: always the map's p
     """
 
-    fitted_level: npt.NDArray[np.int32]
+    fitted_level: Codes
     shift: Array
     slope: Array
     low: Array
@@ -170,15 +170,15 @@ class LevelFit:
 
     level: int
     keys: Sequence[Key]
-    rows: npt.NDArray[np.int64]
-    positives: npt.NDArray[np.int64]
+    rows: Integers
+    positives: Integers
     reasons: list[str | None]
     maps: Maps
     adjustments: MapAdjustments | None = None
     variances_across: tuple[float, float] = (0.0, 0.0)
     bend_facts: dict[str, float] = field(default_factory=dict)
     outlying: Sequence[int] = ()
-    of: npt.NDArray[np.int32] | None = None
+    of: Codes | None = None
     checked: SegmentSums | None = None
 
 
@@ -213,7 +213,7 @@ class SegmentedFit:
     users: int | None = None
     parents: int = 0
 
-    def origins(self) -> tuple[list[str], npt.NDArray[np.int32]]:
+    def origins(self) -> tuple[list[str], Codes]:
         """Return the source and the level of the map that each segment of the last level uses."""
         deepest = self.levels[-1]
         level = np.zeros(len(deepest.keys), np.int32)
