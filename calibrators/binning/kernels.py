@@ -66,14 +66,15 @@ def edges_of(index, model, out):
     bins, numerator, denominator = model
     count, j, reached = 0, 1, low
     while True:
-        if numerator * j / denominator <= reached:
+        target = numerator * j / denominator
+        if target <= reached:
             # The smallest j whose target is beyond the sum that is reached.
             j = max(int(reached / numerator * denominator), 1)
             while numerator * j / denominator <= reached:
                 j += 1
             while j > 1 and numerator * (j - 1) / denominator > reached:
                 j -= 1
-        target = numerator * j / denominator
+            target = numerator * j / denominator
         if j >= bins or target > high:
             break
         b = min(int((target - low) / (high - low) * starts.size), starts.size - 1)
