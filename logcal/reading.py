@@ -66,7 +66,13 @@ def read_table(path: str) -> LookupTable:
         _check_fingerprint(path, facts, table, segments)
         return _segmented_lookup(facts, table, segments)
     _check_fingerprint(path, facts, table)
-    return LookupTable.of_map(CalibrationMap(**_map_columns(table)), facts, _interval(facts, table))
+    try:
+        fitted = CalibrationMap(**_map_columns(table))
+    except ValueError as error:
+        raise InputRejectedError(
+            f"{path}: expected a lookup table, found one that is {error}: publish it again"
+        ) from None
+    return LookupTable.of_map(fitted, facts, _interval(facts, table))
 
 
 def _interval(facts: LookupFacts, table: pa.Table) -> Interval | None:

@@ -222,6 +222,13 @@ def test_what_is_no_lookup_table_is_refused(path, read, change, said):
         read(path)
 
 
+def test_rows_that_are_no_map_are_refused_though_their_fingerprint_is_right(path, monkeypatch):
+    rewritten({"score_lo": GAP})(path)
+    monkeypatch.setattr(reading, "_check_fingerprint", lambda *_: None)
+    with pytest.raises(InputRejectedError, match="without gaps or overlaps: publish it again"):
+        read_table(path)
+
+
 # Score transforms
 
 GRID = np.arange(-800 * 64, 800 * 64 + 1) / 64
