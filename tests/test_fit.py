@@ -13,7 +13,7 @@ from common import ANY_TABLE, prepared, wave, write_log
 
 from calibrators import METHODS
 from calibrators.core.sampling import odds_divided
-from calibrators.near_isotonic import enir
+from calibrators.near_isotonic import model_search
 from logcal.reading import read_table
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
@@ -92,7 +92,7 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
 
 
 def test_a_manifest_says_where_the_path_of_enir_began(tmp_path, monkeypatch):
-    monkeypatch.setattr(enir, "KEEP", 64)
+    monkeypatch.setattr(model_search, "KEEP", 64)
     generator = np.random.default_rng(4)
     score = generator.random(20_000)
     label = generator.random(20_000) < 0.3 + 0.4 * score

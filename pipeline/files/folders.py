@@ -579,6 +579,8 @@ def _complete(content: bytes) -> int:
         json.JSONDecoder().raw_decode(content[end:].decode("utf-8", "replace"))
     except ValueError:
         return end
+    except RecursionError:  # damage: no record is nested so deeply
+        pass
     return len(content)
 
 
