@@ -136,6 +136,8 @@ def test_a_closed_stdout_shows_nothing(place):
 
 def test_closed_streams_are_the_null_device(monkeypatch):
     monkeypatch.setattr(cli.interrupts, "ignore_until_exit", lambda: None)
+    # Not this process's: after an interrupt in another test it would end within a minute.
+    monkeypatch.setattr(cli.interrupts, "own_process", lambda: None)
     monkeypatch.setattr(sys, "argv", ["logcal", "fit", "--sett"])
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
