@@ -153,8 +153,8 @@ def test_jobs_run_with_ours(place, command, kind, beside):
     place.write_log()
     program = [sys.executable, "-m", "logcal"] if beside else command
     path = {} if beside else {"PYTHONPATH": str(place.root)}
-    for job in ("fit", "score"):
-        run(place, program, *place.arguments(job, f"cluster={kind}", "log.max_bad_fraction=0.1"), **path)
+    for job, settings in (("fit", ("log.max_bad_fraction=0.1",)), ("score", ())):
+        run(place, program, *place.arguments(job, f"cluster={kind}", *settings), **path)
     assert (place.output / "part-0.parquet").exists()
 
 
