@@ -230,8 +230,8 @@ MUTANTS = (
     ),
     (
         "pipeline/days/source.py",
-        "(1 - rule.min_labelled) * count",
-        "rule.min_labelled * count",
+        "(1 - rule.min_labelled) * total.rows",
+        "rule.min_labelled * total.rows",
         "tests/test_windows.py tests/test_labels.py tests/test_days.py",
     ),
     (
@@ -364,9 +364,9 @@ MUTANTS = (
         "tests/test_follow.py",
     ),
     (
-        "pipeline/table/journal.py",
-        'f"{max(numbers, default=0) + 1:06d}-',
-        'f"{max(numbers, default=0):06d}-',
+        "pipeline/files/folders.py",
+        'f"{newest + 1 + i:06d}-',
+        'f"{newest + i:06d}-',
         "tests/test_publishing.py tests/test_tables_command.py",
     ),
     (
@@ -407,6 +407,24 @@ MUTANTS = (
         "tests/test_records.py",
     ),
     (
+        "calibrators/segments/totals.py",
+        "off = np.abs(missing) > _SIGNIFICANT * np.sqrt(variance)",
+        "off = np.abs(missing) > np.sqrt(variance)",
+        "tests/test_pooled_segments.py",
+    ),
+    (
+        "calibrators/segments/common_bend.py",
+        "+ remaining[:, 0]",
+        "+ bend",
+        "tests/test_common_bend.py",
+    ),
+    (
+        "calibrators/measures/dispersion.py",
+        "return proven if 1.0 < proven < by_groups <= proven * chance else max(by_groups, proven)",
+        "return max(by_groups, proven)",
+        "tests/test_dispersion.py",
+    ),
+    (
         "jobs/cluster/watching.py",
         "w.assigned > w.executing and",
         "w.assigned >= w.executing and",
@@ -419,9 +437,9 @@ MUTANTS = (
         "tests/test_gate.py tests/test_holdout.py",
     ),
     (
-        "jobs/gate/requirements.py",
-        "gate.days >= whole_days(config.window.last)",
-        "gate.days > whole_days(config.window.last)",
+        "jobs/config/jobs.py",
+        "gate.days >= sections.whole_days(window.last)",
+        "gate.days > sections.whole_days(window.last)",
         "tests/test_gate.py tests/test_holdout.py tests/test_config.py",
     ),
     (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from everything import CHECKS
+from mutants import MUTANTS
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from release import problems
@@ -135,3 +136,8 @@ def test_links_of_the_site_can_be_read(scheme, backgrounds):
         for background in backgrounds:
             bright, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
             assert (bright + 0.05) / (dark + 0.05) >= 4.5, (colour, background)
+
+
+def test_each_mutant_changes_one_place():
+    for path, old, *_ in MUTANTS:
+        assert (ROOT / path).read_text().count(old) == 1, (path, old)
