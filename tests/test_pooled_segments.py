@@ -435,6 +435,20 @@ def test_segments_that_do_not_differ_have_their_parents_map_exactly(tmp_path):
     np.testing.assert_array_equal(Table(read).predict(score, few), read.map.predict(score))
 
 
+@pytest.mark.parametrize("method", ["isotonic", "auto"])
+@pytest.mark.parametrize("scores", [2, 4000])
+def test_segments_of_a_map_with_one_value(tmp_path, method, scores):
+    rng = np.random.default_rng(0)
+    score = rng.integers(0, scores, 4000) / scores
+    label = (rng.random(4000) < 0.8 - 0.6 * score).astype(np.int8)
+    table = pa.table({"score": score, "label": label, "a": rng.integers(0, 4, 4000)})
+    found = fit(tmp_path, table, ("a",), method=method)
+    _, path = published(tmp_path, found, ("a",))
+    p = Table(read_table(path)).predict(score, table)
+    assert np.ptp(p) < 0.2
+    assert p.sum() == pytest.approx(label.sum(), rel=0.01)
+
+
 def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
     table = some_log(6)
     _, path = published(tmp_path, fit(tmp_path, table, params={"ends": 0}))

@@ -63,7 +63,7 @@ def fit_of_points(
 
 
 class _Settings(NamedTuple):
-    """_Settings of the fit to each segment: see `Recipe`."""
+    """Settings of the fit to each segment: see `Recipe`."""
 
     calibrator: Calibrator
     monotone: str

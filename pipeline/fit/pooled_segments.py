@@ -113,7 +113,7 @@ def add_pooled(
     plan, columns = rows.plan, rows.log.columns.segments
     fitted = graph.task("whole", _fit_all_rows, first, calibrator, rate)
     curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
-    ranges, knots = graph.task("ranges", _ranges, fitted), graph.task("knots", _knots, fitted, curves, rate)
+    ranges = graph.task("ranges", _ranges, fitted)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
@@ -121,7 +121,8 @@ def add_pooled(
         tasks = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         gathered = graph.layer(f"join-{i + 1}", gather_cells, [(task,) for task in tasks], receipts=receipts)
-        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, None if i else knots)
+        parent = None if i else fitted
+        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, parent, rate)
         inputs = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("inputs"), adjusted), most
         )
@@ -202,7 +203,10 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
 
 
 def _knots(all_rows: _AllRows, curves: _Curves, rate: float) -> tuple[Array, Array]:
-    """Return few knots of the map of all rows, and its log odds, of which lines are linear enough in between."""
+    """Return few knots of the map of all rows, which is not constant, and its log odds.
+
+    Between knots the map is linear, and so short that a segment's bent curve is, too.
+    """
     fitted, low, high = all_rows.calibrator.calibration_map_, curves.adjustments.low, curves.adjustments.high
     p = knots_of(fitted)[1]
     scores, p = knots_of(simplify(fitted, np.maximum(_COARSE * p * (1.0 - p), LEAST)))
@@ -283,26 +287,28 @@ def _adjust(
     gathered: list[GatheredCells | None],
     above: _Curves,
     index: int,
-    knots: tuple[Array, Array] | None,
+    parent_fit: _AllRows | None,
+    rate: float,
 ) -> _AdjustedLevel:
-    """Estimate a level's adjustments. knots : see `_knots`; None if it has several parents."""
+    """Estimate a level's adjustments. parent_fit : fit of its only parent, all rows; None if it has several parents."""
     parent, pooled, level = _parents(numbered, index), numbered.wanted[index], numbered.segments.levels[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
     adjusted, main = _adjusted(cells, centre, level, parent)
     facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
-    common = None
-    if knots is not None:
+    common = curve = None
+    if parent_fit is not None:
         rarer = np.minimum(level.positives, level.rows - level.positives)
         common = bend_in_common(cells, adjusted, pooled, rarer)
         facts["common_bend"] = 0.0 if common is None else common.sigma
+        if common is not None:
+            curve = BentCurve(common, float(above.centre[0]), *_knots(parent_fit, above, rate))
     bends = bend(cells, adjusted, pooled, common, processors())
     facts["bend"] = bends.sigma
     facts |= _typical(adjusted)
     if main is not None:
         facts |= {"pivot_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
-    curve = None if common is None or knots is None else BentCurve(common, float(above.centre[0]), *knots)
     inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, curve)
     return _AdjustedLevel(adjusted, across, facts, inputs)
 

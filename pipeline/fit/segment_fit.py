@@ -35,9 +35,7 @@ from pipeline.fit.calibration import (
 from pipeline.fit.each_segment import fit_of_points, task_of
 from pipeline.fit.outliers import fit_without_outliers
 from pipeline.fit.pooled_segments import Numbered, add_pooled, pooled_pass
-from pipeline.fit.self_check import (
-    check_all_rows,
-)
+from pipeline.fit.self_check import check_all_rows
 from pipeline.fit.shared_maps import (
     SharedCells,
     bends_all_rows,
