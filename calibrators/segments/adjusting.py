@@ -179,7 +179,7 @@ def _adjust(cells: CellParts, processors: int) -> tuple[Adjusted, Array]:
     pivots = search.pivots()
     rounds = _MOST_ROUNDS
     if groups >= 2 * _SHARE:  # a sample determines the variances far better than the candidates' factor of 2
-        sample, _ = _adjust(_every_nth(cells, groups // _SAMPLE), processors)
+        sample, _ = _adjust(selected(cells, np.arange(0, groups, groups // _SAMPLE)), processors)
         variances, pivot, rounds = sample.variances, sample.pivot, 0
         search.start(sample)
     candidates = pivots
@@ -409,12 +409,13 @@ def _slices(groups: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, groups)) for start in range(0, groups, size)]
 
 
-def _every_nth(cells: CellParts, every: int) -> BlockCells:
-    """Select every n-th segment. every : n."""
-    selected = []
-    for start in range(0, cells.groups, _SHARE):
-        part = cells.part(start, min(start + _SHARE, cells.groups))
-        selected.append(part.selected(np.arange(-start % every, part.groups, every)))
-    sizes = np.concatenate([np.diff(part.starts) for part in selected])
-    columns = (np.concatenate(column) for column in list(zip(*selected, strict=True))[1:])
+def selected(cells: CellParts, chosen: Integers) -> BlockCells:
+    """Select segments of a level. chosen : their indices, ascending, at least one."""
+    parts = []
+    for piece in _slices(cells.groups, _SHARE):
+        low, high = np.searchsorted(chosen, [piece.start, piece.stop])
+        if low < high:
+            parts.append(cells.part(piece.start, piece.stop).selected(chosen[low:high] - piece.start))
+    sizes = np.concatenate([np.diff(part.starts) for part in parts])
+    columns = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:])
     return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), *columns)

@@ -13,7 +13,7 @@ import numpy as np
 from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.curve import cosines
 from calibrators.core.log_odds import log_of, logistic
-from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
+from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts, selected
 from calibrators.segments.cholesky import factored, solved
 
 TERMS = 8
@@ -28,7 +28,6 @@ _MOST = 1024
 
 _KNOTS = 256
 _CELLS = 64
-_SHARE = 1 << 15
 _LEAST_VARIANCE = 1e-6
 _ROUNDS, _CLOSE = 50, 1e-5
 
@@ -164,19 +163,6 @@ def bend_in_common(parts: CellParts, adjusted: Adjusted, own: Mask, labels: Arra
         if np.abs(step).max() <= _CLOSE:
             break
     return bend._replace(sigma=SIGMAS[best], theta=theta)
-
-
-def selected(parts: CellParts, chosen: Integers) -> BlockCells:
-    """Select segments of a level. chosen : their indices, ascending."""
-    cells = []
-    for start in range(0, parts.groups, _SHARE):
-        stop = min(start + _SHARE, parts.groups)
-        low, high = np.searchsorted(chosen, [start, stop])
-        if low < high:
-            cells.append(parts.part(start, stop).selected(chosen[low:high] - start))
-    sizes = np.concatenate([np.diff(part.starts) for part in cells])
-    columns = (np.concatenate(column) for column in list(zip(*cells, strict=True))[1:])
-    return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), *columns)
 
 
 def _owners(cells: BlockCells) -> Integers:

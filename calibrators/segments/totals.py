@@ -36,20 +36,21 @@ def responses(derivatives: Array, prior: Array) -> Array:
 
     derivatives : see the kernel's `adjust_curves`; prior : float64 array, shape (segments, 2)
     """
-    s, t = prior.T
-    g_a, g_d, h_aa, h_ad, h_dd = derivatives.T
-    of_h = np.maximum(h_aa * h_dd - h_ad * h_ad, 0.0)
-    determinant = 1.0 + s * h_aa + t * h_dd + s * t * of_h
-    moved = np.stack([h_aa + t * of_h, h_ad, h_dd + s * of_h]) / determinant
-    return np.concatenate([moved.sum(axis=1), [g_a.sum(), g_d.sum()]])
+    moved = _moved(derivatives, prior)
+    return np.concatenate([moved.sum(axis=1), [derivatives[:, 0].sum(), derivatives[:, 1].sum()]])
 
 
 def moved_by_shift(derivatives: Array, prior: Array) -> Array:
     """Compute by how much each segment expects more positives if the typical curve is shifted by 1: see `responses`."""
+    return np.asarray(_moved(derivatives, prior)[0])
+
+
+def _moved(derivatives: Array, prior: Array) -> Array:
     s, t = prior.T
     h_aa, h_ad, h_dd = (derivatives[:, column] for column in (2, 3, 4))
     of_h = np.maximum(h_aa * h_dd - h_ad * h_ad, 0.0)
-    return np.asarray((h_aa + t * of_h) / (1.0 + s * h_aa + t * h_dd + s * t * of_h))
+    determinant = 1.0 + s * h_aa + t * h_dd + s * t * of_h
+    return np.asarray(np.stack([h_aa + t * of_h, h_ad, h_dd + s * of_h]) / determinant)
 
 
 def shifts_by_size(totals: Array) -> Array:

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core.arrays import Array, Integers, Mask
-from calibrators.core.kernels.log_odds import logistic as fill_logistic
-from calibrators.core.log_odds import logistic
+from calibrators.core.kernels.log_odds import logistic
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
 from calibrators.core.simplify import from_polyline
@@ -344,16 +343,16 @@ def _joined(
 
 
 class _BentCurves(NamedTuple):
-    """Bent curves of the segments that can have their own map: their log odds at the knots of the parent's map.
+    """Bent curves of the segments that can have their own map: their probabilities at the knots of the parent's map.
 
     of : indices of these segments
     scores : float64 array, shape (knots,)
-    logit : float64 array, shape (segments, knots)
+    level : float64 array, shape (segments, knots), ascending in each
     """
 
     of: Integers
     scores: Array
-    logit: Array
+    level: Array
 
 
 def _bent_curves(
@@ -373,7 +372,11 @@ def _bent_curves(
     to_total = shifts_to_totals(bent_eta, part.weight, part.positives, sizes)
     eta[mask] = bent_eta + np.repeat(to_total, sizes)
     knots = np.outer(slopes, curve.logit) + np.outer(slope, curve.bend.at(curve.logit))
-    return _BentCurves(np.flatnonzero(pooled), curve.scores, knots + (shifts + to_total)[:, np.newaxis])
+    knots += (shifts + to_total)[:, np.newaxis]
+    level = np.empty(knots.shape)
+    logistic(np.clip(knots, -EXTREME, EXTREME).ravel(), level.ravel())
+    np.maximum.accumulate(level, axis=1, out=level)
+    return _BentCurves(np.flatnonzero(pooled), curve.scores, level)
 
 
 def _maps_of_curves(
@@ -386,7 +389,7 @@ def _maps_of_curves(
     items, starts = gathered.items(), starts_of(gathered.item_counts()[1])
     chosen, maps = np.flatnonzero(~own[curves.of]), [[np.empty(0)] * 7]
     for i in chosen.tolist():
-        level = np.maximum.accumulate(logistic(np.clip(curves.logit[i], -EXTREME, EXTREME)))
+        level = curves.level[i]
         map_ = from_polyline(curves.scores, level if rate == 1.0 else np.asarray(odds_divided(level, rate)))
         first, last, *counts = (column[starts[i] : starts[i + 1]] for column in items)
         row = np.searchsorted(map_.score_hi, first / 2 + last / 2, side="right")
@@ -409,7 +412,7 @@ def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells:
         return Chosen(several, None)
     level, pooled = np.empty(cell_items.size), np.repeat(estimates.pooled, cells)
     counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
-    fill_logistic(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta), level)
+    logistic(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta), level)
     prior, mask = np.repeat(level, cell_items), np.repeat(several, items)
     first, last, weight, positives = (column[mask] for column in columns)
     chosen = choose_maps(
@@ -436,7 +439,7 @@ def _checked_cells(
     edges, logit : first score and adjusted logit of each cell. Other parameters: see `_curves`
     """
     level = np.empty(logit.size)
-    fill_logistic(logit, level)
+    logistic(logit, level)
     weight, positives = gathered.numbers(2), gathered.numbers(3)
     columns = [edges, weight, positives, weight * level]
     if maps is None:
@@ -476,7 +479,7 @@ def _curves(
         owner, edges, logit, weight = owner[order], edges[order], logit[order], weight[order]
     starts = np.searchsorted(owner, np.arange(fitted.size + 1))
     p = np.empty(logit.size)
-    fill_logistic(logit, p)
+    logistic(logit, p)
     information = weight * p * (1.0 - p)
     total = np.add.reduceat(information, starts[:-1])
     centre = np.add.reduceat(information * logit, starts[:-1]) / np.where(total > 0, total, 1.0)
