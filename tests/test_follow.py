@@ -632,6 +632,21 @@ def s3():
         yield server
 
 
+def test_a_file_that_became_a_folder_of_its_name_has_only_its_own_result_removed(tmp_path, s3):
+    world = World(tmp_path)
+    keys = {"key": "someone", "secret": "very-secret-indeed"}
+    world.filesystem = fsspec.filesystem("s3", endpoint_url=s3.url, **keys)
+    world.output = f"{BUCKET}/{tmp_path.name}/scored"
+    world.rules = Rules(deleted="remove")
+    gone = world.arrive("a.parquet")
+    world.take_all()
+    gone.unlink()
+    world.arrive("a.parquet/part-0.parquet")
+    world.take_all()
+    assert world.written() == world.expected() != {}
+    assert _known(world).keys() == {"a.parquet/part-0.parquet"}
+
+
 @pytest.fixture
 def stream(fitted, place):
     """Follow a folder that files arrive in, with a table that has been published; and the folder."""

@@ -10,6 +10,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError, examples
@@ -315,7 +316,9 @@ class Follower:
         return Done(known, waiting, batch.removed)
 
     def _remove(self, name: str) -> None:
-        self.places.targets.remove(name)
+        targets = self.places.targets
+        with suppress(FileNotFoundError):  # a folder of the same name holds the scored files of others
+            targets.filesystem.rm_file(f"{targets.root}/{name}")
 
     def _forget_old(self) -> None:
         oldest = self._oldest(dt.datetime.now(dt.UTC).date())
