@@ -198,12 +198,12 @@ def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
     segmented_table = functools.partial(schema.segmented_lookup, interval=with_interval)
     plain_table = schema.INTERVAL_TABLE if with_interval else schema.LOOKUP_TABLE
     expected = _expected_columns(columns, names, segmented_table) if names else plain_table
-    if facts is None or not columns.remove_metadata().equals(expected):
+    if not columns.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{path}: expected a lookup table with the columns {_describe(expected)}; found {_describe(columns)}: "
             "publish it again"
         )
-    return facts
+    return facts or facts_of(path, metadata, parquet.metadata.num_rows)
 
 
 def _expected_columns(columns: pa.Schema, names: Sequence[str], expected: Any) -> pa.Schema:

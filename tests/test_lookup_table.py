@@ -191,6 +191,10 @@ CANNOT_BE_READ = [
     ),
     (rewritten(metadata={"logcal.features": "null"}), "metadata, found them incomplete"),
     (rewritten(drop="logcal.format_version"), "found none"),
+    (
+        lambda path: pq.write_table(pq.read_table(path).replace_schema_metadata(None), path),
+        "expected format_version 1, found none: publish it again",
+    ),
 ]
 IS_NO_TABLE = [
     (
