@@ -79,14 +79,15 @@ class _Lease(FolderLock):
     def held(self) -> Iterator[None]:
         """Create the lease, and renew it on a thread until the block ends; then remove it."""
         thread = threading.Thread(target=self._renew, name="logcal-lock", daemon=True)
-        thread.start()
         try:
             self._create()
             self._ahead = _modified(self._folder, self._name).timestamp() - time.monotonic()
+            thread.start()  # only now, when the number changes no more
             yield
         finally:
             self._ended.set()
-            thread.join()
+            if thread.is_alive():
+                thread.join()
             with suppress(Exception):  # a lease that remains expires
                 if self._is_mine():
                     self._folder.remove(self._name)
