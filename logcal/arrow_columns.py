@@ -44,7 +44,7 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """Combine the chunks of a column."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def null_mask(column: pa.Array) -> Mask:

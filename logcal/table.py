@@ -18,7 +18,7 @@ import pyarrow as pa
 from calibrators.core.arrays import Array, Codes
 from calibrators.core.map import CalibrationMap
 from logcal import storage
-from logcal.arrow_columns import as_column, column_of
+from logcal.arrow_columns import as_column, column_of, one_array
 from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import LookupFacts, LookupTable
 from logcal.manifest import full_name, read_manifest
@@ -516,5 +516,5 @@ def _kind(value: Any) -> type:
 
 def _repeated(column: pa.Array | pa.ChunkedArray, times: int) -> pa.Array:
     indices: Codes = np.zeros(times, np.int32)
-    values = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    values = one_array(column) if isinstance(column, pa.ChunkedArray) else column
     return pa.DictionaryArray.from_arrays(pa.array(indices), values)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from logcal.arrow_columns import one_array
 from logcal.errors import examples
 from pipeline.labels.outcomes import Outcomes
 from pipeline.log import log_files
@@ -278,7 +279,7 @@ def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> p
     for name, kind in features:
         column = table.column(name)
         if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
+            column = one_array(column)
         columns[name] = numbers(column) if kind == NUMBER else pd.Series(_texts(column), dtype=object)
     return pd.DataFrame(columns, copy=False)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logcal.arrow_columns import as_numpy
+from logcal.arrow_columns import as_numpy, one_array
 from logcal.errors import InputRejectedError, examples, listing
 from pipeline.classifier.features import CATEGORY, Feature, FeatureTable, as_text, read_batches
 from pipeline.execution import Executor
@@ -299,5 +299,5 @@ def times_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> npt.NDArray[
 def decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return a column as one array without dictionary encoding."""
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        column = one_array(column)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
