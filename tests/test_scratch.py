@@ -232,6 +232,15 @@ def test_ranges_that_a_store_does_not_give_are_an_error_with_any_version_of_fssp
         fetch(ranges)
 
 
+def test_a_file_of_a_store_is_copied_though_a_local_file_has_its_path(tmp_path):
+    store = Folder.at(f"memory://{tmp_path}/source")
+    store.write("part", b"of the store")
+    local = Folder.at(tmp_path)
+    local.write("source/part", b"of this machine")
+    local.link(store, "part", "linked")
+    assert local.read("linked") == b"of the store"
+
+
 def test_receipts_in_a_store_are_believed_if_this_run_has_signed_them(url, tmp_path):
     mine, others = receipts_in(url), receipts_in(url)
     mine.write("receipt-0", b"call", b"content")

@@ -264,6 +264,9 @@ class LocalFolder(Folder):
 
     def link(self, source: Folder, name: str, new: str) -> None:
         """See `Folder.link`."""
+        if source.remote:
+            self.copy(source, name, new)
+            return
         target = Path(self.root, new)
         target.unlink(missing_ok=True)
         try:
