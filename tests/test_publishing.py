@@ -307,8 +307,10 @@ def test_versions_by_the_beginning_of_their_names(store):
 def test_what_was_left_of_a_pointer_is_tidied(tmp_path):
     store = TableStore(str(tmp_path), "ads")
     fit(store, "a")
-    (tmp_path / "ads" / "CURRENT.0123.tmp").write_text("000001-")
+    (tmp_path / "ads" / folders.temporary_name("CURRENT")).write_text("000001-")
+    (tmp_path / "ads" / "another-program's.tmp").touch()
     fit(store, "b")
+    (tmp_path / "ads" / "another-program's.tmp").unlink()
     assert not list((tmp_path / "ads").glob("*.tmp"))
 
 

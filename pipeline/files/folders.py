@@ -322,7 +322,7 @@ class LocalFolder(Folder):
 
     def tidy(self) -> None:
         """See `Folder.tidy`."""
-        for path in Path(self.root).glob(f"*{_TEMPORARY}"):
+        for path in Path(self.root).glob(f".*{_TEMPORARY}"):
             path.unlink(missing_ok=True)
 
     def sync(self, names: Iterable[str] = (), *, missing_ok: bool = False) -> None:
