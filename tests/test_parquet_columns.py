@@ -323,6 +323,18 @@ def test_new_columns_have_offset_indexes_where_old_ones_have_them():
             assert [column.has_offset_index for column in columns] == [indexed] * 3
 
 
+@pytest.mark.parametrize("sizes", [(40, 0, 40), (0, 40), (40, 0), (0,)])
+def test_new_columns_have_offset_indexes_beside_empty_row_groups(sizes):
+    buffer, table = io.BytesIO(), pa.table({"a": np.arange(40)})
+    with pq.ParquetWriter(buffer, table.schema, write_page_index=True) as writer:
+        for size in sizes:
+            writer.write_table(table.slice(0, size))
+    metadata = check(buffer.getvalue(), np.random.default_rng(0).random(sum(sizes)))
+    for group, size in enumerate(sizes):
+        columns = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
+        assert [column.has_offset_index for column in columns] == [size > 0] * 3
+
+
 def test_offset_indexes_say_where_the_pages_are():
     values = np.random.default_rng(0).random(300_000)
     source = parquet_bytes(pa.table({"a": values}), write_page_index=True)

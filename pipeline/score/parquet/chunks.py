@@ -99,7 +99,7 @@ def encode_chunk(name: str, column: pa.ChunkedArray, codec: int, *, indexed: boo
     metadata, _ = thrift.read_struct(chunk[3][1])
     end = _MAGIC_BYTES + thrift.read_integer(metadata[_COMPRESSED][1])
     locations = None
-    if indexed:
+    if indexed and _INDEX_OFFSET in chunk:  # pyarrow makes no index of a chunk without pages
         start, size = (thrift.read_integer(chunk[number][1]) for number in (_INDEX_OFFSET, _INDEX_SIZE))
         index, _ = thrift.read_struct(content[start : start + size].to_pybytes())
         locations = [thrift.read_struct(entry)[0] for entry in thrift.read_list(index[1][1])]

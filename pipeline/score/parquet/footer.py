@@ -86,7 +86,7 @@ class Footer:
 
     def has_offset_index(self) -> bool:
         """Tell whether the file has an offset index."""
-        return any(_OFFSET_INDEX in chunk for group in self.row_groups[:1] for chunk in group.chunks)
+        return any(_OFFSET_INDEX in chunk for group in self.row_groups for chunk in group.chunks)
 
 
 def _unreadable(error: Exception) -> NotExtensibleError:
