@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import threading
 
 import numpy as np
 import polars as pl
@@ -23,7 +24,7 @@ from logcal.errors import ConfigError, InputRejectedError, LogcalError, NothingT
 from pipeline.days.files import LogDays
 from pipeline.days.records import DONE, EVALUATE, FAILED, FIT, SCORE, DayRecord, DayRecords, digest_of
 from pipeline.days.states import DayRules, day_states
-from pipeline.files import clock
+from pipeline.files import clock, folders
 from pipeline.files.folders import Folder
 from pipeline.files.locks import locking
 from pipeline.log.log_files import LogFile
@@ -517,6 +518,22 @@ def test_records_outlive_what_was_cut_off_and_refuse_what_is_damaged(tmp_path):
     file.write_bytes(whole.replace(b"abc", b"abd"))
     with pytest.raises(InputRejectedError, match=r"line 1 of days\.jsonl damaged"):
         records.read()
+
+
+def test_a_record_that_another_process_adds_meanwhile_is_kept(tmp_path, monkeypatch):
+    records, complete = DayRecords(Folder.at(tmp_path / "ads")), folders._complete
+    other = threading.Thread(target=records.add, args=([DayRecord("2026-03-02", SCORE)],))
+
+    def interrupted(content):
+        if not other.ident:
+            other.start()
+            other.join(0.5)
+        return complete(content)
+
+    monkeypatch.setattr(folders, "_complete", interrupted)
+    records.add([DayRecord("2026-03-01", SCORE)])
+    other.join()
+    assert sorted(records.read()) == ["2026-03-01", "2026-03-02"]
 
 
 # States

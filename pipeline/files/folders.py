@@ -175,7 +175,8 @@ class Folder(Protocol):
     def append(self, file: str, objects: str, lines: Sequence[bytes]) -> None:
         """Append lines to a file, and sync them; an incomplete last line, which a crash left, is dropped.
 
-        In an object store each line is an object `<objects>/<number>-<token>.json`. The caller has a lock.
+        In an object store each line is an object `<objects>/<number>-<token>.json`, whose numbers ascend if the callers
+        share a lock.
         """
 
     def lines(self, file: str, objects: str, *, newest_first: bool) -> Iterator[tuple[str, bytes]]:
@@ -567,6 +568,9 @@ def write_synced(path: Path, data: bytes) -> None:
 
 def _append(path: Path, line: bytes) -> None:
     with path.open("a+b") as file:
+        # What another process appends between the reading and the truncation would be lost.
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         content = file.read()
         end = file.truncate(_complete(content))

@@ -39,7 +39,7 @@ class LineLog(Generic[T]):
         return bool(folder.matching(f"{self.name}.jsonl", self.objects))
 
     def append(self, folder: Folder, records: Sequence[T]) -> None:
-        """Append records, and sync them; the caller has the folder's lock."""
+        """Append records, and sync them; see `Folder.append`."""
         empty: tuple[Any, ...] = (None, "", {})
         contents = [{k: v for k, v in vars(record).items() if v not in empty} for record in records]
         lines = [f"{json.dumps(with_checksum(content))}\n".encode() for content in contents]
