@@ -228,7 +228,8 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     Days with too few labels are left out, since positives and negatives become known at different speeds: early
     labels are biased.
     """
-    totals = {day: add_up([table.receipt for table in parts]) for day, parts in tables_by_day(tables).items()}
+    by_day = tables_by_day(tables)
+    totals = {day: add_up([table.receipt for table in parts]) for day, parts in by_day.items()}
     thin = [
         {"day": _date(day), "rows": total.rows, "rows_waiting": total.waiting}
         for day, total in totals.items()
@@ -239,8 +240,8 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     left_out = {"unlabelled": thin, "excluded": _reasons(excluded), "damaged": _reasons(damaged)}
     gone = {entry["day"] for entries in left_out.values() for entry in entries}
     by_name = dict(zip((table.name for table in tables), profiles, strict=bool(profiles)))
-    by_day = [table for parts in tables_by_day(tables).values() for table in parts]
-    candidates = [table for table in by_day if _date(table.day) not in gone]
+    ordered = [table for parts in by_day.values() for table in parts]
+    candidates = [table for table in ordered if _date(table.day) not in gone]
     findings, spread = find_suspect_days(
         {day: total for day, total in totals.items() if _date(day) not in gone}, candidates, by_name, rule
     )
@@ -253,7 +254,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
             f"{': ' * bool(suspect)}{findings_text(suspect)}{''.join(f'. {text}' for text in damaged.values())}"
         )
     drift = tuple(finding for finding in findings if finding.drift)
-    return Days(tuple(by_day), used, tuple(suspect), drift, left_out, _reasons(included), spread)
+    return Days(tuple(ordered), used, tuple(suspect), drift, left_out, _reasons(included), spread)
 
 
 def _damaged(totals: Mapping[int, RunReceipt], rules: quarantine.RowRules) -> dict[int, str]:

@@ -69,12 +69,10 @@ class SpilledMatching:
         columns: dict[str, Any] = {"status": np.zeros(spilled.rows, np.uint8)}
         for path in spilled.paths:
             batch = _read_batch(path, spilled.batch)
-            row, *named = batch.schema.names
-            for name in named:
+            row = as_numpy(batch.column("row"))
+            for name in batch.schema.names[1:]:
                 part = as_numpy(batch.column(name))
-                columns.setdefault(name, np.zeros(spilled.rows, part.dtype))[as_numpy(batch.column(row))] = (
-                    part
-                )
+                columns.setdefault(name, np.zeros(spilled.rows, part.dtype))[row] = part
         status, values = columns["status"], columns.get("value")
         if values is not None:
             # A part whose labels are all 0 or 1 has no values.
