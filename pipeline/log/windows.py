@@ -217,8 +217,8 @@ def open_window(
 ) -> Window:
     """Open a log (`open_log`), and choose its last days (`choose_window`).
 
-    Files that are known to be of other days are not opened, since the window may be a
-    small part of a long log, and a fault of a file costs its days alone.
+    Files that are known to be of other days are not opened, since the window may be a small part of a long log, and a
+    fault of a file costs its days alone.
 
     close : tells which files are not opened, although their days belong to the window
     known : tells the first and the last day of files that are known
