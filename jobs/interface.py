@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import Values, load_values, read_values, resolve_paths
+from jobs.config.naming import call_in_keys
 from jobs.fit import open_fitting
 from jobs.outcome import Outcome
 from jobs.records import Attempt
@@ -22,7 +23,6 @@ from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
-from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS
 from pipeline.files.scratch import scratch_folder
@@ -67,7 +67,7 @@ def _fit(config: FitConfig) -> Delayed:
     atexit.register(cleanup.close)
     fitting = replace(fitting, plan=replace(fitting.plan, scratch=scratch))
     tasks = Graph()
-    return tasks.delayed(tasks.task("table", _table, fitting.add(tasks), fitting))
+    return tasks.delayed(tasks.task("table", _table, fitting.add(tasks), fitting), call_in_keys)
 
 
 def _table(fitted: GraphResult, fitting: Fitting) -> LookupTable:
@@ -94,9 +94,6 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
         return carry_out(JOBS[job], loaded, attempt, client)
     except (Exception, KeyboardInterrupt) as error:
         code, attempt.message = exit_code_and_message(error)
-        fault = as_fault(error)
-        if fault is None or fault is error:
-            raise
-        raise fault from error
+        raise
     finally:
         attempt.end(code)

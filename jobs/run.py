@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from jobs import interrupts
-from jobs.config.naming import JOB, in_keys
+from jobs.config.naming import JOB, call_in_keys, in_keys
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.records import Attempt
 from jobs.registry import Job
@@ -179,13 +179,9 @@ def in_settings_of(config: JobConfig, function: Callable[P, T], *args: P.args, *
     def call() -> T:
         JOB.set(type(config))
         _set_up_environment(config)
-        try:
-            return function(*args, **kwargs)
-        except LogcalError as error:
-            error.args = (in_keys(str(error)),)
-            raise
+        return function(*args, **kwargs)
 
-    return copy_context().run(call)
+    return copy_context().run(call_in_keys, call)
 
 
 def _set_up_environment(config: JobConfig) -> None:

@@ -9,16 +9,17 @@ import fsspec
 import pytest
 import yaml
 
+import logcal
 from calibrators import METHODS
 from jobs.config.cluster import ClusterConfig, parse_bytes
 from jobs.config.jobs import JOB_CONFIGS, EvaluateConfig, FitConfig, FollowConfig, ScoreConfig
 from jobs.config.loading import Values, known_keys, load, resolve_paths
-from jobs.config.naming import JOB, in_keys, key_of
+from jobs.config.naming import JOB, call_in_keys, in_keys, key_of
 from jobs.config.rendering import OVERLAYS, conf_files, meanings
 from jobs.config.sections import CalibratorConfig
 from jobs.day_steps import job_config
 from jobs.registry import JOBS
-from logcal.errors import ConfigError
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.log.log_files import find_files
 
 FIT = ("log.path=log", "store.path=store", "store.table=ads")
@@ -584,3 +585,26 @@ def test_parameters_have_the_names_of_the_jobs_keys(job, text, said):
     token = JOB.set(JOB_CONFIGS[job])
     assert in_keys({"lines": [text]}) == {"lines": [said]}
     JOB.reset(token)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (InputRejectedError("check $label"), InputRejectedError, "^check log.label$"),
+        (MemoryError("buffer"), TemporaryError, "cut for cluster.memory; lower it, or cluster.workers"),
+        (BrokenPipeError("store"), TemporaryError, "broke off"),
+    ],
+)
+def test_errors_of_jobs_say_keys(error, kind, said):
+    def fail():
+        raise error
+
+    with pytest.raises(kind, match=said):
+        call_in_keys(fail)
+
+
+def test_errors_of_programs_settings_say_keys(tmp_path):
+    options = {"s3": {"key": "${NO_SUCH_VARIABLE}"}}
+    sections = {"log": {"path": str(tmp_path)}, "store": {"path": str(tmp_path), "table": "ads"}}
+    with pytest.raises(ConfigError, match=r"^storage\.options\.s3\.key: "):
+        logcal.run("fit", sections | {"storage": {"options": options}})

@@ -356,6 +356,10 @@ def test_what_cannot_be_a_graph_says_why(place, tmp_path):
     file = tmp_path / "fit.yaml"
     file.write_text(f"log:\n  path: {place.log}\n")
     assert logcal.graph("fit", file).compute(scheduler="synchronous").facts.method == "auto"
+    one_class = place.predictions() | {"label": np.zeros(3000, np.int64)}
+    refused = logcal.graph("fit", {"log": {"path": str(place.write_log(one_class, name="one_class"))}})
+    with pytest.raises(InputRejectedError, match=r"label 0: .* check log\.label and"):
+        refused.compute(scheduler="synchronous")
 
 
 def test_a_task_that_changes_what_it_shares_is_an_error():

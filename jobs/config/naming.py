@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.files.faults import as_fault
 
 if TYPE_CHECKING:
     from jobs.config.jobs import JobConfig
+
+T = TypeVar("T")
 
 JOB: ContextVar[type[JobConfig] | None] = ContextVar("JOB", default=None)
 """Configuration class of the job that runs, whose keys are looked at first; None: those of fit."""
@@ -40,6 +45,20 @@ def in_keys(value: Any) -> Any:
         case list():
             return [in_keys(inner) for inner in value]
     return value
+
+
+def call_in_keys(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function; an error for the user, or that of a fault of the environment, says keys."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        fault = as_fault(error)
+        if fault is None:
+            raise
+        fault.args = (in_keys(str(fault)),)
+        if fault is error:
+            raise
+        raise fault from error
 
 
 def _in_key(match: re.Match[str]) -> str:
