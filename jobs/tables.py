@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.config.naming import in_keys
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from jobs.run import in_settings_of
@@ -330,7 +331,7 @@ def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outc
         lines.append(f"  {segment}: {rows:,} rows, changes by {mean} points on average, {most} at most")
     summary = {"table": table, **difference.as_dict(), "page": report}
     if report is not None:
-        write_file(report, render_difference(difference, table).encode(), "--report")
+        write_file(report, in_keys(render_difference(difference, table)).encode(), "--report")
         lines.append(f"  {report}")
     return Outcome(summary=summary, lines=lines)
 

@@ -214,6 +214,7 @@ def test_what_lies_between_two_versions(store, place):
     text = page.read_text()
     assert text.count("<svg") == 2  # both maps, and what lies between them
     assert "isotonic</td><td>histogram" in text
+    assert "with evaluate.against does so" in text
     assert "http" not in text.replace("http://www.w3.org/", "")
     assert tables.diff(store, "ads", "000001", "000003", str(page)).summary == summary
     assert page.read_text().partition("</time>")[2] == text.partition("</time>")[2]
