@@ -327,4 +327,6 @@ def check_record(files: DayFiles, fault: str, *, rows_read: bool) -> DayRecord:
     rows_read : whether it was found while rows were read, not in footers: it then holds while the files are the same
     """
     name = day_of(files.day).isoformat()
-    return DayRecord(name, CHECK, files.digest, FAILED, message=fault, facts={"rows_read": rows_read})
+    return DayRecord(
+        name, CHECK, files.digest, FAILED, message=in_keys(fault), facts={"rows_read": rows_read}
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from calibrators.core.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
+from jobs.config.naming import in_keys
 from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
 from jobs.fit_outcome import outcome_of
 from jobs.gate import requirements
@@ -309,8 +310,11 @@ class Prepared(Startable):
             self.sorting.keep_bad(scratch, content.table.bad.total)
             _remove_runs(scratch)
             change = requirements.change_of(content, self.store.current(), f"{scratch}/content")
-            facts = {} if source.window is None else {"window": window_facts(source, days)}
-            manifest = self._manifest(content, time.perf_counter() - started) | facts
+            manifest = self._manifest(content, time.perf_counter() - started)
+            if source.window is not None:
+                window = manifest["window"] = window_facts(source, days)
+                if damaged := window.get("days_damaged"):  # with the texts of errors
+                    window["days_damaged"] = in_keys(damaged)
             if days.set_aside:
                 _logger.warning(
                     "set aside %s; to use a day anyway: `logcal days include`", findings_text(days.set_aside)

@@ -101,6 +101,16 @@ def test_any_day_of_a_window_is_set_aside_if_a_file_is_damaged(tmp_path, log, da
     assert files == {date_of(number): int(number != day) for number in (2, 3, 4)}
 
 
+def test_the_manifest_names_keys_where_it_tells_why_a_day_was_left_out(tmp_path, log):
+    rows = rows_of(3, 400).to_pydict()
+    write_day(log, 3, pa.table({**rows, "label": [2] * 400}))
+    found = manifest(run(tmp_path, log, window=window(bad_days="set_aside")))["window"]
+    [damaged] = found["days_damaged"]
+    assert damaged["day"] == date_of(3)
+    assert "(log.label)" in damaged["reason"]
+    assert "$" not in damaged["reason"]
+
+
 def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
     shutil.rmtree(log / f"date={date_of(2)}")
     write_day(log, 3, rows_of(33, 10), "late")
