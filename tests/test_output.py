@@ -407,6 +407,29 @@ def test_a_result_in_an_object_store_is_replaced_whole_or_made_again(beside, mon
     assert seen == {"first", None, "second"}
 
 
+def _gone(*_):
+    raise ConnectionError("the store is gone")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_replacement_that_ended_as_it_began_to_remove_and_another_that_fails(beside, monkeypatch):
+    """The second one removes what the first one would have; the old manifest must not tell of files that are gone."""
+    filesystem = MemoryFileSystem()
+    filesystem.store.clear()
+    output = Output.at("memory://bucket/out", beside=beside, replace=True)
+    _write(output, "first", ["a", "b"])
+    with monkeypatch.context() as context:
+        context.setattr(MemoryFileSystem, "rm_file", _gone)
+        with pytest.raises(TemporaryError):
+            _write(output, "second", ["b", "c"])
+    assert output.manifest()["run_id"] == "first"
+    with pytest.raises(ArithmeticError), output.writing("third", ["b"]):
+        raise ArithmeticError
+    assert output.manifest() is None
+    _write(output, "third", ["b"])
+    assert output.manifest()["run_id"] == "third"
+
+
 class _Disk:
     """What is on the disk: of each file and folder what was last flushed, under the name that it had then."""
 

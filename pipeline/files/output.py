@@ -335,6 +335,8 @@ class StoreOutput(Output):
         """See `Output._staging`. After an error there is the old output, or none that is finished, with a marker."""
         unfinished = self._unfinished()
         if unfinished is not None:
+            if unfinished["files"]:  # a finished output whose files it began to replace is none without them
+                self._side.remove(self._manifest)
             self._remove(self._paths(unfinished))
         marker: dict[str, Any] = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
         staged = Staging(self.folder)
