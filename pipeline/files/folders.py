@@ -372,11 +372,10 @@ class StoreFolder(Folder):
         except FileExistsError:
             return False
         except (TypeError, NotImplementedError, ValueError) as error:
-            if not isinstance(error, NotImplementedError) and "mode" not in str(
-                error
-            ):  # other options are wrong
-                raise
-            raise _unconditional(path, str(error)) from None
+            # Other errors of these kinds tell of the store's other options.
+            if isinstance(error, NotImplementedError) or "mode" in str(error):
+                raise _unconditional(path, str(error)) from None
+            raise
         return True
 
     def append(self, file: str, objects: str, lines: Sequence[bytes]) -> None:

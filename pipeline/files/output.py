@@ -60,12 +60,8 @@ class Output(ABC):
     """
 
     def __init__(self, folder: Folder, setting: str, beside: str | None, *, replace: bool | None) -> None:
-        self.folder, self.filesystem, self.root, self.url = (
-            folder,
-            folder.filesystem,
-            folder.root,
-            str(folder),
-        )
+        self.folder, self.url = folder, str(folder)
+        self.filesystem, self.root = folder.filesystem, folder.root
         self.setting = setting
         self.beside = beside
         self.replace = replace
