@@ -261,20 +261,15 @@ def open_log_and_window(
         return open_log(paths, columns, choice.without), None
     columns = replace(columns, calendar=calendar_of(chosen)._replace(latest=columns.calendar.latest))
     folder = PublishedTable(config.store.path, config.store.table).folder
-    column, zone, length, closed = (
-        chosen.column,
-        chosen.timezone,
-        days or whole_days(chosen.last),
-        choice.closed,
-    )
+    column, zone, closed = chosen.column, chosen.timezone, choice.closed
+    length = days or whole_days(chosen.last)
     close: Close = close_excluded(folder, column, zone) if closed is None else lambda files: ((), closed)
     if closed is None and chosen.bad_days == "set_aside":
         close = find_damaged(paths, columns, column, length, chosen.last_day, folder, close)
 
     def known(files: Sequence[LogFile]) -> Mapping[str, tuple[int, int]]:
-        return known_spans(folder if choice.spans is None else None, files, column, zone) | dict(
-            choice.spans or {}
-        )
+        remembering = folder if choice.spans is None else None
+        return known_spans(remembering, files, column, zone) | dict(choice.spans or {})
 
     window = open_window(paths, columns, column, length, chosen.last_day, choice.without, close, known)
     return window.log, window
