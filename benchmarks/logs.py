@@ -126,9 +126,7 @@ def _contender(
         shutil.rmtree(output, ignore_errors=True)
 
     def job_command(job: str, *settings: str) -> list[str]:
-        used = known_keys(JOB_CONFIGS[job])
-        given = [(text.partition("=")[0], text) for text in (*common, *settings)]
-        own = [text for key, text in given if any(f"{name}.".startswith(f"{key}.") for name in used)]
+        own = [text for text in (*common, *settings) if not _is_foreign(text, job)]
         return [command, *logcal(job, *own)[1:]]
 
     scratch = f"scratch={folder}"
@@ -145,6 +143,18 @@ def _contender(
         print(f"{name}: refused")
         return None
     return contender
+
+
+def _is_foreign(setting: str, job: str) -> bool:
+    """Tell whether only other jobs have a setting's key. A key that no job has is left to the job, which refuses it."""
+    key = setting.partition("=")[0]
+    having = {
+        name
+        for name in JOBS
+        for known in known_keys(JOB_CONFIGS[name])
+        if f"{known}.".startswith(f"{key}.") or key.startswith(f"{known}.")
+    }
+    return bool(having) and job not in having
 
 
 def _median(runs: list[Measurement], field: str) -> float:
