@@ -8,14 +8,23 @@ import math
 import numpy as np
 
 from calibrators.core.compiled import kernel
-from calibrators.core.log_odds import HALF, LN2, LN2_HIGH, LN2_LOW, LOG2_E, UNDERFLOW, exp_mantissa
+from calibrators.core.log_odds import (
+    HALF,
+    LN2,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    ROOT_HALF,
+    UNDERFLOW,
+    exp_mantissa,
+)
 
 
 @kernel(inline=True)
 def log_of(x):
     """Return the logarithm of a normal double > 0, to some units in the last place, without the C library."""
     mantissa, exponent = math.frexp(x)
-    if mantissa < 0.7071067811865476:
+    if mantissa < ROOT_HALF:
         mantissa *= 2.0
         exponent -= 1
     s = (mantissa - 1.0) / (mantissa + 1.0)
