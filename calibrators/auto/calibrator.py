@@ -217,7 +217,7 @@ class Auto(Calibrator):
         share[-1, isotonic] = 1.0
         self.choice_ = choice = replace(choice, share=share)
         self.posterior_ = replace(
-            self.posterior_, share=share, shift=math.log(self.sampling_.rate) + choice.shift
+            self.posterior_, share=share[0], shift=math.log(self.sampling_.rate) + choice.shift
         )
         self.isotonic_share_ = choice.isotonic_share
         self.chosen_ = "isotonic" if self.isotonic_share_ >= 1 - _MIN_SHARE else "both"
@@ -268,7 +268,7 @@ class Auto(Calibrator):
         steps = Steps(begin, 0.75 * below + 0.25 * above, above)
         self.choice_ = choose(cells, halves, steps)
         self.posterior_ = Pointwise(
-            axis, self.choice_.curve, cells, self.choice_.share, shift + self.choice_.shift
+            axis, self.choice_.curve, cells, self.choice_.share[0], shift + self.choice_.shift
         )
         share = self.isotonic_share_ = self.choice_.isotonic_share
         self.chosen_ = "smooth" if share <= _MIN_SHARE else "isotonic" if share >= 1 - _MIN_SHARE else "both"

@@ -64,7 +64,7 @@ class Pointwise:
     axis : score axis
     curve : the curve
     cells : cells of the observations
-    share : float64 array, shape (states, cells): see `Choice`; None for the curve alone
+    share : float64 array, shape (cells,): share of the curve in the map, see `Choice`; None for the curve alone
     shift : added to log-odds
     """
 
@@ -103,7 +103,7 @@ class Pointwise:
         for width, least in _ENDS:
             share = np.where(np.minimum(rank, 1 - rank) < width, np.maximum(share, least), share)
         if self.share is not None:
-            share += (1 - share) * np.interp(positions, at_cells, 1 - self.share[0])
+            share += (1 - share) * np.interp(positions, at_cells, 1 - self.share)
         # A quasi-random sequence decides which draws are of the curve and which of isotonic regression.
         isotonic = np.arange(DRAWS)[:, np.newaxis] * _GOLDEN % 1.0 < share
         enough = min(1.0, information / _ENOUGH) ** 2
