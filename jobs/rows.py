@@ -89,8 +89,8 @@ def outcomes_of(
     predicted = config.time or (None if window is None else window.column)
     if wait is not None and predicted is None:
         raise ConfigError(
-            "$labels.wait: expected $time or window.column, which say when predictions were made, found neither with "
-            f"wait={labels.wait}"
+            "$[labels.wait]: expected $[time] or window.column, which say when predictions were made, found neither "
+            f"with wait={labels.wait}"
         )
     source = LabelSource(
         labels.path,

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 import yaml
 
@@ -555,7 +556,7 @@ def test_pipeline_names_no_key():
 
 def test_every_parameter_that_pipeline_names_has_a_key():
     names = {
-        name for _, text in texts_of_pipeline() for name in re.findall(r"\$([a-z_]+(?:\.[a-z_]+)?)", text)
+        name for _, text in texts_of_pipeline() for name in re.findall(r"\$\[([a-z_]+(?:\.[a-z_]+)?)\]", text)
     }
     assert len(names) > 50
     for name in names:
@@ -565,19 +566,19 @@ def test_every_parameter_that_pipeline_names_has_a_key():
 @pytest.mark.parametrize(
     ("job", "text", "said"),
     [
-        ("fit", "$label, $labels.time, $labels", "log.label, log.labels.time, log.labels.path"),
-        ("generate", "$label, $labels.time, $labels", "data.label, data.labels.time, data.labels.path"),
-        ("days", "$date=day, $last; $probability", "window.column=day, window.last; output.column"),
+        ("fit", "$[label], $[labels.time], $[labels]", "log.label, log.labels.time, log.labels.path"),
+        ("generate", "$[label], $[labels.time], $[labels]", "data.label, data.labels.time, data.labels.path"),
+        ("days", "$[date]=day, $[last]; $[probability]", "window.column=day, window.last; output.column"),
         (
             "score",
-            "$paths, $params.bins, $output.mode=replace",
+            "$[paths], $[params].bins, $[output].mode=replace",
             "log.path, calibrator.params.bins, output.mode=replace",
         ),
-        ("compare", "$params", "compare.params"),
+        ("compare", "$[params]", "compare.params"),
         (
             "follow",
-            "a/$HOME, $1, $unknown.name, $recipe.interval.",
-            "a/$HOME, $1, $unknown.name, calibrator.interval.",
+            "a/$HOME, $1, column $label, $[unknown.name], $[recipe.interval].",
+            "a/$HOME, $1, column $label, unknown.name, calibrator.interval.",
         ),
     ],
 )
@@ -587,10 +588,20 @@ def test_parameters_have_the_names_of_the_jobs_keys(job, text, said):
     JOB.reset(token)
 
 
+def test_names_of_users_are_no_parameters(place):
+    """MongoDB's exports have columns such as $date; a file, a segment or a label may be named so, too."""
+    columns = place.predictions()
+    columns["$label"], columns["$time"] = columns.pop("label"), np.arange(len(columns["score"])) % 2
+    place.write_log(columns)
+    done = place.job("fit", "log.label=$label", "log.segment=[$time]", "--json").expect(0)
+    assert json.loads(done.stdout)["segments"]["columns"] == ["$time"]
+    place.job("fit", "log.label=$date").expect(3, "column '$date' (log.label) is not in any file")
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (InputRejectedError("check $label"), InputRejectedError, "^check log.label$"),
+        (InputRejectedError("check $[label]"), InputRejectedError, "^check log.label$"),
         (MemoryError("buffer"), TemporaryError, "cut for cluster.memory; lower it, or cluster.workers"),
         (BrokenPipeError("store"), TemporaryError, "broke off"),
     ],

@@ -62,7 +62,7 @@ def test_nulls_are_nan_in_numbers_and_none_in_categories():
 def test_whole_numbers_may_be_named_as_categories(tmp_path):
     table = opened(tmp_path, {"code": [10, 20] * 6, "x": np.arange(12.0)}, categories=("code",))
     assert table.features == (Feature("code", "category"), Feature("x", "number"))
-    with pytest.raises(InputRejectedError, match=r"column 'x' \(\$categories\): expected text or whole"):
+    with pytest.raises(InputRejectedError, match=r"column 'x' \(\$\[categories\]\): expected text or whole"):
         opened(tmp_path, {"x": np.arange(12.0)}, categories=("x",))
 
 
@@ -102,7 +102,7 @@ def test_a_category_of_too_many_values_is_refused(tmp_path):
 def test_nulls_have_no_place_among_keys(tmp_path, role):
     key = pa.array(range(12), mask=np.arange(12) == 5)
     table = opened(tmp_path, {"x": np.arange(12), "key": key}, **{role: "key"})
-    with pytest.raises(InputRejectedError, match=rf"column 'key' \(\${role}\): expected values, found 1"):
+    with pytest.raises(InputRejectedError, match=rf"column 'key' \(\$\[{role}\]\): expected values, found 1"):
         gather_facts(table, InlineExecutor())
 
 

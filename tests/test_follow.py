@@ -435,7 +435,7 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     follower = world.take_all()
     refused = {name for name, known in follower.ledger.files.items() if known.reason}
     assert refused == {"poison.parquet", "empty.parquet"}
-    assert "column 'score' ($score) is not in" in follower.ledger.files["poison.parquet"].reason
+    assert "column 'score' ($[score]) is not in" in follower.ledger.files["poison.parquet"].reason
     assert "0 bytes" in follower.ledger.files["empty.parquet"].reason
     assert set(world.written()) == {"good.parquet"}
     # Mended in place, with its size and time as they were.

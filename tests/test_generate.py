@@ -322,7 +322,7 @@ def test_a_part_with_one_class_stops_the_run_or_is_skipped(tmp_path):
     settings += CASES["logistic regression"][0]
     with pytest.raises(InputRejectedError, match=r"repeat \d+ \(seed 1\): all \d+ rows trained on") as stop:
         run(data, tmp_path / "out", *settings)
-    assert "$stratified=true" in str(stop.value)
+    assert "$[stratified]=true" in str(stop.value)
     log, summary = run(data, tmp_path / "out", *settings, "generate.on_failure=skip")
     assert summary["repeats_failed"] == len(summary["failures"]) > 0
     assert log.num_rows >= 600

@@ -69,7 +69,10 @@ def test_nothing_to_read(folder):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (GOOD.rename_columns(["s", "label", "o"]), r"'score' \(\$score\) is not in any file.* s, label, o"),
+        (
+            GOOD.rename_columns(["s", "label", "o"]),
+            r"'score' \(\$\[score\]\) is not in any file.* s, label, o",
+        ),
         (GOOD.slice(0, 0), "expected rows, found none in 1 file"),
     ],
 )
@@ -183,5 +186,5 @@ def test_two_columns_of_one_name(tmp_path):
         [pa.array([0.1, 0.2]), pa.array([0, 1]), pa.array([0.3, 0.4])], ["score", "label", "score"]
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(InputRejectedError, match=r"column 'score' \(\$score\): expected one column of"):
+    with pytest.raises(InputRejectedError, match=r"column 'score' \(\$\[score\]\): expected one column of"):
         open_log(str(tmp_path), BOTH)

@@ -373,10 +373,10 @@ def test_a_file_that_breaks_leaves_nothing_and_is_named(tmp_path, scoring, place
 @pytest.mark.parametrize(
     ("name", "column", "setting"),
     [
-        ("a.parquet", "probability", r"set \$probability to another name"),
-        ("a.parquet", "Probability", r"set \$probability to another name"),
-        ("a.parquet", "table_version", r"set \$version_column to another name"),
-        ("probability=1/a.parquet", "other", r"set \$probability to another name"),
+        ("a.parquet", "probability", r"set \$\[probability\] to another name"),
+        ("a.parquet", "Probability", r"set \$\[probability\] to another name"),
+        ("a.parquet", "table_version", r"set \$\[version_column\] to another name"),
+        ("probability=1/a.parquet", "other", r"set \$\[probability\] to another name"),
     ],
 )
 def test_columns_that_are_there_already(tmp_path, scoring, name, column, setting):
@@ -387,7 +387,7 @@ def test_columns_that_are_there_already(tmp_path, scoring, name, column, setting
 
 
 def test_new_columns_of_one_name():
-    with pytest.raises(ConfigError, match=r"\$probability: expected another name than that of"):
+    with pytest.raises(ConfigError, match=r"\$\[probability\]: expected another name than that of"):
         Scoring("score", "lookup.parquet", "Table_Version")
 
 

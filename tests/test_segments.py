@@ -256,7 +256,7 @@ def test_too_few_rows_altogether_fall_back_to_the_score_itself(tmp_path):
     np.testing.assert_array_equal(p, grid.clip(0, 1))
     wide = table.set_column(0, "score", pa.array([0.0, 0.25, 3.0]))
     (tmp_path / "wide").mkdir()
-    with pytest.raises(InputRejectedError, match=r"\$min_rows: .* are no probabilities"):
+    with pytest.raises(InputRejectedError, match=r"\$\[min_rows\]: .* are no probabilities"):
         fit(tmp_path / "wide", wide, ("model",), rules=SegmentRules(10, 1))
 
 
@@ -308,7 +308,9 @@ def test_keys_of_folders_are_segments(tmp_path):
     found, _ = fit_segments(recipe, sorted_rows(log, SortPlan(tmp_path / "scratch"), Shuffled()), Shuffled())
     assert_equal(found, expected_maps(whole, columns, False, SegmentRules(20, 2)))
     write_log(tmp_path / "log" / "other", table)
-    with pytest.raises(InputRejectedError, match=r"column 'country' \(\$segment\) is not in 1 of 11 files"):
+    with pytest.raises(
+        InputRejectedError, match=r"column 'country' \(\$\[segment\]\) is not in 1 of 11 files"
+    ):
         open_log(str(tmp_path / "log"), Columns("score", "label", None, columns))
 
 

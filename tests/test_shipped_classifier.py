@@ -150,7 +150,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
     [
         ("{", InputRejectedError, "expected JSON"),
         ('{"format_version": "7"}', InputRejectedError, "expected format_version 1, found 7: a newer"),
-        (None, ConfigError, r"\$classifier: expected a folder with classifier.json"),
+        (None, ConfigError, r"\$\[classifier\]: expected a folder with classifier.json"),
     ],
 )
 def test_metadata_that_cannot_be_used(tmp_path, text, error, message):

@@ -208,7 +208,7 @@ def test_errors_say_what_to_do(tmp_path, log, settings, error, text):
 
 def test_a_folder_that_is_no_date_is_named(tmp_path, log):
     (log / f"date={date_of(1)}").rename(log / "date=__HIVE_DEFAULT_PARTITION__")
-    with pytest.raises(InputRejectedError, match=r"leave it out of \$paths"):
+    with pytest.raises(InputRejectedError, match=r"leave it out of \$\[paths\]"):
         run(tmp_path, log, window=window())
 
 

@@ -1,6 +1,7 @@
 """Names of pipeline's parameters in its messages, and the keys that jobs have for them.
 
-A message of `pipeline` names a parameter as $name, since one parameter has different keys in different jobs.
+A message of `pipeline` names a parameter as $[name], since one parameter has different keys in different jobs. Messages
+also hold texts of users, such as a column $date: the brackets tell them apart.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def in_keys(value: Any) -> Any:
     """Return a text with keys in place of the parameters that it names; likewise the texts of lists and dicts."""
     match value:
         case str():
-            return re.sub(r"\$([a-z_]+)(\.[a-z_]+)?", _in_key, value) if "$" in value else value
+            return re.sub(r"\$\[([a-z_.]+)\](\.[a-z_]+)?", _in_key, value) if "$[" in value else value
         case dict():
             return {in_keys(key): in_keys(inner) for key, inner in value.items()}
         case list():
@@ -62,9 +63,11 @@ def call_in_keys(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _in_key(match: re.Match[str]) -> str:
-    return (
-        key_of(match[0][1:], JOB.get()) or f"{key_of(match[1], JOB.get()) or f'${match[1]}'}{match[2] or ''}"
-    )
+    parts = f"{match[1]}{match[2] or ''}".split(".")
+    for size in range(len(parts), 0, -1):
+        if key := key_of(".".join(parts[:size]), JOB.get()):
+            return ".".join([key, *parts[size:]])
+    return ".".join(parts)
 
 
 @cache

@@ -61,7 +61,7 @@ def load_class(path: str, packages: Sequence[str]) -> type[Any]:
     parts = path.split(".")
     if parts[0] not in packages or len(parts) < 2:
         raise ConfigError(
-            f"$class: expected a class of {', '.join(packages)} ($packages), found {path!r}: "
+            f"$[class]: expected a class of {', '.join(packages)} ($[packages]), found {path!r}: "
             "no other package is imported"
         )
     valid = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", part) and part not in _PRIVATE for part in parts)
@@ -70,15 +70,15 @@ def load_class(path: str, packages: Sequence[str]) -> type[Any]:
     except ImportError as error:
         if error.name == parts[0]:
             raise ConfigError(
-                f"$class: {parts[0]} is not installed: `pip install {parts[0]}` here and on the workers"
+                f"$[class]: {parts[0]} is not installed: `pip install {parts[0]}` here and on the workers"
             ) from None
         module = None
     cls = getattr(module, parts[-1], None)
     if cls is None:
-        raise ConfigError(f"$class: there is no {path}{nearest(parts[-1], dir(module) if module else [])}")
+        raise ConfigError(f"$[class]: there is no {path}{nearest(parts[-1], dir(module) if module else [])}")
     ours = isinstance(cls, type) and cls.__module__.partition(".")[0] in packages
     if not (ours and hasattr(cls, "get_params")):
-        raise ConfigError(f"$class: expected a classifier, found {path}, which is not one")
+        raise ConfigError(f"$[class]: expected a classifier, found {path}, which is not one")
     return cast("type[Any]", cls)
 
 
@@ -97,7 +97,7 @@ def make_classifier(recipe: EstimatorRecipe, random_state: int) -> Any:
         defaults = cls().get_params()
     except TypeError:
         raise ConfigError(
-            f"$class: {recipe.path} is made of other estimators, which a configuration cannot give: choose "
+            f"$[class]: {recipe.path} is made of other estimators, which a configuration cannot give: choose "
             "another class"
         ) from None
     # Classes of LightGBM and XGBoost accept more parameters than get_params names.
@@ -105,7 +105,7 @@ def make_classifier(recipe: EstimatorRecipe, random_state: int) -> Any:
     unknown = [] if open_ended else [name for name in recipe.params if name not in defaults]
     if unknown:
         raise ConfigError(
-            f"$params.{unknown[0]}: {recipe.path} has no such parameter{nearest(unknown[0], list(defaults))}; "
+            f"$[params].{unknown[0]}: {recipe.path} has no such parameter{nearest(unknown[0], list(defaults))}; "
             f"it has {', '.join(sorted(defaults)) or 'none'}"
         )
     params = dict(recipe.params)
@@ -120,7 +120,7 @@ def make_classifier(recipe: EstimatorRecipe, random_state: int) -> Any:
         if hasattr(classifier, "_parameter_constraints"):
             classifier._validate_params()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"$params: {recipe.path} rejects them: {_one_line(error)}") from None
+        raise ConfigError(f"$[params]: {recipe.path} rejects them: {_one_line(error)}") from None
     return classifier
 
 
@@ -138,14 +138,14 @@ def check_recipe(recipe: EstimatorRecipe, training: str) -> None:
     classifier = make_classifier(recipe, 0)
     if not any(hasattr(classifier, name) for name in _SCORES):
         raise ConfigError(
-            f"$class: expected a classifier with predict_proba or decision_function, found {recipe.path}"
+            f"$[class]: expected a classifier with predict_proba or decision_function, found {recipe.path}"
             f"{f' with {recipe.params}' if recipe.params else ''}, which has neither and so gives no scores"
         )
     if not is_classifier(classifier):
-        raise ConfigError(f"$class: expected a classifier, found {recipe.path}, which is not one")
+        raise ConfigError(f"$[class]: expected a classifier, found {recipe.path}, which is not one")
     if training == "partial_fit" and not hasattr(classifier, "partial_fit"):
         raise ConfigError(
-            f"$training=partial_fit: {recipe.path} has no partial_fit: set in_memory, or choose an estimator "
+            f"$[training]=partial_fit: {recipe.path} has no partial_fit: set in_memory, or choose an estimator "
             "with partial_fit, such as sklearn.linear_model.SGDClassifier"
         )
 
@@ -165,13 +165,13 @@ def check_columns(recipe: EstimatorRecipe, features: Sequence[Feature], with_nul
     categories = [name for name, kind in features if kind == CATEGORY]
     if categories and recipe.categories == "none":
         raise ConfigError(
-            "$recipe.categories=none: expected only numeric features, found the categories "
-            f"{', '.join(categories[:5])}: set $recipe.categories=one_hot, or leave them out ($exclude)"
+            "$[recipe.categories]=none: expected only numeric features, found the categories "
+            f"{', '.join(categories[:5])}: set $[recipe.categories]=one_hot, or leave them out ($[exclude])"
         )
     if with_nulls and recipe.imputation == "none" and not _allows_nan(make_classifier(recipe, 0)):
         raise ConfigError(
-            f"$imputation=none: {recipe.path} takes no missing values, found nulls in "
-            f"{', '.join(with_nulls[:5])}: set $imputation=median, or leave them out ($exclude)"
+            f"$[imputation]=none: {recipe.path} takes no missing values, found nulls in "
+            f"{', '.join(with_nulls[:5])}: set $[imputation]=median, or leave them out ($[exclude])"
         )
 
 

@@ -61,10 +61,10 @@ class Roles:
         for role in _ROLES:
             name = getattr(self, role)
             if name is not None:
-                yield name, f"${role}"
+                yield name, f"$[{role}]"
         for role in ("features", "exclude", "categories", "keep"):
             for name in getattr(self, role) or ():
-                yield name, f"${role}"
+                yield name, f"$[{role}]"
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,13 @@ def check_features(
     """Return the features, the types of all used columns, and the problems found."""
     first = schemas[0][1]
     roles_by_name = dict(roles.named())
-    assigned = {name for name, role in roles.named() if role != "$categories"}
+    assigned = {name for name, role in roles.named() if role != "$[categories]"}
     others = [name for name in first.names if name not in assigned]
     names = others if roles.features is None else list(roles.features)
     if trained is not None:
         names = [feature.name for feature in trained]
     for name in names:
-        roles_by_name.setdefault(name, "a feature of $paths")
+        roles_by_name.setdefault(name, "a feature of $[paths]")
     kinds = dict(trained) if trained is not None else {}
     checked = {name: type_of(name, role, schemas) for name, role in roles_by_name.items()}
     types = {name: kind for name, (kind, _) in checked.items() if kind is not None}
@@ -175,7 +175,7 @@ def check_features(
     problems += [_role_problem(roles, role, types) for role in _ROLES]
     if not names:
         problems.append(
-            f"expected feature columns, found none besides {examples(list(roles_by_name), 5)}: set $features"
+            f"expected feature columns, found none besides {examples(list(roles_by_name), 5)}: set $[features]"
         )
     return features, pa.schema(list(types.items())), [problem for problem in problems if problem]
 
@@ -187,14 +187,14 @@ def _feature_kind(name: str, dtype: pa.DataType, roles: Roles, trained: str | No
     codes = name in roles.categories and (pa.types.is_integer(value_type) or pa.types.is_boolean(value_type))
     categorical = _is_text(value_type) or pa.types.is_dictionary(dtype) or codes
     if name in roles.categories and not categorical:
-        return CATEGORY, f"column '{name}' ($categories): expected text or whole numbers, found {dtype}"
+        return CATEGORY, f"column '{name}' ($[categories]): expected text or whole numbers, found {dtype}"
     kind = CATEGORY if categorical else NUMBER
     if pa.types.is_null(dtype):
-        return kind, f"column '{name}': expected values, found only nulls: leave it out ($exclude)"
+        return kind, f"column '{name}': expected values, found only nulls: leave it out ($[exclude])"
     if not (numeric or categorical):
         return kind, (
             f"column '{name}': expected a feature of numbers, booleans or text, found {dtype}: leave it out "
-            "($exclude), or convert it"
+            "($[exclude]), or convert it"
         )
     if trained not in (None, kind) and not (trained == CATEGORY and pa.types.is_integer(value_type)):
         return kind, f"column '{name}': the classifier was trained with a {trained} here, found {dtype}"
@@ -230,7 +230,7 @@ def _role_problem(roles: Roles, role: str, types: dict[str, pa.DataType]) -> str
     value_type = types[name].value_type if pa.types.is_dictionary(types[name]) else types[name]
     if any(fits(value_type) for fits in predicates):
         return ""
-    return f"column '{name}' (${role}): expected {expected}, found {types[name]}"
+    return f"column '{name}' ($[{role}]): expected {expected}, found {types[name]}"
 
 
 def read_batches(

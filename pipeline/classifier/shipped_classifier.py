@@ -247,7 +247,7 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
     InputRejectedError
         It has another format, its files do not belong together, or its model cannot be loaded.
     """
-    filesystem, root = open_filesystem(path, "$classifier")
+    filesystem, root = open_filesystem(path, "$[classifier]")
     for folder in (path.rstrip("/"), f"{path.rstrip('/')}/{FOLDER}"):
         _, root = open_filesystem(folder)
         try:
@@ -265,7 +265,7 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
         classifier.model()
         return classifier
     raise ConfigError(
-        f"$classifier: expected a folder with {METADATA}, as `logcal generate` writes it, found none in {path}"
+        f"$[classifier]: expected a folder with {METADATA}, as `logcal generate` writes it, found none in {path}"
     )
 
 

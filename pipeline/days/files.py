@@ -325,7 +325,9 @@ def _read_spans(
         if isinstance(dated, str):
             problems[file.relative] = dated
         elif any(group.first == UNPLACED for group in dated.groups):
-            problems[file.relative] = f"{file.path}: expected possible days in {column} ($newest), found none"
+            problems[file.relative] = (
+                f"{file.path}: expected possible days in {column} ($[newest]), found none"
+            )
         elif dated.groups:
             spans[file.relative] = (min(g.first for g in dated.groups), max(g.last for g in dated.groups))
     return spans, problems

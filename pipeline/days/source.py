@@ -278,7 +278,7 @@ def _unlabelled_days(days: Days) -> str:
     if not thin:
         return ""
     shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in thin]
-    return f"; of days with too few labels ($min_labelled) {examples(shares)}"
+    return f"; of days with too few labels ($[min_labelled]) {examples(shares)}"
 
 
 def _total(days: Days, plan: SortPlan, days_folder: str, outcomes: int) -> RunReceipt:
@@ -297,7 +297,7 @@ def _total(days: Days, plan: SortPlan, days_folder: str, outcomes: int) -> RunRe
     if total.used == 0:
         raise (LabelsWaitingError if total.waiting else InputRejectedError)(
             f"window: expected usable rows, found none among {total.rows:,}"
-            f"{quarantine.waiting(total.waiting)}{_unlabelled_days(days)}: set $until or $last"
+            f"{quarantine.waiting(total.waiting)}{_unlabelled_days(days)}: set $[until] or $[last]"
         )
     if plan.rules.keep:
         scratch, count = Folder.at(plan.scratch), 0

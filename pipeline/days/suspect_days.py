@@ -489,7 +489,7 @@ def find_suspect_days(
     suspect = [finding for finding in findings if not finding.drift]
     if suspect and rule.suspect == REFUSE:
         raise InputRejectedError(
-            f"$suspect_days is refuse: {findings_text(suspect)}; correct the day's files, or decide with "
+            f"$[suspect_days] is refuse: {findings_text(suspect)}; correct the day's files, or decide with "
             "`logcal days`"
         )
     left_out = {finding.day for finding in suspect}

@@ -137,7 +137,7 @@ class Measurement:
             return Measured(table, evaluation, segments)
         if self.against.predictor.path is None and not evaluation.before.probabilities:
             raise InputRejectedError(
-                f"$against: expected raw scores in [0, 1], found {evaluation.before.lowest:.6g} to "
+                f"$[against]: expected raw scores in [0, 1], found {evaluation.before.lowest:.6g} to "
                 f"{evaluation.before.highest:.6g}, which are no probabilities: compare with another version"
             )
         rows = None if segments is None else segments.before.rows

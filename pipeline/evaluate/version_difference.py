@@ -103,7 +103,7 @@ def _by_loss(old: Version, new: Version) -> list[str]:
         size = f"{abs(loss['difference']):.5f} {direction} than that of {earlier.name}"
         rows = f"On {holdout['rows_compared']:,.10g} rows held out of the fit of {later.name}"
         return [f"{rows} its log loss was {size} (standard error {loss['error']:.5f}): {verdict}."]
-    return ["Log losses are not compared here: `logcal evaluate` with $against does so."]
+    return ["Log losses are not compared here: `logcal evaluate` with $[against] does so."]
 
 
 def _by_ranking(old: Version, new: Version) -> list[str]:

@@ -305,7 +305,7 @@ def missing_path(path: str, *, writing: bool = False) -> str:
 def _killed(graph: Graph, error: Any) -> TemporaryError:
     return TemporaryError(
         f"the workers that ran stage '{graph.stage_of(error.task)}' died again and again, probably for want of memory: "
-        f"give each worker more ($memory). {error}"
+        f"give each worker more ($[memory]). {error}"
     )
 
 

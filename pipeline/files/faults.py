@@ -53,7 +53,7 @@ def as_fault(error: BaseException, subject: str = "") -> LogcalError | None:
     if out_of_memory(error):
         return TemporaryError(
             f"{head}out of memory{f' ({cause})' if cause else ''}; {memory_limits()}: tasks are cut for "
-            "$memory; lower it, or $workers, or give the command more"
+            "$[memory]; lower it, or $[workers], or give the command more"
         )
     for link in _chain(error):
         fault = _store_fault(link, head, cause)
@@ -85,7 +85,7 @@ def _setting_fault(error: BaseException, head: str, cause: str) -> ConfigError |
     if _of_store(module) and isinstance(error, (AttributeError, TypeError, ValueError)):
         return ConfigError(
             f"{head}expected options that {module.partition('.')[0]} takes, found others ({cause}): correct "
-            "$options for its protocol"
+            "$[options] for its protocol"
         )
     return None
 
@@ -123,7 +123,7 @@ def _store_fault(error: BaseException, head: str, cause: str) -> LogcalError | N
     if of_store and _NO_CREDENTIALS.search(names):
         return ConfigError(
             f"{head}expected credentials for the object store, found none that work ({cause}): set them as its "
-            "library reads them, or with $options"
+            "library reads them, or with $[options]"
         )
     if of_store and _WRONG_SETTINGS.search(names):
         return ConfigError(f"{head}expected settings that the object store takes ({cause}): correct the URL")

@@ -72,7 +72,7 @@ class Output(ABC):
     @staticmethod
     def at(
         path: str,
-        setting: str = "$output",
+        setting: str = "$[output]",
         *,
         beside: bool = False,
         among: str | None = None,

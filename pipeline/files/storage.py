@@ -99,7 +99,7 @@ def use(options: Mapping[str, Mapping[str, Any]]) -> None:
         if name in os.environ:
             remember(os.environ[name])
     for protocol, arguments in options.items():
-        resolved = _resolved(arguments, f"$options.{protocol}")
+        resolved = _resolved(arguments, f"$[options].{protocol}")
         conf[protocol] = {**conf.get(protocol, {}), **resolved}
         # Workers of this machine inherit the environment; fsspec reads this variable when it is imported.
         os.environ[f"FSSPEC_{protocol.upper()}"] = json.dumps(conf[protocol])

@@ -120,7 +120,7 @@ def make_calibrator(
     method: str,
     parameters: dict[str, Any],
     *,
-    keys: tuple[str, str] = ("$method", "$params"),
+    keys: tuple[str, str] = ("$[method]", "$[params]"),
 ) -> Calibrator:
     """Make the calibrator of a method, after a check of the parameters' names and ranges.
 
@@ -298,8 +298,8 @@ def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[Calibra
     if policy == "require":
         falls = largest_fall(calibration_map)
         raise CheckFailedError(
-            f"$monotone=require, but the fitted map decreases (by {falls:.3g} at most): nothing was "
-            "published; set $monotone to repair or allow, or choose a method that never decreases (isotonic, "
+            f"$[monotone]=require, but the fitted map decreases (by {falls:.3g} at most): nothing was "
+            "published; set $[monotone] to repair or allow, or choose a method that never decreases (isotonic, "
             "platt)"
         )
     return project_isotonic(calibration_map)
@@ -317,12 +317,12 @@ def check_classes_and_scores(table: ScoreTable) -> None:
         label = 0 if table.used_positive == 0 else 1
         raise InputRejectedError(
             f"expected labels of both classes, found {table.used:,} rows that all have label {label}: "
-            "a calibrator fitted to one class says nothing; check $label and the log's window"
+            "a calibrator fitted to one class says nothing; check $[label] and the log's window"
         )
     if table.points == 1:
         raise InputRejectedError(
             f"expected different scores, found {table.used:,} rows that all have score {table.lowest:g}: "
-            "check $score and the model that wrote it"
+            "check $[score] and the model that wrote it"
         )
 
 
@@ -332,8 +332,8 @@ def check_table(table: ScoreTable) -> None:
     if table.scale == 1.0 and table.weight * _ROWS_PER_WEIGHT < table.used:
         _logger.warning(
             "the weights of %s rows add up to %.6g: every method counts a weight of 2 as the row twice, so these are "
-            "taken for so few observations; set $weights to sampling if rows were drawn with different "
-            "probabilities, or multiply $weight by a constant that makes a weight of 1 mean one row",
+            "taken for so few observations; set $[weights] to sampling if rows were drawn with different "
+            "probabilities, or multiply $[weight] by a constant that makes a weight of 1 mean one row",
             f"{table.used:,}",
             table.weight,
         )

@@ -26,7 +26,7 @@ def warn_of_fall(
         return None
     _logger.warning(
         "scores are not monotone: for scores from %.4g to %.4g %.3g %% of the rows are positive, but from %.4g to %.4g "
-        "%.3g %% (%.1f standard errors). The map never decreases, so it has one mean for both; $method enir "
+        "%.3g %% (%.1f standard errors). The map never decreases, so it has one mean for both; $[method] enir "
         "or abb can follow this",
         fall.first,
         fall.turn,

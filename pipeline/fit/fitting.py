@@ -164,7 +164,7 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
     interval = interval_of(fit, final_map)
     if recipe.interval != NONE and interval is None:
         _logger.warning(
-            "$recipe.interval: the observations refute that the true probability never decreases with the "
+            "$[recipe.interval]: the observations refute that the true probability never decreases with the "
             "score (chance explains this in at most one table of %.0f): there is no band, and the table has no "
             "prob_lower and prob_upper",
             1 / ALPHA,
@@ -236,7 +236,7 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
         segments["intervals_refuted"] = fit.refuted
     if fit.refuted:
         _logger.warning(
-            "$recipe.interval: the observations of %s of the segments' maps refute that the true probability "
+            "$[recipe.interval]: the observations of %s of the segments' maps refute that the true probability "
             "never decreases with the score (chance explains this in at most one map of %.0f): these maps have no "
             "band, and their rows have prob_lower 0 and prob_upper 1",
             f"{fit.refuted:,}",

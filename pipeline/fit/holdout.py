@@ -232,14 +232,14 @@ class Trials:
             return Trial(None, HeldOut(RowWeights(0.0, 0.0)), 0)
         if not training.used:
             raise InputRejectedError(
-                "$holdout: expected rows that are not held out, found none: hold out less, or set $refit"
+                "$[holdout]: expected rows that are not held out, found none: hold out less, or set $[refit]"
             )
         table_path = None if self.refit else self.fitting.plan.write
         try:
             fitting = replace(self.fitting, plan=replace(self._plan("kept"), write=table_path))
             content, _ = fitting.fit(self.executor, training)
         except InputRejectedError as error:
-            raise InputRejectedError(f"$holdout: of the rows that are not held out: {error}") from None
+            raise InputRejectedError(f"$[holdout]: of the rows that are not held out: {error}") from None
         recipe, positives = self.fitting.recipe, content.table.positives
         if not held_out.used:
             return Trial(content, HeldOut(RowWeights(0.0, 0.0)), positives)

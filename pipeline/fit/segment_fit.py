@@ -298,9 +298,9 @@ def _level_0(fit: Fit, recipe: Recipe) -> _Whole:
 def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
     if table.lowest < 0 or table.highest > 1:
         raise InputRejectedError(
-            f"${reason}: expected at least as much in all rows together, found {table.used:,} rows, "
+            f"$[{reason}]: expected at least as much in all rows together, found {table.used:,} rows, "
             f"{table.used_positive:,} of them positive; and scores from {table.lowest:g} to {table.highest:g} are no "
-            f"probabilities to fall back to: lower ${reason}, or set $score_transform"
+            f"probabilities to fall back to: lower $[{reason}], or set $[score_transform]"
         )
     zero = np.zeros(3)
     edges = np.array([-np.inf, 0.0, 1.0, np.inf])

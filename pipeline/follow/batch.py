@@ -274,7 +274,7 @@ def keep(places: Places, files: Sequence[str]) -> None:
     elsewhere = next((name for name in files if not os.path.exists(f"{root}/{name}")), None)  # noqa: PTH110
     if elsewhere is not None:
         raise ConfigError(
-            f"$output: expected a folder that all workers see, found that {elsewhere} was scored and is not in "
+            f"$[output]: expected a folder that all workers see, found that {elsewhere} was scored and is not in "
             f"{root} on this machine: mount the folder on every worker, or give a URL"
         )
     folders = {Path(folder) for folder in _folders(files)}

@@ -182,9 +182,9 @@ class Follower:
         change = compare(listed, self.ledger.files, complete=complete, ignore_changed=ignore)
         if change.changed and self.rules.changed == FAIL:
             raise CheckFailedError(
-                f"$changed=fail: expected files that stay as they were, found {len(change.changed):,} with "
+                f"$[changed]=fail: expected files that stay as they were, found {len(change.changed):,} with "
                 f"another size or stamp than when they were scored ({examples(change.changed, 3)}): put them back, or "
-                "set $changed to rescore or ignore"
+                "set $[changed] to rescore or ignore"
             )
         if since is not None:
             change = change._replace(gone=tuple(self._within(change.gone, since)))
@@ -277,7 +277,7 @@ class Follower:
         if not (shift.beyond and scoring.shift.refuse):
             log.warning("%s", shift.text())
             return outcomes, shift.text() if shift.beyond else ""
-        reason = f"$max_shift: {shift.text()}"
+        reason = f"$[max_shift]: {shift.text()}"
         judged = []
         for outcome in outcomes:
             source = outcome.source
@@ -301,7 +301,7 @@ class Follower:
                 since = waiting[name] = min(waiting.get(name, now), now)
                 if now - since >= self.rules.give_up:
                     reason = (
-                        f"{name}: not readable within {self.rules.give_up:g} s ($give_up): {outcome.reason}"
+                        f"{name}: not readable within {self.rules.give_up:g} s ($[give_up]): {outcome.reason}"
                     )
                     known[name] = Known(source.size, source.stamp, reason=reason)
                 else:

@@ -161,7 +161,7 @@ class Ledger:
         if different:
             listed = "; ".join(f"{k}: {written.get(k)!r}, now {content[k]!r}" for k in sorted(different))
             raise ConfigError(
-                f"$output: expected an output of this stream, found the ledger of another at {self.root} "
+                f"$[output]: expected an output of this stream, found the ledger of another at {self.root} "
                 f"({listed}): choose another output, or set the keys as they were"
             )
 

@@ -147,7 +147,7 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
         *_feature_problems(table.features, facts.columns, label.size),
     ]
     problems += [
-        f"column '{getattr(table.roles, role)}' (${role}): expected values, found {count:,} nulls"
+        f"column '{getattr(table.roles, role)}' ($[{role}]): expected values, found {count:,} nulls"
         for role, count in facts.nulls.items()
         if count
     ]
@@ -169,18 +169,18 @@ def _label_problems(
     name = table.roles.label
     problems = []
     if label.size < FEWEST_ROWS:
-        kind_of_rows = f"rows with a label (column '{name}', $label)" if waiting else "rows"
+        kind_of_rows = f"rows with a label (column '{name}', $[label])" if waiting else "rows"
         waiting_rows = f", and {waiting:,} that wait for theirs, which is null" if waiting else ""
         problems.append(f"expected at least {FEWEST_ROWS} {kind_of_rows}, found {label.size}{waiting_rows}")
     other = int(np.count_nonzero(label == LABEL_OTHER))
     if other:
         problems.append(
-            f"column '{name}' ($label): expected two classes, 0 and 1, found {other:,} rows with other labels, "
+            f"column '{name}' ($[label]): expected two classes, 0 and 1, found {other:,} rows with other labels, "
             f"such as {examples(list(others))}: name a column with one class against the rest"
         )
     if label.size and label[0] in (0, 1) and np.all(label == label[0]):
         problems.append(
-            f"column '{name}' ($label): expected labels of both classes, found {label.size:,} rows that all "
+            f"column '{name}' ($[label]): expected labels of both classes, found {label.size:,} rows that all "
             f"have label {label[0]}"
         )
     return problems
@@ -191,16 +191,16 @@ def _feature_problems(features: Sequence[Feature], columns: dict[str, FeatureFac
     for name, kind in features:
         facts = columns[name]
         if facts.nulls == rows and rows:
-            problems.append(f"column '{name}': expected values, found only nulls: leave it out ($exclude)")
+            problems.append(f"column '{name}': expected values, found only nulls: leave it out ($[exclude])")
         if facts.infinite:
             problems.append(
                 f"column '{name}': expected finite numbers, found {facts.infinite:,} infinite ones: replace them by "
-                "nulls or leave the column out ($exclude)"
+                "nulls or leave the column out ($[exclude])"
             )
         if kind == CATEGORY and len(facts.categories) > MOST_CATEGORIES:
             problems.append(
                 f"column '{name}': expected at most {MOST_CATEGORIES:,} categories, found more, such as "
-                f"{examples(sorted(facts.categories), 3)}: leave it out ($exclude) or join categories"
+                f"{examples(sorted(facts.categories), 3)}: leave it out ($[exclude]) or join categories"
             )
     return problems
 
@@ -211,13 +211,13 @@ def _key_problems(table: FeatureTable, keys: RowKeys) -> list[str]:
         repeated = keys.row.size - np.unique(keys.row).size
         if repeated:
             problems.append(
-                f"column '{roles.row_id}' ($row_id): expected a different value in each row, found {repeated:,} "
+                f"column '{roles.row_id}' ($[row_id]): expected a different value in each row, found {repeated:,} "
                 "repeated values: name another column, or none to number the rows"
             )
     if keys.group is not None and np.unique(keys.group).size == 1:
         problems.append(
-            f"column '{roles.group}' ($group): expected at least two groups, found one: no part would be left "
-            "to score; choose another column or $split=row"
+            f"column '{roles.group}' ($[group]): expected at least two groups, found one: no part would be left "
+            "to score; choose another column or $[split]=row"
         )
     return problems
 

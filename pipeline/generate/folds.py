@@ -179,8 +179,8 @@ class Folds:
         starts = [start for start in starts if start > ascending[0]]
         if not starts:
             raise InputRejectedError(
-                "$split=time: expected rows before the scored ones, found none: the times are all "
-                f"{ascending[0]}, or too few of them differ; choose another column ($time) or split"
+                "$[split]=time: expected rows before the scored ones, found none: the times are all "
+                f"{ascending[0]}, or too few of them differ; choose another column ($[time]) or split"
             )
         stops = [*starts[1:], None]
         return [

@@ -161,7 +161,7 @@ def log_schema(table: FeatureTable) -> pa.Schema:
     clashes = [name for name in roles.keep if name in (SCORE, LABEL, REPEAT, ROW_ID)]
     if clashes:
         raise ConfigError(
-            f"$keep: expected no column named {', '.join(clashes)}, which the generated log adds: rename "
+            f"$[keep]: expected no column named {', '.join(clashes)}, which the generated log adds: rename "
             "it in the data"
         )
     return pa.schema([*fields, *(table.schema.field(name) for name in roles.keep)])
@@ -191,8 +191,8 @@ def plan_repeats(
         collected += 0 if plans[-1].problem() else sum(plans[-1].scored)
         if len(plans) >= MOST_REPEATS and repeats is None:
             raise InputRejectedError(
-                f"$target_rows={target_rows:,}: {MOST_REPEATS:,} repeats score only {collected:,} rows of this "
-                "data: lower it, or set $repeats"
+                f"$[target_rows]={target_rows:,}: {MOST_REPEATS:,} repeats score only {collected:,} rows of this "
+                "data: lower it, or set $[repeats]"
             )
     return plans
 
@@ -267,7 +267,7 @@ def _check_usable(generated: GeneratedLog, task: TaskSettings) -> None:
         label = 0 if generated.positives == 0 else 1
         raise InputRejectedError(
             f"expected scored rows of both labels, found {generated.rows:,} that all have label {label}: set "
-            "$stratified=true, or score more rows ($target_rows)"
+            "$[stratified]=true, or score more rows ($[target_rows])"
         )
     lowest = min(receipt.lowest for receipt in generated.repeats)
     if all(receipt.lowest == receipt.highest == lowest for receipt in generated.repeats):
@@ -280,7 +280,7 @@ def _check_usable(generated: GeneratedLog, task: TaskSettings) -> None:
 def _rejection(failures: list[RepeatFailure]) -> InputRejectedError:
     return InputRejectedError(
         f"{len(failures)} of the repeats cannot be used: change the estimator or its parameters, give it more or "
-        "stratified data ($stratified=true), or continue without them ($on_failure=skip).\n"
+        "stratified data ($[stratified]=true), or continue without them ($[on_failure]=skip).\n"
         f"{listing([str(failure) for failure in failures])}"
     )
 

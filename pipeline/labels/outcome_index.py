@@ -178,8 +178,8 @@ class OutcomeIndex:
 
     def _refuse(self, repeated: Integers) -> None:
         raise InputRejectedError(
-            f"$duplicates=error: expected one outcome per key, found several for {repeated.size:,} keys, "
-            f"such as {examples(self.table.shown(repeated[:3]), 3)}: set $duplicates to any, last or first"
+            f"$[duplicates]=error: expected one outcome per key, found several for {repeated.size:,} keys, "
+            f"such as {examples(self.table.shown(repeated[:3]), 3)}: set $[duplicates] to any, last or first"
         )
 
     def __len__(self) -> int:

@@ -128,11 +128,11 @@ def _key_kinds(
         kinds.append(kind or "")
         if kind is None:
             problems.append(
-                f"expected keys of one type, found '{key}' of the log ($key) with {log_type}, and "
-                f"'{outcome_key}' of the outcomes ($labels.key) with {outcome_type}: convert one"
+                f"expected keys of one type, found '{key}' of the log ($[key]) with {log_type}, and "
+                f"'{outcome_key}' of the outcomes ($[labels.key]) with {outcome_type}: convert one"
             )
     name = source.predicted
-    column = f"column '{name}' ($time)"
+    column = f"column '{name}' ($[time])"
     if name is not None and name not in log.names:
         problems.append(f"{column} is not in the log, which has {examples(log.names, 12)}")
     elif name is not None and not usable(log_type := log.field(name).type):
@@ -144,7 +144,7 @@ def _key_kinds(
             problems.append(
                 f"expected times of predictions and outcomes that are both with a time zone or both without, found "
                 f"'{name}' of the log with {log_type} and '{source.time}' of the outcomes "
-                f"($labels.time) with {outcome_type}: convert one of them"
+                f"($[labels.time]) with {outcome_type}: convert one of them"
             )
     return tuple(kinds), problems
 
@@ -210,7 +210,7 @@ class Outcomes:
         if self.files:
             return self
         source = self.source
-        outcomes = open_files(source.paths, source.outcome_key, setting="$labels")
+        outcomes = open_files(source.paths, source.outcome_key, setting="$[labels]")
         listing, files = outcomes.listing, outcomes.files
         roles = [("key", name) for name in source.outcome_key]
         roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
@@ -220,7 +220,7 @@ class Outcomes:
         outcomes.check("outcomes", source.paths, problems)
         if source.unread in schemas[0][1].names:
             _logger.warning(
-                "the log's column '%s' is not read, since $labels gives the labels", source.unread
+                "the log's column '%s' is not read, since $[labels] gives the labels", source.unread
             )
         texts = [name for name, kind in zip(source.outcome_key, kinds, strict=True) if kind in (TEXT, BYTES)]
         size = sum(_uncompressed_bytes(listing.filesystem, file, texts) for file in files) if texts else 0
@@ -249,7 +249,7 @@ class Outcomes:
             if source.wait is not None and unknown is not None:
                 raise InputRejectedError(
                     f"{unknown.path}: expected the smallest and the largest value of '{source.time}' "
-                    "($labels.time) in the footer, found none (as with Spark's INT96 timestamps): the "
+                    "($[labels.time]) in the footer, found none (as with Spark's INT96 timestamps): the "
                     "wait needs to know up to when there are outcomes; write the file with statistics"
                 )
             newest = max((span[1] for span in spans if span is not None), default=None)
@@ -344,8 +344,8 @@ class Outcomes:
             column = batch.column(source.time)
             if column.null_count:
                 raise InputRejectedError(
-                    f"{path}: expected times in column '{source.time}' ($labels.time), found "
-                    f"{column.null_count:,} nulls: write the times, or set $labels.time=null"
+                    f"{path}: expected times in column '{source.time}' ($[labels.time]), found "
+                    f"{column.null_count:,} nulls: write the times, or set $[labels.time]=null"
                 )
             time = instants(column)
         rows = batch_of(

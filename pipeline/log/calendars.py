@@ -66,7 +66,7 @@ def time_zone(name: str) -> dt.tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigError(
-            f"$timezone: expected an IANA name such as Europe/Berlin, found {name!r}, which this machine does "
+            f"$[timezone]: expected an IANA name such as Europe/Berlin, found {name!r}, which this machine does "
             "not know: correct it, or install the package tzdata"
         ) from None
 

@@ -110,7 +110,7 @@ class LogFacts:
         for role, name in roles:
             if role != "day" and name not in types:
                 continue
-            setting = "$date" if role == "day" else f"${role}"
+            setting = "$[date]" if role == "day" else f"$[{role}]"
             text = how_read(role, types_of(name, setting, schemas)[0])
             bounds = next((column.low for column in self.columns if column.name == name), None)
             if role == "day" and bounds is None:

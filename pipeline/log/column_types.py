@@ -103,7 +103,7 @@ def check_roles(
     types: dict[str, str] = {}
     problems = []
     for role, name in roles if schemas else ():
-        setting = f"${prefix}{role}"
+        setting = f"$[{prefix}{role}]"
         found, problem = types_of(name, setting, schemas, f": set {setting}")
         if problem := problem or _problem(role, name, setting, found):
             problems.append(problem)
@@ -167,7 +167,7 @@ def how_read(role: str, found: Mapping[pa.DataType, list[str]]) -> str:
             else f"decimals: read as the nearest doubles, which keep {DOUBLE_DIGITS} digits"
         )
     if any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds):
-        parts.append("timestamps with a time zone: days are those of $timezone")
+        parts.append("timestamps with a time zone: days are those of $[timezone]")
     return "; ".join(parts)
 
 
@@ -213,7 +213,7 @@ def type_of(name: str, role: str, schemas: Schemas, advice: str = "") -> tuple[p
 
 def date_columns(schemas: Schemas, names: Sequence[str]) -> tuple[str, ...]:
     """Return the segment columns that are dates in some files; text in the others is read as dates."""
-    found = {name: types_of(name, "$segment", schemas)[0] for name in names}
+    found = {name: types_of(name, "$[segment]", schemas)[0] for name in names}
     return tuple(name for name, kinds in found.items() if pa.date32() in map(values_type, kinds))
 
 

@@ -130,7 +130,7 @@ class _TreeWalk:
         return path[len(self.root) :].lstrip("/")
 
     def _problem(self, text: str) -> None:
-        self.entries.problems.append(f"{text}: remove the link, or give $paths the folders one by one")
+        self.entries.problems.append(f"{text}: remove the link, or give $[paths] the folders one by one")
 
 
 # Hive folders: their names hold the values of columns that the files lack, such as `country=DE/`.

@@ -172,9 +172,9 @@ def complete_counts(counts: LabelCounts | None, outcomes: int, *, matched: bool)
         return None
     if counts.matched or not (matched and counts.missing):
         return replace(counts, orphaned=max(0, outcomes - counts.outcomes))
-    details = f"; the outcomes of {counts.late:,} came after $wait" if counts.late else ""
+    details = f"; the outcomes of {counts.late:,} came after $[wait]" if counts.late else ""
     details += f"; the outcomes of {counts.early:,} are of days before" if counts.early else ""
     raise InputRejectedError(
-        f"$labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{details}: "
-        "compare the values of $key with those of $labels.key, and $labels.time with the rows' times"
+        f"$[labels]: expected outcomes of some predictions, found none for {counts.missing:,} rows{details}: "
+        "compare the values of $[key] with those of $[labels.key], and $[labels.time] with the rows' times"
     )

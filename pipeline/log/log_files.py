@@ -163,7 +163,7 @@ class FileListing:
     snapshots: tuple[dict[str, Any], ...] = ()
 
 
-def find_files(paths: str | Sequence[str], setting: str = "$paths") -> FileListing:
+def find_files(paths: str | Sequence[str], setting: str = "$[paths]") -> FileListing:
     """Find the Parquet files at a path, directory, glob or fsspec URL, or at several on one file system.
 
     Directories are searched recursively, through symbolic links. Names that start with "_" or "." are skipped, as in
@@ -254,13 +254,15 @@ def expected_folder(paths: Sequence[str]) -> tuple[Any, str]:
     """
     if len(paths) != 1:
         raise ConfigError(
-            f"$paths: expected one folder, found {len(paths)} paths: files are followed in one folder"
+            f"$[paths]: expected one folder, found {len(paths)} paths: files are followed in one folder"
         )
-    filesystem, root = open_filesystem(paths[0], "$paths")
+    filesystem, root = open_filesystem(paths[0], "$[paths]")
     if has_magic(root) and not filesystem.exists(root):
-        raise ConfigError(f"$paths: expected a folder, found the glob {paths[0]}: name the folder itself")
+        raise ConfigError(f"$[paths]: expected a folder, found the glob {paths[0]}: name the folder itself")
     if filesystem.isfile(root):
-        raise ConfigError(f"$paths: expected a folder, found the file {paths[0]}: name the folder it lies in")
+        raise ConfigError(
+            f"$[paths]: expected a folder, found the file {paths[0]}: name the folder it lies in"
+        )
     return filesystem, root.rstrip("/") or "/"
 
 
@@ -427,7 +429,7 @@ def unreadable_file(filesystem: Any, file: LogFile, error: InputRejectedError) -
     if type(error) is not FileRejectedError or not is_being_written(filesystem, file.path):
         return error
     return FileBeingWrittenError(
-        f"{error}. Modified less than {GIVE_UP.get():g} s ago ($give_up), it may still be being written: run again "
+        f"{error}. Modified less than {GIVE_UP.get():g} s ago ($[give_up]), it may still be being written: run again "
         "later"
     )
 

@@ -282,7 +282,7 @@ def open_files(
     folders: Sequence[str] = (),
     select: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
     names: Sequence[str] = (),
-    setting: str = "$paths",
+    setting: str = "$[paths]",
 ) -> OpenedFiles:
     """Find files and read their footers.
 

@@ -195,20 +195,20 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
     if other_labels > _MOST_OTHER_LABELS * rows:
         head = (
             f"logcal calibrates binary outcomes: labels must be 0 or 1, and {other_labels:,} of {rows:,} rows have "
-            "others. Name the column of the outcome ($label); for a model of several classes make a label such as "
+            "others. Name the column of the outcome ($[label]); for a model of several classes make a label such as "
             "'the top class was right'; to labels that are probabilities fit calibrators in Python (both in "
             "docs/faq.md)."
         )
     elif rules.quarantine:
         head = (
-            f"{bad.total:,} of {rows:,} rows cannot be used, more than $max_bad_fraction = "
+            f"{bad.total:,} of {rows:,} rows cannot be used, more than $[max_bad_fraction] = "
             f"{rules.max_fraction:g} allows: correct the log or raise the limit."
         )
     else:
-        days = " Days must lie between 1990 and $newest." if DAY_OUT in bad.counts else ""
+        days = " Days must lie between 1990 and $[newest]." if DAY_OUT in bad.counts else ""
         head = (
             f"{bad.total:,} of {rows:,} rows cannot be used: expected finite scores, labels 0 or 1, and weights "
-            f"from 1e-100 to 1e100.{days} Correct the log, or set $on_bad_rows=quarantine to go on without these "
+            f"from 1e-100 to 1e100.{days} Correct the log, or set $[on_bad_rows]=quarantine to go on without these "
             "rows."
         )
     raise InputRejectedError("\n".join([head, *lines]))

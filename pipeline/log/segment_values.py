@@ -79,7 +79,7 @@ class Encoder:
         codes = self._keys.encode(columns)
         if len(self) > MAX_SEGMENTS:
             raise InputRejectedError(
-                f"$segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out "
+                f"$[segment]: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out "
                 "columns that identify rows instead of groups of rows"
             )
         return codes
@@ -227,14 +227,14 @@ class _Coder:
                 texts.to_pylist()
             except UnicodeDecodeError as error:
                 raise InputRejectedError(
-                    f"column '{self.name}' ($segment): expected text in UTF-8, found {error.object!r}: convert it"
+                    f"column '{self.name}' ($[segment]): expected text in UTF-8, found {error.object!r}: convert it"
                 ) from None
             raise
         ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
         longest = int(np.diff(ends).max())
         if longest > MOST_BYTES:
             raise InputRejectedError(
-                f"column '{self.name}' ($segment): expected text of at most {MOST_BYTES:,} bytes, found "
+                f"column '{self.name}' ($[segment]): expected text of at most {MOST_BYTES:,} bytes, found "
                 f"{longest:,}: use a column that names groups of rows"
             )
 

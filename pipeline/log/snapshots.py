@@ -98,7 +98,7 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
     if format_ == HUDI:
         raise InputRejectedError(
             f"{folder} is a Hudi table, whose files hold superseded rows too: write the wanted rows as plain Parquet, "
-            "and give $paths that folder"
+            "and give $[paths] that folder"
         )
     try:
         return (_delta if format_ == DELTA else _iceberg)(filesystem, folder)
@@ -139,7 +139,7 @@ def overlap(format_: str, folder: str, path: str) -> str:
     """Describe the problem that a path lies inside a table or contains one."""
     return (
         f"{path} overlaps the {format_} table {folder}, whose files hold deleted and superseded rows too: give "
-        "$paths the table's own folder"
+        "$[paths] the table's own folder"
     )
 
 

@@ -347,13 +347,13 @@ def choose_window(
             inside.append(DatedFile(file.file, groups))
     if not inside and latest is not None and latest < log_last:
         raise LabelsWaitingError(
-            f"window: all rows after {day_of(latest)} wait for their labels ($wait), and the log has no "
+            f"window: all rows after {day_of(latest)} wait for their labels ($[wait]), and the log has no "
             f"earlier ones: its days go from {day_of(log_first)} to {day_of(log_last)}"
         )
     if not inside:
         raise InputRejectedError(
             f"window: expected rows from {day_of(first)} to {day_of(last)}, found none: the log's days go from "
-            f"{day_of(log_first)} to {day_of(log_last)}; set $until or $last"
+            f"{day_of(log_first)} to {day_of(log_last)}; set $[until] or $[last]"
         )
     columns = log.columns.of_days(first, last)
     window_log = replace(log, files=tuple(file.file for file in inside), columns=columns)
@@ -365,14 +365,14 @@ def choose_window(
 
 def newest_day(log: Log, column: str, calendar: Calendar) -> int:
     """Return the newest day of a log, as days since 1970-01-01. Raises: see `choose_window`."""
-    return _newest(_placed(_date_files(log, column, calendar, "$time"), column))
+    return _newest(_placed(_date_files(log, column, calendar, "$[time]"), column))
 
 
 def _newest(files: Sequence[DatedFile]) -> int:
     return max(group.last for file in files for group in file.groups)
 
 
-def _date_files(log: Log, column: str, calendar: Calendar, setting: str = "$date") -> list[DatedFile]:
+def _date_files(log: Log, column: str, calendar: Calendar, setting: str = "$[date]") -> list[DatedFile]:
     filled, limits, zone = [file for file in log.files if file.rows], day_limits(calendar), calendar.zone
     check_zoned(log.filesystem, filled, column, zone)
     dated = list(together(lambda file: date_file(log.filesystem, file, column, limits, zone), filled))
@@ -396,8 +396,8 @@ def _placed(files: Sequence[DatedFile], column: str) -> list[DatedFile]:
         limits = files[0].groups[0].limits
         assert limits is not None
         raise InputRejectedError(
-            f"$date={column}: expected days from {day_of(limits.first)} to {day_of(limits.last)} "
-            "($newest), found only others: correct them, or set $newest=any for simulated logs"
+            f"$[date]={column}: expected days from {day_of(limits.first)} to {day_of(limits.last)} "
+            "($[newest]), found only others: correct them, or set $[newest]=any for simulated logs"
         )
     placed, day = [], known[0][0]
     for file, pair in zip(files, days, strict=True):
@@ -474,7 +474,7 @@ def date_file(
             days = _same_days(days, _days_in_footer(filesystem, file, column, zone), f"{column}={value}")
     else:
         hint = (
-            "leave it out of $paths" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
+            "leave it out of $[paths]" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
         )
         days = f"expected a date in the folder's name, found {column}={value}: {hint}"
     if isinstance(days, str):
@@ -503,7 +503,7 @@ def _same_days(days: list[Days], found: list[Days] | str, folder: str) -> list[D
     )
 
 
-_ZONED = "expected timestamps with a time zone, which $timezone divides into days"
+_ZONED = "expected timestamps with a time zone, which $[timezone] divides into days"
 
 
 def check_zoned(filesystem: Any, files: Sequence[LogFile], column: str, zone: str) -> None:
@@ -527,8 +527,8 @@ def check_zoned(filesystem: Any, files: Sequence[LogFile], column: str, zone: st
             return  # a file without the column is refused as such
         found = str(schema.field(column).type)
     raise ConfigError(
-        f"$timezone={zone}: {_ZONED}, in $date={column}, found {found}: these days are as written; leave "
-        "$timezone out"
+        f"$[timezone]={zone}: {_ZONED}, in $[date]={column}, found {found}: these days are as written; leave "
+        "$[timezone] out"
     )
 
 

@@ -88,7 +88,7 @@ def _check_apart(log: Log, output: Output) -> None:
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
         raise ConfigError(
-            f"$paths: expected files with different relative paths, found several named {examples(repeated, 3)}: "
+            f"$[paths]: expected files with different relative paths, found several named {examples(repeated, 3)}: "
             "score the folders one by one, each to an output of its own"
         )
 

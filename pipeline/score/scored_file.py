@@ -125,17 +125,17 @@ class Scoring:
 
     def new_columns(self) -> list[tuple[str, str]]:
         """Return the setting and the name of each added column, in order."""
-        calibrated = [("$probability", self.probability), ("$version_column", self.table_version)]
+        calibrated = [("$[probability]", self.probability), ("$[version_column]", self.table_version)]
         if self.interval:
-            calibrated[1:1] = [("$scoring.interval", name) for name in INTERVAL_COLUMNS]
+            calibrated[1:1] = [("$[scoring.interval]", name) for name in INTERVAL_COLUMNS]
         if self.classifying is None:
             return calibrated
-        decision = ("$decision_column", self.classifying.decision)
-        return [("$score", self.score), *calibrated[:-1], decision, calibrated[-1]]
+        decision = ("$[decision_column]", self.classifying.decision)
+        return [("$[score]", self.score), *calibrated[:-1], decision, calibrated[-1]]
 
     def schema(self) -> pa.Schema:
         """Return the names and types of the added columns."""
-        kinds = {"$decision_column": pa.bool_(), "$version_column": pa.string()}
+        kinds = {"$[decision_column]": pa.bool_(), "$[version_column]": pa.string()}
         return pa.schema([(name, kinds.get(setting, pa.float64())) for setting, name in self.new_columns()])
 
     def load(self) -> None:
@@ -240,7 +240,7 @@ def _read_copied(filesystem: Any, written: str, size: int, expected: Expected, p
                 if out_of_memory(error) or getattr(error, "errno", None) is not None:
                     raise
                 raise InputRejectedError(
-                    f"{path}: expected columns that can be read ($verify), found '{name}', which cannot "
+                    f"{path}: expected columns that can be read ($[verify]), found '{name}', which cannot "
                     f"({reason(error)}): write the file again"
                 ) from None
 
@@ -263,13 +263,13 @@ def _write(
     rows = parquet.metadata.num_rows
     if file.range.outside > scoring.max_outside * rows:
         raise InputRejectedError(
-            f"{path}: $max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
+            f"{path}: $[max_outside_range]: expected at most {scoring.max_outside:.4g} of all rows, "
             f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
         )
     if scoring.shift is not None and scoring.each_file and scoring.shift.refuse:
         shift = scoring.shift.judge(file.bins, file.counts)
         if shift is not None and shift.beyond:
-            raise InputRejectedError(f"{path}: $max_shift: {shift.text()}")
+            raise InputRejectedError(f"{path}: $[max_shift]: {shift.text()}")
     out = file.range
     counts = RowCounts(rows, file.null_rows, file.unseen_rows, out.below, out.above, written)
     unread = () if scoring.verify else tuple(n for n in parquet.schema_arrow.names if n not in file.names)

@@ -63,8 +63,8 @@ class PublishedTable:
         try:
             check_name(table)
         except ValueError as error:
-            raise ConfigError(f"$table: {error}") from None
-        self.folder = Folder.of(*open_filesystem(path, "$store")) / table
+            raise ConfigError(f"$[table]: {error}") from None
+        self.folder = Folder.of(*open_filesystem(path, "$[store]")) / table
         self.filesystem, self.root, self.url = self.folder.filesystem, self.folder.root, str(self.folder)
         self.table = table
         self.journal = Journal(self.folder)

@@ -54,7 +54,7 @@ class TableStore(PublishedTable):
         ConfigError
             No permission, or a file where a folder is needed.
         """
-        self.folder.check_writable("$store")
+        self.folder.check_writable("$[store]")
 
     def publish(
         self,
