@@ -174,6 +174,16 @@ def test_laplace_smoothing():
     assert fitted.predict([1, 4]).tolist() == [0.25, 0.75]
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_enormous_weights_give_probabilities(seed):
+    """Log scores beyond 1e16 have rounding errors above 1: shares vanished or overflowed, and levels were NaN."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random(100).round(2)
+    weight = 10.0 ** rng.uniform(-30, 30, 100)
+    levels = ABB().fit(scores, rng.random(100) < scores, weight).predict(scores)
+    assert ((levels >= 0) & (levels <= 1)).all()
+
+
 def test_counts_stay_exact_beside_a_huge_weight():
     scores = np.arange(6.0)
     weight = np.array([1e12, 1e-9, 3e-9, 1e12, 2e-9, 1e12])

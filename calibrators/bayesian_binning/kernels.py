@@ -128,7 +128,8 @@ def average_levels(negatives, positives, cut, no_cut, table, below):
             above[i] = highest
             continue
         scale = below[i] + no_cut[i] + highest - log_total
-        scale = math.exp(scale) if scale > _NEGLIGIBLE else 0.0
+        # A probability: rounding moves the logarithm beyond 0 by much only if weights are enormous.
+        scale = math.exp(min(scale, 1.0)) if scale > _NEGLIGIBLE else 0.0
         total = mass = mass_level = 0.0
         for u in range(i, m):
             if terms[u] - highest <= _NEGLIGIBLE:
@@ -149,5 +150,7 @@ def average_levels(negatives, positives, cut, no_cut, table, below):
     for i in range(m):
         level_sum += level_change[i]
         share += share_change[i]
-        level[i] = min(max(level_sum / share, 0.0), 1.0)
+        # With enormous weights all shares of a group may vanish in rounding: its own level remains.
+        own = (positives[i] + 1.0) / (negatives[i] + positives[i] + 2.0)
+        level[i] = min(max(level_sum / share, 0.0), 1.0) if share > 0.0 else own
     return level, expected_bins

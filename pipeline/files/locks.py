@@ -193,7 +193,7 @@ _LOCKING = {LocalFolder: _flocked, StoreFolder: _leased}
 
 
 def _numbers(folder: Folder) -> list[int]:
-    return [int(name) for name in (folder / LOCKS).matching("[0-9]*")]
+    return [int(name) for name in (folder / LOCKS).matching("[0-9]*") if name.isdecimal()]
 
 
 def _lease_name(number: int) -> str:
