@@ -36,25 +36,30 @@ def count_rows(score, label, code, table, codes, uncounted):
     shift = np.uint64(_BITS)
     while slots >> (_BITS + 1 - np.int64(shift)):
         shift -= np.uint64(1)
+    # The compiler needs no checks of indices that cannot be negative.
+    last = np.uint64(slots - 1)
     filled, n = np.int64(table[slots, 0]), 0
     for i in range(score.size):
         s = score[i] + 0.0  # -0.0 is 0.0
-        z = label[i]
-        key = np.float64(s).view(np.uint64) + np.uint64(1)
-        c = code[i] if code.size else np.int32(0)
-        slot = np.int64(((key + np.uint64(c) * _CODE_MULTIPLIER) * _GOLDEN) >> shift)
-        while table[slot, 0] and not (table[slot, 0] == key and (code.size == 0 or codes[slot] == c)):
-            slot = (slot + 1) & (slots - 1)
-        if not table[slot, 0]:
-            if 2 * filled >= slots:
-                uncounted[n] = i
-                n += 1
+        key = hashed = np.float64(s).view(np.uint64) + np.uint64(1)
+        if code.size:
+            hashed += np.uint64(code[i]) * _CODE_MULTIPLIER
+        slot = (hashed * _GOLDEN) >> shift
+        while table[slot, 0] != key or (code.size and codes[slot] != code[i]):
+            if table[slot, 0]:
+                slot = (slot + np.uint64(1)) & last
                 continue
+            if 2 * filled >= slots:
+                break
             table[slot, 0] = key
             if code.size:
-                codes[slot] = c
+                codes[slot] = code[i]
             filled += 1
-        table[slot, 1] += np.uint64(1) << (np.uint64(z) << np.uint64(5))
+        if table[slot, 0]:
+            table[slot, 1] += np.uint64(1) << (np.uint64(label[i]) << np.uint64(5))
+        else:
+            uncounted[n] = i
+            n += 1
     table[slots, 0] = filled
     return n
 
