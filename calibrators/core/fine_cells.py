@@ -98,18 +98,24 @@ def _cells_of_points(points: Points) -> _Part:
         _draw(partial(kernel.candidate_points, score, column, others), score.size, sum_, salt)
         for (column, others, sum_), salt in zip(of_label, _SALTS, strict=True)
     ]
-    marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
-    marked = np.searchsorted(score, marks)
-    ends = np.unique(np.concatenate([marked, marked + 1, [score.size]]))
-    ends = ends[ends > 0]
-    starts = np.append(0, ends[:-1])
-    first, last = score[starts], score[ends - 1]
-    priority = _priorities(first, last, drawn)
+    # A cell begins at each marked point and behind it.
+    begins = np.zeros(score.size + 1, np.bool_)
+    begins[0] = True
+    ends = np.arange(min(ENDS, score.size))
+    for marked in (*(index for index, _ in drawn), ends, score.size - 1 - ends):
+        begins[marked] = begins[marked + 1] = True
+    starts = np.flatnonzero(begins[:-1])
+    first, last = score[starts], score[np.append(starts[1:], score.size) - 1]
+    priority = np.zeros((2, starts.size))
+    for row, (index, drawn_priority) in zip(priority, drawn, strict=True):
+        row[np.searchsorted(starts, index)] = drawn_priority
     (w, w_lengths), (k, k_lengths) = (sums.expansions_between(c, starts) for c in (weight, positives))
     return _Part(first, last, priority, w, k, (w_lengths, k_lengths))
 
 
-def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
+def _draw(
+    sample: Callable[..., tuple[Integers, Array, int]], count: int, weight: float, salt: np.uint64
+) -> tuple[Integers, Array]:
     """Sample up to `DRAWN` points with the highest priorities, of ties those with lower scores.
 
     sample : `candidate_points` without the last three arguments
@@ -117,26 +123,31 @@ def _draw(sample: Callable[..., tuple[Array, int]], count: int, weight: float, s
 
     Returns
     -------
-    float64 array, shape (points, 2): priorities and scores
+    int64 and float64 arrays, shape (points,): indices and priorities
     """
+    least, room = 0.0, count
     if count > 4 * DRAWN and weight > 0:
         # Of total weight W, about W / t points have a priority above t, or fewer if many rows share a score.
-        least = weight / (1.25 * DRAWN)
-        for _ in range(_TRIES):
-            candidates, size = sample(least, 2 * DRAWN, salt)
-            if DRAWN <= size <= 2 * DRAWN:
-                return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
-            least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
-    candidates, _ = sample(0.0, count, salt)
-    return np.asarray(candidates[np.lexsort((candidates[:, 1], -candidates[:, 0]))[:DRAWN]])
+        least, room = weight / (1.25 * DRAWN), 2 * DRAWN
+    for _ in range(_TRIES):
+        index, priority, size = sample(least, room, salt)
+        if least == 0 or DRAWN <= size <= room:
+            break
+        least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
+    else:
+        index, priority, _ = sample(0.0, count, salt)
+    highest = _highest(priority)
+    return index[highest], priority[highest]
 
 
-def _priorities(first: Array, last: Array, drawn: list[Array]) -> Array:
-    priority = np.zeros((2, first.size))
-    for row, sample in zip(priority, drawn, strict=True):
-        cells = np.searchsorted(first, sample[:, 1])
-        row[cells] = sample[:, 0]
-    return priority
+def _highest(priority: Array) -> Integers:
+    """Return the indices, ascending, of the `DRAWN` highest priorities, of ties the first."""
+    if priority.size <= DRAWN:
+        return np.arange(priority.size)
+    lowest = np.partition(priority, priority.size - DRAWN)[priority.size - DRAWN]
+    chosen = priority > lowest
+    chosen[np.flatnonzero(priority == lowest)[: DRAWN - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
 
 
 def _join(parts: list[_Part]) -> FineCells:
@@ -145,10 +156,7 @@ def _join(parts: list[_Part]) -> FineCells:
     marked = np.zeros(first.size, bool)
     for row in priority:
         sampled = np.flatnonzero(row)
-        if sampled.size > DRAWN:
-            # Ties by the lower score, as in `_draw`.
-            sampled = sampled[np.lexsort((first[sampled], -row[sampled]))[:DRAWN]]
-        marked[sampled] = True
+        marked[sampled[_highest(row[sampled])]] = True
     # The points at both ends of all points are cells of their parts.
     marked[:ENDS] = True
     marked[-ENDS:] = True
@@ -162,4 +170,5 @@ def _join(parts: list[_Part]) -> FineCells:
 def _sums(parts: list[_Part], column: int, starts: Integers) -> Array:
     components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
     lengths = np.concatenate([part.lengths[column] for part in parts])
-    return sums.sums_between(components, (np.cumsum(lengths) - lengths)[starts])
+    begins = starts if components.size == lengths.size else (np.cumsum(lengths) - lengths)[starts]
+    return sums.sums_between(components, begins)

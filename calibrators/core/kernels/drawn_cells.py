@@ -17,7 +17,7 @@ _ROUNDED = 1.0 + 1e-12
 
 @kernel
 def candidate_points(score, weight, others, least, room, salt):
-    """Return the points with a priority of at least `least`, up to `room` of them.
+    """Return the points with a priority of at least `least`, the first `room` of them.
 
     Parameters
     ----------
@@ -29,10 +29,10 @@ def candidate_points(score, weight, others, least, room, salt):
 
     Returns
     -------
-    float64 array, shape (points, 2): priorities and scores, ascending by score
+    int64 and float64 arrays, shape (points,): indices, ascending, and priorities
     int : number of points with such a priority, which may exceed `room`
     """
-    drawn = np.empty((room, 2))
+    index, priority = np.empty(room, np.int64), np.empty(room)
     size, bits = 0, score.view(np.uint64)
     subtract = others.size > 0
     for i in range(score.size):
@@ -48,9 +48,9 @@ def candidate_points(score, weight, others, least, room, salt):
             # A multiplication decides most cases without a division.
             if u * least <= w * _ROUNDED and w / u >= least:
                 if size < room:
-                    drawn[size, 0], drawn[size, 1] = w / u, score[i]
+                    index[size], priority[size] = i, w / u
                 size += 1
-    return drawn[: min(size, room)], size
+    return index[:size], priority[:size], size
 
 
 @kernel
