@@ -13,7 +13,7 @@ from calibrators.core.sorting import sort_pieces, stable_order
 @pytest.fixture(autouse=True, params=["radix", "numpy"])
 def sort(request, monkeypatch):
     """Either sort, whichever this processor does better: results are the same."""
-    monkeypatch.setattr(sorting, "radix_for", lambda rows: request.param == "radix" and rows > 0)
+    monkeypatch.setattr(sorting, "radix_for", lambda rows, width=1: request.param == "radix" and rows > 0)
 
 
 FIXTURES_STAY = [HealthCheck.function_scoped_fixture]
@@ -48,14 +48,15 @@ def test_the_order_is_numpys_stable_one(kind, n, seed):
     np.testing.assert_array_equal(stable_order(values), order)
 
 
-def test_many_numbers_are_sorted_by_what_was_measured_to_be_faster(monkeypatch):
+def test_many_numbers_and_rows_are_sorted_by_what_was_measured_to_be_faster(monkeypatch):
     monkeypatch.undo()
     sorting._measure.cache_clear()
-    for seconds, expected in (([1.0, 2.0], True), ([2.0, 1.0], False)):
-        monkeypatch.setattr(sorting, "_seconds", lambda sort, left=list(seconds): left.pop(0))
-        assert sorting.radix_for(1 << 20) is expected
-        assert sorting.radix_for(1 << 20) is expected
-        assert not sorting.radix_for(1000)
+    for numbers, rows in (([1.0, 2.0], [2.0, 1.0]), ([2.0, 1.0], [1.0, 2.0])):
+        monkeypatch.setattr(sorting, "_seconds", lambda sort, left=[*numbers, *rows]: left.pop(0))
+        for _ in range(2):
+            assert sorting.radix_for(1 << 20) is (numbers[0] < numbers[1])
+            assert sorting.radix_for(1 << 20, 2) is (rows[0] < rows[1])
+            assert not sorting.radix_for(1000)
         sorting._measure.cache_clear()
 
 
