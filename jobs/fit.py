@@ -305,7 +305,9 @@ class Prepared(Startable):
             if source.day_tables is not None:
                 stack.enter_context(source.day_tables.in_use())
             keep = f"{scratch}/kept" if self.config.score_table.keep else None
-            fitting = replace(self.fitting, plan=replace(plan, scratch=scratch, write=keep))
+            fitting = replace(
+                self.fitting, plan=replace(plan, scratch=scratch, write=keep, keep=keep is not None)
+            )
             content, days, trial = self._fit(fitting, executor)
             self.sorting.keep_bad(scratch, content.table.bad.total)
             _remove_runs(scratch)

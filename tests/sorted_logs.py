@@ -6,7 +6,6 @@ from calibrators import Points
 from pipeline.days.source import Source
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
-from pipeline.sort.parts import read_points
 from pipeline.sort.score_table import SortedRows
 from tests.common import ANY_TABLE, run_job
 
@@ -27,7 +26,7 @@ def sorted_rows(log, plan, executor):
 
 
 def points_of(table) -> Points:
-    parts = [read_points(part.path) for part in table.parts]
+    parts = [part.read() for part in table.parts]
     return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

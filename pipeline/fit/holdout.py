@@ -234,9 +234,11 @@ class Trials:
             raise InputRejectedError(
                 "$[holdout]: expected rows that are not held out, found none: hold out less, or set $[refit]"
             )
-        table_path = None if self.refit else self.fitting.plan.write
+        plan = replace(self._plan("kept"), write=None)
+        if not self.refit:
+            plan = replace(plan, write=self.fitting.plan.write, keep=self.fitting.plan.keep)
         try:
-            fitting = replace(self.fitting, plan=replace(self._plan("kept"), write=table_path))
+            fitting = replace(self.fitting, plan=plan)
             content, _ = fitting.fit(self.executor, training)
         except InputRejectedError as error:
             raise InputRejectedError(f"$[holdout]: of the rows that are not held out: {error}") from None
@@ -343,7 +345,7 @@ class Trials:
         scratch = f"{plan.scratch}/{TRIAL}/{name}"
         Folder.at(scratch).make()
         rules = replace(plan.rules, keep=False)  # the fit quarantines them itself
-        return replace(plan, scratch=scratch, write=f"{scratch}/score_table", rules=rules)
+        return replace(plan, scratch=scratch, write=f"{scratch}/score_table", keep=False, rules=rules)
 
     def _fresh_source(self) -> tuple[Source | None, bool]:
         """Return the rows that the current version was not fitted to; and whether these are all rows."""

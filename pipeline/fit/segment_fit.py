@@ -107,7 +107,7 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
 
 
 def _with_table_path(rows: SortedRows, recipe: Recipe) -> SortedRows:
-    plan = replace(rows.plan, write=None)
+    plan = replace(rows.plan, write=None, keep=False)
     return with_table_path(rows._replace(plan=plan), recipe.calibrator(), recipe.interval)
 
 

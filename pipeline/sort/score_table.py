@@ -30,7 +30,7 @@ from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import BucketSpans
-from pipeline.sort.parts import Part, part_of, run_parts
+from pipeline.sort.parts import PARQUET, Part, part_of, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
@@ -68,6 +68,7 @@ class SortPlan:
     transform, lookup, grid : see `pipeline.sort.runs.Reading`
     rules : treatment of unusable rows
     write : folder for the table's parts; None if only the first pass is needed
+    keep : whether these parts are kept, as Parquet
     run_rows, bucket_bytes, label_bytes : sizes of runs, buckets, and outcomes in memory; they do not change results
     """
 
@@ -77,6 +78,7 @@ class SortPlan:
     grid: str = runs.NO_GRID
     rules: RowRules = field(default_factory=RowRules)
     write: str | None = None
+    keep: bool = False
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
     label_bytes: int = LABEL_BYTES
@@ -155,7 +157,7 @@ def scratch_bytes(log: Log, *, write: bool) -> int:
     run_bytes = most_bytes(log.rows, columns.weight is not None, bool(columns.segments))
     if log.rows > MOST_RUNS * RUN_ROWS:
         run_bytes *= 2  # runs may be merged twice: see `pipeline.sort.run_merging`
-    return run_bytes + (24 * log.rows if write else 0)
+    return run_bytes + (25 * log.rows if write else 0)
 
 
 class SortedRows(NamedTuple):
@@ -256,8 +258,9 @@ def add_merge(
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     # Merge tasks only need the chunk function.
     first = None if request is None else replace(request, combine=list)
+    suffix = PARQUET if plan.keep else ""
     tasks = [
-        (entry, plan.write and f"{plan.write}/part-{i:05d}.parquet", first, cutting, i)
+        (entry, plan.write and f"{plan.write}/part-{i:05d}{suffix}", first, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
