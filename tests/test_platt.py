@@ -200,10 +200,19 @@ def points_like(kind, n=20_000):
         weight[n // 3], positives[n // 3] = n / 5, n / 20
     if kind == "one class":
         positives = weight.copy()
+    if kind == "saturated":  # most rows have the last double below 1, or 0
+        score[[0, -1]] = 0.0, 1 - 2.0**-53
+        weight[[0, -1]], positives[[0, -1]] = n, (n / 100, n * 0.98)
+    if kind == "steep":
+        score *= 1e-3
+        score[-1] = 1.0
+    if kind == "lost":  # beside the others' weights, the positives' are below the unit of whole sums
+        weight = np.where(label[order], 1e-14, 1.0)
+        positives = np.where(label[order], weight, 0.0)
     return Points(score, weight, positives)
 
 
-KINDS = ["plain", "rare", "weights", "tie", "one class"]
+KINDS = ["plain", "rare", "weights", "tie", "one class", "saturated"]
 
 
 def parameters(fitted):
@@ -236,4 +245,24 @@ def test_the_optimum_is_that_of_the_points(few, calibrator, kind):
     close = 1e-4 if isinstance(calibrator, Beta) else 1e-12
     np.testing.assert_allclose(begun, plain, rtol=close, atol=close)
     if kind != "one class":
-        assert calibrator.n_evaluations_ <= 3 < evaluations
+        assert calibrator.n_evaluations_ == 0 < 3 < evaluations
+    if isinstance(calibrator, Beta):
+        score, weight, positives = points
+        s = np.clip(score, 2.0**-53, 1 - 2.0**-53)
+        terms = np.stack([np.log(s), -np.log1p(-s), np.ones(s.size)])
+        p, free = expit(begun @ terms), begun != 0
+        gradient, hessian = terms @ (weight * p - positives), (terms * (weight * p * (1 - p))) @ terms.T
+        if free[:2].any():
+            step = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+            # In squared standard errors.
+            assert step @ gradient[free] < 1e-16
+
+
+@pytest.mark.parametrize("kind", ["steep", "lost"])
+def test_where_bins_do_not_stand_for_the_points_their_optimum_is_the_start(few, kind):
+    points, calibrator = points_like(kind), Platt()
+    plain = parameters(calibrator.fit_points(points))
+    few(2)
+    begun = parameters(calibrator.fit_points(points))
+    np.testing.assert_allclose(begun, plain, rtol=1e-12, atol=1e-12)
+    assert 0 < calibrator.n_evaluations_ <= 3

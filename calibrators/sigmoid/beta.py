@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,15 @@ from calibrators.core.kernels import likelihood as kernel
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, Passes, Points, blocks_of
 from calibrators.core.tabulate import check_max_error, most_knots, tabulate
-from calibrators.sigmoid.loss import FEWEST_POINTS, Scale, binned_pass, expit, solved, whole_totals
+from calibrators.sigmoid.loss import (
+    FEWEST_POINTS,
+    Scale,
+    binned_pass,
+    expit,
+    solved,
+    stand_for_all,
+    whole_totals,
+)
 
 _CLIP = 2.0**-53
 _LOGS = -math.log(_CLIP)
@@ -50,7 +58,7 @@ class Beta(Calibrator):
     a_, b_, c_ : float
         The parameters.
     n_evaluations_ : int
-        Number of passes over the points by the optimiser.
+        Number of passes over the points by the optimiser; 0 if bins stand for the points.
 
     Raises
     ------
@@ -66,7 +74,7 @@ class Beta(Calibrator):
     -----
     Newton's method with step halving; each evaluation is one pass. Terms are rounded to a common unit and then added as
     whole numbers, so the optimum is the same to the last bit for any division into parts. From 2**17 points on it
-    starts at the optimum of the points in narrow bins, as `Platt` does.
+    uses moments of the points in narrow bins, as `Platt` does.
 
     References
     ----------
@@ -139,11 +147,8 @@ class BetaMap:
         low, high = np.full(argument.shape, -_LOGS), np.full(argument.shape, _LOGS)
         for _ in range(64):
             middle = (low + high) / 2
-            # log s and log(1 - s) of s = expit(t), without cancellation.
-            soft = np.log1p(np.exp(-np.abs(middle)))
-            value = (
-                self.a * (np.minimum(middle, 0.0) - soft) + self.b * (np.maximum(middle, 0.0) + soft) + self.c
-            )
+            u, v = _logs_of_logits(middle)
+            value = self.a * u + self.b * v + self.c
             below = value < argument
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return np.clip(expit((low + high) / 2), *self.domain())
@@ -165,23 +170,33 @@ def _logs(scores: Array) -> tuple[Array, Array]:
     return np.log(s), -np.log1p(-s)
 
 
+def _logs_of_logits(logits: Array) -> tuple[Array, Array]:
+    """Compute log s and -log(1 - s) of s = expit(logits), without cancellation."""
+    soft = np.log1p(np.exp(-np.abs(logits)))
+    return np.minimum(logits, 0.0) - soft, np.maximum(logits, 0.0) + soft
+
+
+_Terms = Callable[[Array], tuple[Array, Array]]
+"""Function that returns log s and -log(1 - s) of the points' score column."""
+
+
 class _Evaluation(NamedTuple):
     loss: float
     gradient: Array
     hessian: Array
 
 
-def _evaluation_pass(layout: Layout, abc: Array) -> Pass:
+def _evaluation_pass(layout: Layout, abc: Array, terms: _Terms) -> Pass:
     largest = layout.weight * max(_LOGS * (abs(abc[0]) + abs(abc[1])) + abs(abc[2]) + 2.0, _LOGS**2)
     unit = 2.0 ** min(60 - math.frexp(largest)[1], 1000)
-    return Pass(partial(_sums, abc, unit), partial(_evaluation, abc, unit))
+    return Pass(partial(_sums, abc, unit, terms), partial(_evaluation, abc, unit))
 
 
-def _sums(abc: Array, unit: float, points: Points) -> Integers:
+def _sums(abc: Array, unit: float, terms: _Terms, points: Points) -> Integers:
     sums = np.zeros((10, 2), np.int64)
     for score, weight, positives in blocks_of(points):
-        terms = np.stack(_logs(score))
-        sums += kernel.loss_and_derivatives(terms, positives, weight - positives, abc, unit, unit)
+        of_points = np.stack(terms(score))
+        sums += kernel.loss_and_derivatives(of_points, positives, weight - positives, abc, unit, unit)
     return sums
 
 
@@ -201,18 +216,28 @@ def _fit(layout: Layout) -> Generator[Pass, Any, tuple[BetaMap, int]]:
     if layout.n_points < FEWEST_POINTS:
         abc, evaluations = yield from _constrained(layout, np.array([0.0, 0.0, base]))
     else:
-        points = yield binned_pass(layout, Scale.of(layout, "logit"))
-        start = solved(_constrained(layout, np.array([0.0, 0.0, base])), points)[0]
+        scale = Scale.of(layout, "logit")
+        nodes = yield binned_pass(layout, scale)
+        nodes = nodes._replace(score=scale.centre + scale.half * nodes.score)
+        start = np.array([0.0, 0.0, base])
+        for _ in range(2):  # the second time for one more Newton step
+            start, evaluations = solved(_constrained(layout, start, _logs_of_logits), nodes)
+        # The argument's derivative by the logit is a (1 - s) + b s; the logarithms' own is at most 1.
+        slope = max(1.0, start[0] * (1.0 - layout.first[0]) + start[1] * layout.last)
+        if evaluations < _MAX_EVALUATIONS and stand_for_all(nodes, layout, scale.half * slope):
+            return BetaMap(*start.tolist()), 0
         abc, evaluations = yield from _constrained(layout, start)
     return BetaMap(*abc.tolist()), evaluations
 
 
-def _constrained(layout: Layout, start: Array) -> Generator[Pass, Any, tuple[Array, int]]:
+def _constrained(
+    layout: Layout, start: Array, terms: _Terms = _logs
+) -> Generator[Pass, Any, tuple[Array, int]]:
     """Find the optimum with a, b >= 0; return it and the number of evaluations."""
     free = np.array([True, True, True])
     evaluations = 0
     while True:
-        abc, count = yield from _newton(layout, np.where(free, start, 0.0), free)
+        abc, count = yield from _newton(layout, np.where(free, start, 0.0), free, terms)
         evaluations += count
         negative = free & (abc < 0) & np.array([True, True, False])
         if not negative.any():
@@ -221,8 +246,8 @@ def _constrained(layout: Layout, start: Array) -> Generator[Pass, Any, tuple[Arr
         free[int(np.argmin(np.where(negative, abc, np.inf)))] = False
 
 
-def _newton(layout: Layout, abc: Array, free: Mask) -> Generator[Pass, Any, tuple[Array, int]]:
-    current: _Evaluation = yield _evaluation_pass(layout, abc)
+def _newton(layout: Layout, abc: Array, free: Mask, terms: _Terms) -> Generator[Pass, Any, tuple[Array, int]]:
+    current: _Evaluation = yield _evaluation_pass(layout, abc, terms)
     evaluations = 1
     while evaluations < _MAX_EVALUATIONS:
         step = np.zeros(3)
@@ -235,7 +260,7 @@ def _newton(layout: Layout, abc: Array, free: Mask) -> Generator[Pass, Any, tupl
             return abc, evaluations
         while True:
             candidate = abc + scale * step
-            new: _Evaluation = yield _evaluation_pass(layout, candidate)
+            new: _Evaluation = yield _evaluation_pass(layout, candidate, terms)
             evaluations += 1
             if new.loss <= current.loss + 1e-4 * scale * decrease or evaluations >= _MAX_EVALUATIONS:
                 break

@@ -24,12 +24,12 @@ from calibrators.sigmoid.loss import (
     binned_pass,
     evaluation_pass,
     solved,
+    stand_for_all,
 )
 
 _MAX_EVALUATIONS = 100
 _FARTHEST = 1e6  # |shift| + |slope * score| beyond which a line is less exact than a table
 _LAST_STEP = 1e-5  # change of the sigmoid's argument below which one more Newton step is exact
-_ONLY_STEP = 3e-7  # change below which this Newton step itself is exact, to 1e-13
 _ROUNDING = 2.0**-51  # relative decrease of a loss that is lost in rounding
 _STEEP = 1024.0  # slope beyond which only arguments near 0 matter: they change by a share of its change
 
@@ -62,7 +62,7 @@ class Platt(Calibrator):
     log_loss_ : float
         Log loss against the targets, summed over the weights, at the optimum.
     n_evaluations_ : int
-        Number of passes over the points by the optimiser.
+        Number of passes over the points by the optimiser; 0 if bins stand for the points.
 
     Raises
     ------
@@ -79,8 +79,9 @@ class Platt(Calibrator):
     Newton's method with line search (Lin, Lin & Weng 2007), in coordinates centred so that the Hessian is
     diagonal; each evaluation is one pass, some 14 ns per point. Terms are rounded to a common unit and then added as
     whole numbers, so the optimum is the same to the last bit for any division into parts. Typically 8 evaluations,
-    besides the passes for the totals and for the rows' counts. From 2**17 points on, one pass gathers the points in
-    narrow bins; their optimum is the start for one or two evaluations.
+    besides the passes for the totals and for the rows' counts. From 2**17 points on, one pass gathers moments of the
+    points in narrow bins; their optimum is that of the points to some 13 digits, or the start for two or three
+    evaluations if the sigmoid is steep.
 
     References
     ----------
@@ -162,14 +163,13 @@ class _Fitted(NamedTuple):
 def _minimise(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted]:
     if scale.half == 0.0 or layout.n_points < FEWEST_POINTS:
         return (yield from _from_constant(layout, scale))
-    points = yield binned_pass(layout, scale)
-    start = solved(_from_constant(layout, scale), points).sigmoid
+    nodes = yield binned_pass(layout, scale)
+    fitted = solved(_from_constant(layout, Scale("score", 0.0, 1.0)), nodes)
+    start = replace(fitted.sigmoid, scale=scale)
+    if fitted.evaluations < _MAX_EVALUATIONS and stand_for_all(nodes, layout, abs(start.a)):
+        return _Fitted(start, fitted.loss, 0)
     current = yield evaluation_pass(layout, start)
-    sigmoid, current = _recentred(start, current)
-    da, db = _step(current)
-    if _change(sigmoid, da, db) < _ONLY_STEP:
-        return _Fitted(_moved(sigmoid, da, db, 1.0), current.loss, 1)
-    return (yield from _descend(layout, sigmoid, current, 1))
+    return (yield from _descend(layout, start, current, 1))
 
 
 def _from_constant(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted]:

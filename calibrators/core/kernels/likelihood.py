@@ -260,9 +260,9 @@ def loss_and_derivatives(terms, hit, miss, at, scale, fine):
     return sums
 
 
-# Weights and mean positions of points in narrow bins; the sums do not depend on the order of the points.
+# Moments of points in narrow bins; the sums do not depend on the order of the points.
 
-SUMS = 4
+MOMENTS = 4
 
 
 @kernel
@@ -277,18 +277,20 @@ def add_moments(points, bins, first, unit, sums):
     points : float64 arrays x, weight and positives, shape (m,); x in [-1, 1]
     bins, first : int: number of bins, and index of the first bin in `sums`
     unit : power of 2 with unit * (sum of all weights) < 2**62
-    sums : int64 array, shape (bins from `first` to that of the last point, 4), updated
-        For negatives and then for positives: the weight, and the weight times the distance from the middle of the
-        bin, in half bin widths.
+    sums : int64 array, shape (bins from `first` to that of the last point, 2, MOMENTS), updated
+        For negatives and then for positives: the weight times the powers 0, 1, ... of the distance from the middle of
+        the bin, in half bin widths.
     """
     x, weight, positives = points
     for i in range(x.size):
         position = (x[i] + 1.0) * (bins / 2)
         j = min(max(np.int64(position), 0), bins - 1)
         distance = 2.0 * (position - j) - 1.0
-        positive = positives[i]
-        negatives = weight[i] - positive
-        sums[j - first, 0] += np.int64(np.rint(negatives * unit))
-        sums[j - first, 1] += np.int64(np.rint(negatives * distance * unit))
-        sums[j - first, 2] += np.int64(np.rint(positive * unit))
-        sums[j - first, 3] += np.int64(np.rint(positive * distance * unit))
+        negative = (weight[i] - positives[i]) * unit
+        positive = positives[i] * unit
+        of_bin = sums[j - first]
+        for k in range(MOMENTS):
+            of_bin[0, k] += np.int64(np.rint(negative))
+            of_bin[1, k] += np.int64(np.rint(positive))
+            negative *= distance
+            positive *= distance
