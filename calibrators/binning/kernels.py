@@ -32,7 +32,10 @@ def mark_edges(index, models, marked):
     marked : bool array, shape (m,), updated
     """
     bins, numerators, denominators = models
-    chosen = np.empty(min(np.max(bins), marked.size), np.int64)
+    most = 0
+    for model in range(bins.size):
+        most = max(most, bins[model])
+    chosen = np.empty(min(most, marked.size), np.int64)
     for model in range(bins.size):
         count = edges_of(index, (bins[model], numerators[model], denominators[model]), chosen)
         for c in range(count):

@@ -47,13 +47,19 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
         return functools.partial(kernel, inline=inline)
     # Divisions follow IEEE 754. Checking each divisor for zero, to raise Python's error, would prevent vectorisation.
     options = {"nogil": True, "inline": "never", "forceinline": inline, "error_model": "numpy"}
-    compiled = numba.njit(**options)(function)
+    # C does not call kernels.
+    compiled = numba.njit(**options, no_cfunc_wrapper=True)(function)
     digest = "" if CACHE_FAULT else source_digest(function.__module__)
     if digest:
         # With NUMBA_DISABLE_JIT, `compiled` is the function itself and the attribute has no effect.
         compiled._cache = CompilationCache(function, f"{function.__module__}-{digest}")
     if hasattr(compiled, "signatures"):
         KERNELS.append(compiled)
+        # Otherwise a kernel is compiled once more for a variable of its caller that begins as a constant.
+        template = compiled.get_call_template
+        compiled.get_call_template = lambda types, names: template(
+            tuple(map(numba.types.unliteral, types)), names
+        )
     return compiled
 
 

@@ -95,7 +95,7 @@ def _cells_of_points(points: Points) -> _Part:
     total, ones = float(weight.sum()), float(positives.sum())
     of_label = ((weight, positives, total - ones), (positives, _NONE, ones))
     drawn = [
-        _draw(partial(kernel.candidate_points, score, column, others), score.size, sum_, salt)
+        _draw(partial(kernel.candidate_points, score.view(np.uint64), column, others), score.size, sum_, salt)
         for (column, others, sum_), salt in zip(of_label, _SALTS, strict=True)
     ]
     # A cell begins at each marked point and behind it.

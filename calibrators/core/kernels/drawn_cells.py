@@ -16,12 +16,13 @@ _ROUNDED = 1.0 + 1e-12
 
 
 @kernel
-def candidate_points(score, weight, others, least, room, salt):
+def candidate_points(bits, weight, others, least, room, salt):
     """Return the points with a priority of at least `least`, the first `room` of them.
 
     Parameters
     ----------
-    score, weight, others : float64 arrays, shape (m,); weight - others >= 0 is the weight of the rows to draw from;
+    bits : uint64 array, shape (m,): the bits of the scores
+    weight, others : float64 arrays, shape (m,); weight - others >= 0 is the weight of the rows to draw from;
         if `others` is empty, it is `weight`. Rows of weight 0 are never drawn
     least : float >= 0
     room : int: largest number of points to return
@@ -33,9 +34,9 @@ def candidate_points(score, weight, others, least, room, salt):
     int : number of points with such a priority, which may exceed `room`
     """
     index, priority = np.empty(room, np.int64), np.empty(room)
-    size, bits = 0, score.view(np.uint64)
+    size = 0
     subtract = others.size > 0
-    for i in range(score.size):
+    for i in range(bits.size):
         w = weight[i]
         if subtract:
             w -= others[i]

@@ -158,7 +158,7 @@ def rounded(components, n):
 
 def adds_exactly(values: Array) -> bool:
     """Tell whether ordinary sums of values are exact: the values are integers, as in nearly all logs, and not large."""
-    if values.size > _STRIP:
+    if values.size > _MOST_IN_NUMPY:
         return bool(_add_exactly(values))
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.abs(values).sum() <= _LARGEST_WHOLE and (values == np.rint(values)).all())
@@ -168,19 +168,23 @@ def adds_exactly(values: Array) -> bool:
 def _add_exactly(values):
     # Eight sums at a time, which the compiler vectorises.
     sizes = np.zeros(8)
-    fractions = np.zeros(8, np.int64)
     whole = values.size - values.size % 8
     for first in range(0, whole, _STRIP):
+        fractions = 0
         for i in range(first, min(first + _STRIP, whole), 8):
             for k in range(8):
                 sizes[k] += abs(values[i + k])
-                fractions[k] |= values[i + k] != np.rint(values[i + k])
-        if fractions.any():
+                fractions |= values[i + k] != np.rint(values[i + k])
+        if fractions:
             return False
+    total = 0.0
+    for k in range(8):
+        total += sizes[k]
     for i in range(whole, values.size):
-        sizes[0] += abs(values[i])
-        fractions[0] |= values[i] != np.rint(values[i])
-    return sizes.sum() <= _LARGEST_WHOLE and not fractions.any()
+        total += abs(values[i])
+        if values[i] != np.rint(values[i]):
+            return False
+    return total <= _LARGEST_WHOLE
 
 
 def exact_sum(values: Array) -> float:
@@ -220,6 +224,8 @@ def expansion_of(values: Array) -> Array:
 
 _FEW = 16
 _STRIP = 1 << 14
+_MOST_IN_NUMPY = 1 << 18
+"""Number of values up to which a fit need not compile a loop, which takes longer."""
 _CARRY_BITS = 15
 """Largest number of bits by which a sum of `_STRIP` numbers is longer than the largest of them."""
 

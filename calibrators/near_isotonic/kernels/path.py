@@ -18,6 +18,7 @@ is doubled repeatedly, and each block of a solution is merged from those of the 
 queue. Blocks at both ends, and the last few blocks, are merged with a queue over all of them.
 """
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from calibrators.core.kernels.sums import add_pairs, divide_pairs, two_product
 from calibrators.near_isotonic.kernels.taut_string import settled_ends
 
 _EXACT = 2.0**53  # all integers below it are doubles
+_LARGEST = sys.float_info.max
 _SCANNED = 8  # number of blocks up to which a linear search finds the next merge
 _SAME = 2.0**-40  # relative difference below which levels count as equal, unless all sums are integers
 
@@ -274,7 +276,7 @@ def _merge_settled(m, lam, path, queue):
             _copy_block(first, target, path)
             target += 1
         else:
-            target = _merge_in_order((first, stop), target, np.finfo(np.float64).max, path, queue)
+            target = _merge_in_order((first, stop), target, _LARGEST, path, queue)
         first = stop
     return target
 
@@ -318,13 +320,16 @@ def build(sums, falls, exact, lambdas, few, index):
     lam, limit = lambdas
     weight, positives, low = sums
     block, ids = np.zeros((2 if exact else 4, m)), np.empty((m, 2), index.dtype)
-    block[0], block[1] = weight, positives
-    if not exact and low.size > 0:
-        block[2], block[3] = low[:, 0], low[:, 1]
-    for i in range(m):
-        ids[i, 0], ids[i, 1] = ~i, i
     # Zeros, because callers scale all entries.
-    death, child, total = np.full(m - 1, np.inf), np.empty((m - 1, 2), index.dtype), np.zeros((m - 1, 2))
+    death, child, total = np.empty(m - 1), np.empty((m - 1, 2), index.dtype), np.zeros((m - 1, 2))
+    # Entry by entry: numba takes 2 s to compile the assignment of an array, for its error message.
+    for i in range(m):
+        block[0, i], block[1, i] = weight[i], positives[i]
+        if not exact and low.size > 0:
+            block[2, i], block[3, i] = low[i, 0], low[i, 1]
+        ids[i, 0], ids[i, 1] = ~i, i
+        if i > 0:
+            death[i - 1] = np.inf
     path = PathState(block, ids, falls, death, child, total, exact)
     numbers = np.empty((4, m), index.dtype)
     queue = (numbers[0], numbers[1], np.empty(m), numbers[2], numbers[3])

@@ -134,7 +134,9 @@ def settled_ends(sums, falls, lam, exact):
     all_ends = _bends(sums, falls, (lam, exact), 0.0, np.empty(0, np.int64))
     ends = _bends(sums, falls, (lam, exact), lam, all_ends)
     if ends.size > 0:
-        i = np.searchsorted(all_ends, ends[-1])
+        i = 0
+        while i < all_ends.size and all_ends[i] < ends[-1]:
+            i += 1
         if i < all_ends.size and all_ends[i] == ends[-1]:
             return all_ends[i:].copy()
     return all_ends[:0].copy()
