@@ -240,7 +240,10 @@ class CalibrationMap:
         (or too wide) for a finite slope becomes a step at the next block.
         """
         blocks = np.stack([first, last, weight, positives])
-        return cls(*maps_of_blocks(blocks, level, np.array([first.size]))[0])
+        columns = maps_of_blocks(blocks, level, np.array([first.size]))[0]
+        for column in columns:
+            column.flags.writeable = False  # else they are copied
+        return cls(*columns)
 
     @classmethod
     def from_bins(cls, edges: Array, level: Array, weight: Array, positives: Array) -> CalibrationMap:

@@ -100,18 +100,18 @@ def area_under_roc(weight: Array, positives: Array) -> tuple[float | None, float
     The AUC is None if a label has no rows, the error None if a label has at most one row.
     """
     negatives = weight - positives
-    hits, misses = math.fsum(positives), math.fsum(negatives)
+    hits, misses = float(positives.sum()), float(negatives.sum())
     if not (hits > 0 and misses > 0):
         return None, None
     # For a positive, the share of the negatives below it, ties counting 1/2; for a negative, vice versa.
     below, above = (
         (np.cumsum(counts) - counts / 2) / total for counts, total in ((negatives, misses), (positives, hits))
     )
-    auc = math.fsum(positives * below) / hits
+    auc = float((positives * below).sum()) / hits
     if hits <= 1 or misses <= 1:
         return twelve(auc), None
-    variance = math.fsum(positives * (below - auc) ** 2) / (hits * (hits - 1))
-    variance += math.fsum(negatives * (above - (1 - auc)) ** 2) / (misses * (misses - 1))
+    variance = float((positives * (below - auc) ** 2).sum()) / (hits * (hits - 1))
+    variance += float((negatives * (above - (1 - auc)) ** 2).sum()) / (misses * (misses - 1))
     return twelve(auc), twelve(math.sqrt(variance))
 
 

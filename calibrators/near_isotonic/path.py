@@ -111,7 +111,9 @@ class NearIsotonicPath:
         weight, positives, unit = scaled(runs)
         integral = are_whole(weight, positives) and not low.any()
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
-        reach = 2.0 ** first_step(weight, positives, integral), min(limit / unit, _LARGEST)
+        # At `start` the blocks have merged, except near the ends of the parts that they come from.
+        first = max(2.0 ** first_step(weight, positives, integral), 2.0 * start)
+        reach = first, min(limit / unit, _LARGEST)
         death, child, total, ids = kernel.build(
             (weight, positives, low / unit), falls, integral, reach, few, index
         )
