@@ -136,7 +136,8 @@ def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | 
 def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, points: Points) -> Edges:
     start, reached = cut_positions_in_part(layout, points, balanced=family.balanced)
     if family.balanced:
-        start, reached = start * layout.weight, reached * layout.weight
+        start *= layout.weight
+        reached *= layout.weight
     marked = np.zeros(reached.size, np.bool_)
     kernel.mark_edges(_indexed(reached, start, float(reached[-1])), family.models, marked)
     index = np.flatnonzero(marked & (reached < layout.weight))

@@ -17,7 +17,7 @@ from calibrators.core.arrays import Array, Integers
 from calibrators.core.kernels import sums
 from calibrators.core.kernels.sums import expansion_of
 from calibrators.core.map import midpoints
-from calibrators.core.passes import Pass, Points
+from calibrators.core.passes import Pass, Points, blocks_of
 
 _SUMMABLE = 1e290
 
@@ -220,9 +220,11 @@ def cut_positions_in_part(layout: Layout, points: Points, *, balanced: bool) -> 
     weight = sums.prefix_sums(points.weight, before[0])
     positives = sums.prefix_sums(points.positives, before[1]) if balanced else weight
     start = cut_positions(layout, *(_rounded_sums([expansion]) for expansion in before), balanced=balanced)[0]
-    positions = cut_positions(layout, weight, positives, balanced=balanced)
+    for block in blocks_of(Points(points.score, weight, positives)):
+        # In place: new arrays of the part's length would cost more than the sums.
+        block.weight[:] = cut_positions(layout, block.weight, block.positives, balanced=balanced)
     # Rounded sums of weights are subtracted, so the positions may not ascend without this.
-    return float(start), np.maximum.accumulate(np.maximum(positions, start))
+    return float(start), np.maximum.accumulate(np.maximum(weight, start, out=weight), out=weight)
 
 
 def cuts_after(layout: Layout, points: Points, index: Integers) -> Cuts:
