@@ -129,13 +129,14 @@ def test_few_values_are_dictionary_encoded(count):
 RANDOM = np.random.default_rng(0).random(6 * PAGE)
 LATE = np.concatenate([np.full(4 * PAGE, 0.25), RANDOM])
 LATE[::17] = np.nan
+TIED = np.where(np.arange(10 * PAGE) % 10 == 0, 0.125, np.random.default_rng(0).random(10 * PAGE))
 MOST = np.random.default_rng(0).permutation(np.resize(np.arange(60_000) / 2.0**16, 1 << 17))
 
 
 @pytest.mark.parametrize(
     ("values", "encoded"),
-    [(RANDOM, False), (LATE, False), (MOST, True)],
-    ids=["many", "many in a late page", "60,000"],
+    [(RANDOM, False), (LATE, False), (TIED, False), (MOST, True)],
+    ids=["many", "many in a late page", "a tenth tied", "60,000"],
 )
 def test_many_values_are_plain(values, encoded):
     column = check(numbered(values.size), values).row_group(0).column(1)
