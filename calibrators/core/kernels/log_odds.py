@@ -73,58 +73,24 @@ def adjust_each(p, entry, numbers, out):
 
 # The logistic function, the same to the last bit on every machine.
 
-_POWERS = np.ldexp(1.0, -np.arange(HALF + 1))
 _ROUNDING = 1.5 * 2.0**52  # adding it rounds to an integer in the lowest bits
 _ROUNDING_BITS = int(np.float64(_ROUNDING).view(np.int64))
-
-BLOCK = 256
-"""Number of elements per block: intermediate results stay in the L1 cache."""
-
 
 _exp_mantissa = kernel(exp_mantissa, inline=True)
 
 
 @kernel(inline=True)
 def exp_of_negative(x):
-    """Return exp(x) for x <= 0, with an error below one unit in the last place."""
-    # NaN, from steps that are too long, must not become an index.
+    """Return exp(x) for x <= 0, with an error below one unit in the last place. No branch: loops become vectors."""
     x = max(UNDERFLOW, x)
-    k = np.rint(x * LOG2_E)
-    # 2**k in two factors: only the second product can round, if the result is subnormal.
-    down = -np.int64(k)
+    total = x * LOG2_E + _ROUNDING
+    k = total - _ROUNDING
+    # 2**k in two factors, by their bits: only the second product can round, if the result is subnormal.
+    down = _ROUNDING_BITS - np.float64(total).view(np.int64)
     first = min(down, HALF)
-    return _exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW) * _POWERS[first] * _POWERS[down - first]
-
-
-@kernel
-def fill(x, out, memory):
-    """Apply `logistic` to a block, in one loop for each step, so that the compiler vectorises it.
-
-    x, out : float64 arrays of one size, at most BLOCK; may be the same
-    memory : int64 array, shape (4, BLOCK), for intermediate results
-    """
-    rounded, first, second = memory[0], memory[1], memory[2]
-    numbers = memory.view(np.float64)
-    sums, mantissa = numbers[0], numbers[3]
-    for i in range(x.size):
-        v = -abs(x[i])
-        v = max(UNDERFLOW, v)
-        total = v * LOG2_E + _ROUNDING
-        sums[i] = total
-        k = total - _ROUNDING
-        mantissa[i] = _exp_mantissa(v - k * LN2_HIGH, k * LN2_LOW)
-    for i in range(x.size):
-        down = _ROUNDING_BITS - rounded[i]
-        part = min(down, HALF)
-        # The bits of 2**-part and of 2**(part - down).
-        first[i] = (1023 - part) << 52
-        second[i] = (1023 - (down - part)) << 52
-    large, small = numbers[1], numbers[2]
-    for i in range(x.size):
-        v = x[i]
-        e = mantissa[i] * large[i] * small[i]
-        p = (1.0 if v >= 0.0 else e) / (1.0 + e)
-        out[i] = v if v != v else p
+    high = np.int64((1023 - first) << 52).view(np.float64)
+    low = np.int64((1023 - (down - first)) << 52).view(np.float64)
+    return _exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW) * high * low
 
 
 @kernel
@@ -133,7 +99,6 @@ def logistic(x, out):
 
     x, out : float64 arrays, shape (n,); may be the same.
     """
-    memory = np.empty((4, BLOCK), np.int64)
-    for start in range(0, x.size, BLOCK):
-        stop = min(start + BLOCK, x.size)
-        fill(x[start:stop], out[start:stop], memory)
+    for i in range(x.size):
+        p = probability_of(x[i])
+        out[i] = x[i] if x[i] != x[i] else p

@@ -9,13 +9,13 @@ import math
 import numpy as np
 
 from calibrators.core.compiled import kernel
-from calibrators.core.kernels.log_odds import BLOCK, exp_of_negative, fill, log_of, probability_of
+from calibrators.core.kernels.log_odds import exp_of_negative, log_of, probability_of
 
 _ROUNDS = 100
 _HALVINGS = 40
 _LARGEST_PRODUCT = 2.0**1000  # limit of a product of determinants
 _SMALL = 1e-7  # length of the last step: the next one, about its square, would not change the optimum
-_FEW = 16  # sizes below which vectorised loops are slower
+_BLOCK = 256
 _SINGULAR = 1e-10  # of an information matrix: its determinant, as a share of the product of its diagonal
 
 USUAL, FAR, OUTLYING, CONSTANT, FALLING = 0, 1, 2, 3, 4
@@ -24,25 +24,19 @@ for a lesser one."""
 
 
 @kernel
-def _derivatives(cells, start, stop, centre, a, d, scratch, out):
+def _derivatives(cells, start, stop, centre, a, d, chance, out):
     """Write gradient and information of one group's log likelihood at (a, d) to out: g_a, g_d, h_aa, h_ad, h_dd.
 
     cells : logit, weight, positives: see `adjust_curves`
     a, d : logit p = logit + a + d x
-    scratch : float64 array, shape (BLOCK,), and int64, shape (4, BLOCK)
+    chance : float64 array, shape (_BLOCK,), for the probabilities
     """
     logit, weight, positives = cells
-    chance, memory = scratch
     g_a = g_d = h_aa = h_ad = h_dd = 0.0
-    for begin in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - begin)
+    for begin in range(start, stop, _BLOCK):
+        n = min(_BLOCK, stop - begin)
         for j in range(n):
-            chance[j] = logit[begin + j] + a + d * (logit[begin + j] - centre)
-        if n < _FEW:
-            for j in range(n):
-                chance[j] = probability_of(chance[j])
-        else:
-            fill(chance[:n], chance[:n], memory)
+            chance[j] = probability_of(logit[begin + j] + a + d * (logit[begin + j] - centre))
         for j in range(n):
             i = begin + j
             x = logit[i] - centre
@@ -65,14 +59,14 @@ def derive(logit, weight, positives, starts, centre, curves, derivatives):
     derivatives : float64 array, shape (groups, 5), filled: see `adjust_curves`, which has the other parameters, too
     """
     cells = (logit, weight, positives)
-    scratch = (np.empty(BLOCK), np.empty((4, BLOCK), np.int64))
+    chance = np.empty(_BLOCK)
     for g in range(starts.size - 1):
         a, d = curves[g]
-        _derivatives(cells, starts[g], starts[g + 1], centre[g], a, d, scratch, derivatives[g])
+        _derivatives(cells, starts[g], starts[g + 1], centre[g], a, d, chance, derivatives[g])
 
 
 @kernel
-def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a, free_d, a, d, scratch, out):
+def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a, free_d, a, d, chance, out):
     """Maximise the penalised log likelihood, which is concave, by Newton's method; halve steps that go too far.
 
     Return the optimum, and write the derivatives there to `out`.
@@ -82,7 +76,7 @@ def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a,
     free_a, free_d : whether a and d are free parameters; otherwise they keep their values
     """
     low, high = typical
-    _derivatives(cells, start, stop, centre, low + a, high + d, scratch, out)
+    _derivatives(cells, start, stop, centre, low + a, high + d, chance, out)
     for _ in range(_ROUNDS):
         g_a, g_d = out[0] - a * inverse_a, out[1] - d * inverse_d
         h_aa, h_ad, h_dd = out[2] + inverse_a, out[3], out[4] + inverse_d
@@ -99,7 +93,7 @@ def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a,
         t = 1.0
         for _ in range(_HALVINGS):
             b, e = a + t * step_a, d + t * step_d
-            _derivatives(cells, start, stop, centre, low + b, high + e, scratch, out)
+            _derivatives(cells, start, stop, centre, low + b, high + e, chance, out)
             new_slope = step_a * (out[0] - b * inverse_a) + step_d * (out[1] - e * inverse_d)
             # The slope decreases along a step. The step is too long if the slope at its end is too negative.
             if new_slope >= -0.5 * slope:
@@ -107,7 +101,7 @@ def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a,
             t *= 0.5
         else:
             b, e = a + t * step_a, d + t * step_d
-            _derivatives(cells, start, stop, centre, low + b, high + e, scratch, out)
+            _derivatives(cells, start, stop, centre, low + b, high + e, chance, out)
         a += t * step_a
         d += t * step_d
         if max(abs(step_a), abs(step_d)) <= _SMALL:
@@ -116,7 +110,7 @@ def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a,
 
 
 @kernel
-def _mode(cells, start, stop, centre, typical, prior, a, d, scratch, out):
+def _mode(cells, start, stop, centre, typical, prior, a, d, chance, out):
     """Find one group's mode with a slope that is not negative, and write its derivatives to out.
 
     prior : variances; with 0 a parameter is 0
@@ -127,20 +121,20 @@ def _mode(cells, start, stop, centre, typical, prior, a, d, scratch, out):
     a, d = a if free_a else 0.0, d if free_d else 0.0
     if free_a or free_d:
         a, d = _maximize(
-            cells, start, stop, centre, typical, inverse_a, inverse_d, free_a, free_d, a, d, scratch, out
+            cells, start, stop, centre, typical, inverse_a, inverse_d, free_a, free_d, a, d, chance, out
         )
     else:
-        _derivatives(cells, start, stop, centre, typical[0] + a, typical[1] + d, scratch, out)
+        _derivatives(cells, start, stop, centre, typical[0] + a, typical[1] + d, chance, out)
     floor = -1.0 - typical[1]
     if d < floor:
         # A decreasing curve is not allowed, so take the constant one.
         d = floor
         if free_a:
             a, d = _maximize(
-                cells, start, stop, centre, typical, inverse_a, inverse_d, True, False, a, d, scratch, out
+                cells, start, stop, centre, typical, inverse_a, inverse_d, True, False, a, d, chance, out
             )
         else:
-            _derivatives(cells, start, stop, centre, typical[0] + a, typical[1] + d, scratch, out)
+            _derivatives(cells, start, stop, centre, typical[0] + a, typical[1] + d, chance, out)
     return a, d
 
 
@@ -177,19 +171,19 @@ def adjust_curves(
     kind : int8 array, shape (groups,), filled
     """
     cells = (logit, weight, positives)
-    scratch = (np.empty(BLOCK), np.empty((4, BLOCK), np.int64))
+    chance = np.empty(_BLOCK)
     penalty = -log_of(unlikely)
     wide, none = np.empty(5), np.zeros(2)
     floor = -1.0 - typical[1]
     for g in range(starts.size - 1):
         out, start, stop, pivot = derivatives[g], starts[g], starts[g + 1], centre[g]
-        a, d = _mode(cells, start, stop, pivot, typical, priors[0], theta[g, 0], theta[g, 1], scratch, out)
+        a, d = _mode(cells, start, stop, pivot, typical, priors[0], theta[g, 0], theta[g, 1], chance, out)
         theta[g, 0], theta[g, 1] = a, d
         kind[g] = USUAL
         usual = _half_distance(theta[g], out, priors[0])
         if usual > penalty and usual > _half_distance(theta[g], out, priors[1]) + penalty:
             # The likelihood is far from a parabola if there are few positives, so compare the values at both modes.
-            b, e = _mode(cells, start, stop, pivot, typical, priors[1], a, d, scratch, wide)
+            b, e = _mode(cells, start, stop, pivot, typical, priors[1], a, d, chance, wide)
             gain = _log_likelihood(cells, start, stop, pivot, typical[0] + b, typical[1] + e)
             gain -= _log_likelihood(cells, start, stop, pivot, typical[0] + a, typical[1] + d)
             gain += _penalty(b, e, wide, priors[1]) - _penalty(a, d, out, priors[0])
@@ -202,7 +196,7 @@ def adjust_curves(
             if kind[g] == USUAL or falls > penalty:
                 kind[g] = FALLING if falls > penalty else CONSTANT
         elif kind[g] == USUAL and _half_distance(theta[g], out, none) > penalty:
-            _derivatives(cells, start, stop, pivot, typical[0], typical[1], scratch, wide)
+            _derivatives(cells, start, stop, pivot, typical[0], typical[1], chance, wide)
             # By the trapezoidal rule, as a parabola is too high if there are few positives.
             gain = 0.5 * ((wide[0] + out[0]) * theta[g, 0] + (wide[1] + out[1]) * theta[g, 1])
             if gain + _penalty(0.0, 0.0, out, priors[1]) > penalty:
