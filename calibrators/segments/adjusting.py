@@ -361,14 +361,15 @@ class _Search:
         """
         curves, prior = self._curves(variances)
         list(threads.map(self._limit, self._pieces, repeat(curves)))
+        derive = partial(self._derive, threads)
         if curves.any():
             positives, negatives = self._positives.sum(), (self._weight - self._positives).sum()
             usual = np.full(curves.shape[0], True)
             usual[self._keeping(slice(0, curves.shape[0]))] = False
-            derive = partial(self._derive, threads)
-            keep_total(curves, usual, float(min(positives, negatives)), derive)
+            derivatives = keep_total(curves, usual, float(min(positives, negatives)), derive)
+        else:
+            derivatives = derive(curves)
         shift, slope = curves.T
-        derivatives = self._derive(threads, curves)
         totals = np.stack(
             [self._weight, derivatives[:, 0], derivatives[:, 2], moved_by_shift(derivatives, prior)]
         )

@@ -82,7 +82,7 @@ def centring(sums: Array) -> Array:
     return np.asarray(np.clip(step, -_LONGEST, _LONGEST))
 
 
-def keep_total(curves: Array, usual: Mask, rarer: float, derive: Callable[[Array], Array]) -> None:
+def keep_total(curves: Array, usual: Mask, rarer: float, derive: Callable[[Array], Array]) -> Array:
     """Shift curves equally, so that all segments together expect as many positives as they have, within a thousandth.
 
     Centring leaves little to do, unless segments vary in a way that no variances describe: if weights are no counts.
@@ -93,13 +93,18 @@ def keep_total(curves: Array, usual: Mask, rarer: float, derive: Callable[[Array
     usual : bool array, shape (segments,): segments that are shifted; the others keep their own totals
     rarer : weight of the rarer label of all segments
     derive : computes the derivatives of the log likelihood for curves, see the kernel's `derive`
+
+    Returns
+    -------
+    derivatives for the shifted curves
     """
     for _ in range(_MOST_ROUNDS):
         derivatives = derive(curves)
         missing, information = derivatives[:, 0].sum(), derivatives[usual, 2].sum()
         if abs(missing) <= _CLOSE * rarer or not information > 0:
-            break
+            return derivatives
         curves[usual, 0] += np.clip(missing / information, -_LONGEST, _LONGEST)
+    return derive(curves)
 
 
 def large(weight: Array, positives: Array) -> Mask:
