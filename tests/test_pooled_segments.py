@@ -22,6 +22,7 @@ from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
 from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.own import choose_maps
+from calibrators.segments.partial_pooling import BlockRanges, cells_within
 from calibrators.segments.totals import large, shifts_by_size
 from jobs import tables
 from logcal.adjustments import Adjustments, adjust_map
@@ -31,6 +32,7 @@ from logcal.table import Table
 from pipeline.fit import pooled_cells, pooled_segments
 from pipeline.fit.calibration import Recipe
 from pipeline.log.logs import Columns, open_log
+from pipeline.log.segment_values import KeyColumns
 from pipeline.sort import run_files, segment_tasks
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.lookup_table import segmented_files
@@ -501,6 +503,52 @@ def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):
     ])  # fmt: skip
     np.testing.assert_array_equal(one.predict(score, {"a": 1, "b": "unseen"}), expected)
     np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.map.predict(score))
+
+
+def test_counts_within_block_ranges_are_sums_and_isotonic_regressions():
+    """Of pooled segments and others, with items of several rows; each range against scikit-learn."""
+    rng = np.random.default_rng(3)
+    sizes = np.array([40, 0, 1, 7, 300])
+    starts, parent = np.cumsum([0, *sizes]), np.array([0, 0, 1, 1, 1], np.int32)
+    pooled = np.array([True, True, False, True, True])
+    edges = BlockRanges(np.array([0.0, 0.3, 0.6, 0.0, 0.5, 0.55, 0.9]), np.array([0, 3, 7]))
+    score = np.concatenate([np.sort(rng.random(n)) for n in sizes])
+    weight = rng.integers(1, 4, score.size).astype(np.float64)
+    positives = rng.binomial(weight.astype(int), 0.5).astype(np.float64)
+    items = (score, score, weight, positives)
+    block_range, sums, numbers, kept, counts = cells_within(items, starts, edges, parent, pooled)
+    found = iter(zip(block_range.tolist(), *sums.tolist(), strict=True))
+    ends, piece, item = iter(np.cumsum(counts).tolist()), 0, 0
+    for g, of in enumerate(parent.tolist()):
+        begin, own = edges.starts[of], slice(starts[g], starts[g + 1])
+        place = np.searchsorted(edges.edges[begin : edges.starts[of + 1]], score[own], side="right") - 1
+        assert numbers[0, g] == np.unique(place).size
+        before = item
+        for i in np.unique(place).tolist():
+            s, w, k = (column[own][place == i] for column in (score, weight, positives))
+            assert next(found) == (begin + i, w.sum(), k.sum(), s[0])
+            if not pooled[g]:
+                continue
+            level = isotonic_regression(k / w, sample_weight=w)
+            # Blocks of one level, up to the rounding of scikit-learn.
+            first = np.flatnonzero(np.diff(level, prepend=-1) > 1e-12)
+            sizes_of_blocks = [np.add.reduceat(column, first) for column in (w, k)]
+            last = np.append(first[1:], s.size) - 1
+            item, piece = next(ends), piece + 1
+            np.testing.assert_array_equal(
+                kept[:, item - counts[piece - 1] : item], [s[first], s[last], *sizes_of_blocks]
+            )
+        assert numbers[1, g] == item - before
+    assert next(found, None) is None
+    assert kept.shape[1] == item
+
+
+def test_keys_in_columns_are_those_in_tuples():
+    rows = [(1, "a"), (None, "b"), (3, None)]
+    keys = KeyColumns([pa.array(column) for column in zip(*rows, strict=True)])
+    assert [keys[i] for i in (0, 1, np.int64(2), -1)] == [*rows, rows[-1]]
+    assert keys[1:] == rows[1:]
+    assert list(keys) == rows
 
 
 def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):

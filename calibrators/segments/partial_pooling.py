@@ -81,6 +81,22 @@ def pool_within(
     return WithinBlockRanges(joined, sizes, block_range, counts, cells)
 
 
+def cells_within(
+    items: Sequence[Array],
+    starts: Integers,
+    block_ranges: BlockRanges,
+    parent: npt.NDArray[np.integer[Any]],
+    pooled: Mask,
+) -> tuple[Integers, Array, Integers, Array, Integers]:
+    """Join items as `pool_within` does, if their sums are counts; keep those of pooled groups only: see the kernel.
+
+    items : first and last score, rows and positive rows. Other parameters: see `pool_within`
+    """
+    joined: tuple[Integers, Array, Integers, Array, Integers]
+    joined = kernel.cells_within(*items, starts, parent, *block_ranges, pooled)
+    return joined
+
+
 def pool_ranks_within(
     rows: npt.NDArray[np.uint32],
     starts: Integers,

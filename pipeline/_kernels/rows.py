@@ -114,6 +114,19 @@ def scatter_points(score, group, weight, positives, next_slot, out):
 
 
 @kernel
+def scatter_items(values, starts, slots, out):
+    """Copy a column of items, group after group, to each group's slots in another column.
+
+    starts : int64 array, shape (groups + 1,): first item of each group, and the end
+    slots : int64 array, shape (groups,): first slot of each group in `out`
+    """
+    for g in range(slots.size):
+        shift = slots[g] - starts[g]
+        for i in range(starts[g], starts[g + 1]):
+            out[i + shift] = values[i]
+
+
+@kernel
 def points_of_ranks(rows, starts, distinct, out, ends):
     """Merge the tied rows of each group into points.
 

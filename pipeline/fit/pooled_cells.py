@@ -29,6 +29,7 @@ from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
     WithinBlockRanges,
+    cells_within,
     pool_within,
 )
 from pipeline.files.blobs import Blob
@@ -126,13 +127,25 @@ def gather_cells(task: GatherTask | None) -> GatheredCells | None:
     parent -= parent[0]
     block_ranges = BlockRanges(parents.read(parents.edges), parents.starts - parents.starts[0])
     columns, starts, _ = gather(task.files, task.first, task.last)
-    if len(columns) == 4:  # without weights, sums are counts
-        first, last, weight, positives = columns
-        empty = np.empty(0)
-        columns = [first, last, weight, empty, positives, empty]
-    cells = pool_within(columns, starts, block_ranges, parent, task.pooled)
-    del columns
-    return GatheredCells(write_packed(task.path, _columns(task, cells)))
+    within = columns, starts, block_ranges, parent, task.pooled
+    # Without weights, sums are counts.
+    counted = len(columns) == 4
+    gathered = _counted(task, *cells_within(*within)) if counted else _columns(task, pool_within(*within))
+    del columns, within
+    return GatheredCells(write_packed(task.path, gathered))
+
+
+def _counted(
+    task: GatherTask, block_range: Integers, sums: Array, sizes: Integers, items: Array, counts: Integers
+) -> Iterator[npt.NDArray[Any]]:
+    """Yield the columns of `GatheredCells`. Parameters: see the kernel `cells_within`."""
+    yield sizes[0]
+    yield block_range + task.parents.starts[0]
+    yield from sums[:2]
+    yield sums[2] if task.below else np.empty(0)
+    yield counts
+    yield sizes[1][task.pooled]
+    yield from items
 
 
 def _columns(task: GatherTask, cells: WithinBlockRanges) -> Iterator[npt.NDArray[Any]]:

@@ -36,7 +36,9 @@ class KeyColumns(Sequence[Key]):
         return len(self.columns[0])
 
     def __getitem__(self, index: Any) -> Any:
-        return self._tuples[index]
+        return (
+            self._tuples[index] if isinstance(index, slice) else tuple(x[index].as_py() for x in self.columns)
+        )
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._tuples)
@@ -148,6 +150,7 @@ class _Coder:
         self._type: pa.DataType = pa.null()
         self._large = self._negative = False
         self._table: names.Texts | names.Numbers | None = None
+        self._texts: list[pa.Array] = []  # of the table, which takes a while to write them
         # The first null gets the next free code; codes of the table from there on are shifted by 1.
         self._null = -1
         self._values = pa.nulls(0)
@@ -201,7 +204,8 @@ class _Coder:
             count = len(self._table)
             codes = self._table.encode(values)
             if len(self._table) > count:
-                self._check(self._table.values(count, len(self._table)))
+                self._texts.append(self._table.values(count, len(self._table)))
+                self._check(self._texts[-1])
         else:
             assert self._table is not None
             codes = self._table.encode(self._whole(values))
@@ -251,7 +255,8 @@ class _Coder:
         """Value of each code."""
         if len(self._values) < len(self):
             if isinstance(self._table, names.Texts):
-                values = self._table.values(0, len(self._table))
+                self._texts = [pa.concat_arrays(self._texts)]
+                [values] = self._texts
             elif self._table is None:
                 values = pa.nulls(0, self.type)
             elif pa.types.is_date32(self.type):

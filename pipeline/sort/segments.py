@@ -24,6 +24,7 @@ from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.passes import Points
 from logcal.arrow_columns import as_column
 from pipeline._kernels import packing
+from pipeline._kernels import rows as kernels
 from pipeline.execution import tasks
 from pipeline.files.blobs import Blob, each, reading, write_blob, writing
 from pipeline.log import segment_values
@@ -117,12 +118,12 @@ def number_segments(runs: Sequence[Run], scratch: str) -> Segments:
     numbered = segment_values.number(columns)
     starts = np.cumsum([0, *(len(segments.counts) for segments in present)]).tolist()
     coding = Coding(write_codes(f"{scratch}/codes", numbered.codes), tuple(starts), len(numbered.keys[-1]))
-    by_label = np.zeros((2, coding.count), np.int64)
+    by_label = np.zeros((2, coding.count))  # exact below 2**53 rows
     for segments, start in zip(present, starts, strict=False):
         codes = numbered.codes[start : start + len(segments.counts)]
-        for label_counts, rows in zip(by_label, segments.counts.T, strict=True):
-            np.add.at(label_counts, codes, rows.astype(np.int64))
-    counts = by_label.T
+        for label_counts, in_run in zip(by_label, segments.counts.T, strict=True):
+            label_counts += np.bincount(codes, in_run, coding.count)
+    counts = by_label.T.astype(np.int64)
     levels = []
     for i, (keys, of) in enumerate(zip(numbered.keys, numbered.of, strict=True)):
         first = np.flatnonzero(np.diff(of, prepend=-1))
@@ -243,22 +244,17 @@ class Slices(NamedTuple):
 def gather(files: Sequence[ShuffleFile], first: int, last: int) -> Slices:
     """Gather all items of segments first, ..., last. files : shuffle files, by range."""
     slices = each(lambda file: file.read(first, last), files, files[0].path)
-    counts = np.sum([np.diff(starts) for _, starts in slices], axis=0, dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(counts)])
+    starts = np.asarray(sum(file_starts for _, file_starts in slices))
     columns = [np.empty(starts[-1]) for _ in range(files[0].columns)]
-    fill = starts[:-1].copy()
+    slots = starts[:-1].copy()
     for items, file_starts in slices:
-        sizes = np.diff(file_starts)
-        positions = np.repeat(fill - file_starts[:-1], sizes) + np.arange(file_starts[0], file_starts[-1])
-        fill += sizes
         for column, values in zip(columns, items, strict=True):
-            column[positions] = values
+            kernels.scatter_items(values, file_starts, slots, column)
+        slots += np.diff(file_starts)
     return Slices(columns, starts)
 
 
 def item_counts(files: Sequence[ShuffleFile]) -> Integers:
     """Return the number of items of each segment."""
-    total = np.zeros(files[0].segments, np.int64)
-    for starts in each(lambda file: file.starts(0, file.segments - 1), files, files[0].path):
-        total += np.diff(starts)
-    return total
+    starts = each(lambda file: file.starts(0, file.segments - 1), files, files[0].path)
+    return np.asarray(np.diff(sum(starts)))

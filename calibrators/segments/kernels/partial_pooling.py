@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators.core.compiled import kernel
+from calibrators.core.kernels.pava import level_difference
 
 
 @kernel
@@ -42,6 +43,69 @@ def group_pieces(first, starts, parent, edges, edge_starts):
 
 
 @kernel
+def cells_within(first, last, weight, positives, starts, parent, edges, edge_starts, pooled):
+    """Add up the items of each piece that `group_pieces` makes, and pool those of groups with own maps. O(items).
+
+    Parameters
+    ----------
+    first, last, weight, positives : float64 arrays, shape (n,): items, group after group, ascending in each; sums are
+        counts
+    starts, parent, edges, edge_starts : as in `group_pieces`
+    pooled : bool array, shape (groups,): whether to keep a group's items, pooled by isotonic regression
+
+    Returns
+    -------
+    block_range : int64 array, shape (pieces,): index of each piece's block range in `edges`
+    sums : float64 array, shape (3, pieces): weight, positives and first score of each piece
+    sizes : int64 array, shape (2, groups): number of pieces and of pooled items of each group
+    items : float64 array, shape (4, m): first score, last score, weight and positives of pooled items
+    counts : int64 array: number of these items of each piece of pooled groups
+    """
+    sizes = np.empty((2, parent.size), np.int64)
+    block_range, sums = np.empty(first.size, np.int64), np.empty((3, first.size))
+    kept = 0
+    for g in range(parent.size):
+        kept += starts[g + 1] - starts[g] if pooled[g] else 0
+    items, counts = np.empty((4, kept)), np.empty(kept, np.int64)
+    n = m = pieces = 0
+    for g in range(parent.size):
+        sizes[0, g], sizes[1, g] = -n, -m
+        edge, end = edge_starts[parent[g]], edge_starts[parent[g] + 1]
+        for i in range(starts[g], starts[g + 1]):
+            beyond = edge + 1 < end and edges[edge + 1] <= first[i]
+            if beyond:
+                edge = _edge_below(edges, edge, end, first[i])
+            w, k = weight[i], positives[i]
+            new = beyond or i == starts[g]
+            if new:
+                block_range[n] = edge
+                sums[0, n], sums[1, n], sums[2, n] = w, k, first[i]
+                n += 1
+            else:
+                sums[0, n - 1] += w
+                sums[1, n - 1] += k
+            if not pooled[g]:
+                continue
+            if new:
+                counts[pieces] = 0
+                pieces += 1
+            a, inside = first[i], counts[pieces - 1]
+            while (
+                inside
+                and level_difference((items[3, m - 1], 0.0, items[2, m - 1], 0.0), (k, 0.0, w, 0.0)) >= 0.0
+            ):
+                m -= 1
+                inside -= 1
+                a, w, k = items[0, m], w + items[2, m], k + items[3, m]
+            items[0, m], items[1, m], items[2, m], items[3, m] = a, last[i], w, k
+            m += 1
+            counts[pieces - 1] = inside + 1
+        sizes[0, g] += n
+        sizes[1, g] += m
+    return block_range[:n], sums[:, :n], sizes, items[:, :m], counts[:pieces]
+
+
+@kernel
 def _edge_below(edges, edge, end, a):
     """Return the last index in [edge, end) with edges[index] <= a, by exponential search; edges[edge] <= a."""
     step = 1
@@ -74,7 +138,8 @@ def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled
 
     Returns
     -------
-    items : float64 array, shape (4, m): first score, last score, rows and positive rows of each item
+    items : float64 array, shape (4, m): first score, last score (0 in groups that are not pooled, which need none),
+        rows and positive rows of each item
     ranks : int32 array, shape (m,): ranks of the first scores
     sizes : int64 array, shape (groups,): number of items of each group
     """
@@ -108,9 +173,12 @@ def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled
             m += 1
         sizes[g] = m - base
     items = np.empty((4, m))
-    for j in range(m):
-        items[0, j] = distinct[first[j]]
-        items[1, j] = distinct[last[j]]
-        items[2, j] = weight[j]
-        items[3, j] = positives[j]
+    j = 0
+    for g in range(groups):
+        for _ in range(sizes[g]):
+            items[0, j] = distinct[first[j]]
+            items[1, j] = distinct[last[j]] if pooled[g] else 0.0
+            items[2, j] = weight[j]
+            items[3, j] = positives[j]
+            j += 1
     return items, first[:m].copy(), sizes
