@@ -1,15 +1,13 @@
-"""Execution of a graph in this process."""
+"""Execution of a graph in this process, with Dask's own schedulers."""
 
 from __future__ import annotations
 
-import heapq
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
-from functools import partial
 from typing import Any
 
 from pipeline.execution import tasks as running
@@ -122,91 +120,105 @@ class InlineExecutor(Executor):
 
     def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
-        progress, schedule = Progress(graph, self.report), _Schedule(graph, reference)
-        while schedule.ready:
-            progress.update(schedule.done)
-            key, call = schedule.next_call()
-            schedule.finish(key, call())
+        progress = Progress(graph, self.report)
+        done: Counter[str] = Counter()
+        progress.update(done)
+        result = _sequentially(graph, reference, done, lambda: progress.update(done))
         progress.end()
-        return schedule.results[reference.key]
+        return result
 
 
 class ThreadExecutor(Executor):
     """Runs tasks on threads of this process.
 
     For tasks that spend their time in compiled loops, numpy and pyarrow, which release the GIL: threads are then as
-    fast as processes, start at once, and share memory and caches. Dask's own scheduler takes 0.12 s to import.
+    fast as processes, start at once, and share memory and caches.
     """
 
     def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
-        progress, schedule = Progress(graph, self.report), _Schedule(graph, reference)
+        progress = Progress(graph, self.report)
+        done: Counter[str] = Counter()
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="logcal-worker")
-        started: dict[Future[Any], Key] = {}
+        # Dask's scheduler blocks while it waits for tasks. On a thread of its own it is not interrupted by signals, and
+        # this thread reports the progress.
+        scheduler = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
+        future = scheduler.submit(_on_threads, graph, reference, pool, done)
         try:
-            while schedule.ready or started:
-                while schedule.ready and len(started) < self.workers:
-                    key, call = schedule.next_call()
-                    started[pool.submit(call)] = key
-                progress.update(schedule.done)
-                finished, _ = wait_for_futures(started, LOOK, FIRST_COMPLETED)
-                for future in [future for future in started if future in finished]:
-                    schedule.finish(started.pop(future), future.result())
+            while not future.done():
+                progress.update(dict(done))
+                wait_for_futures([future], LOOK)
+            result = future.result()
         except BaseException:
             running.stop(graph.token)
             raise
         finally:
             _close(pool)
+            scheduler.shutdown(wait=False, cancel_futures=True)
         progress.end()
-        return schedule.results[reference.key]
+        return result
 
 
-class _Schedule:
-    """Schedule of a graph's tasks in this process: of those that can start, the first one added to the graph is next.
+def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str]) -> Any:
+    if all(len(layer.tasks) == 1 for layer in graph.layers.values()):
+        # No tasks can run concurrently, and importing Dask takes longer than fitting a small log.
+        return _sequentially(graph, reference, done)
+    import dask.threaded
 
-    Attributes
-    ----------
-    ready : heap of the numbers of tasks that can start
-    results : results that are still needed, by key
-    done : number of finished tasks by layer
+    def count(key: Any, *_: Any) -> None:
+        done[key[0]] += 1
+
+    tasks = graph.dask(running.run_locally, graph.token)
+    return dask.threaded.get(tasks, reference.key, pool=pool, callbacks=[_in_order(tasks, count)])
+
+
+def _sequentially(
+    graph: Graph, reference: Any, done: Counter[str], report: Callable[[], None] = lambda: None
+) -> Any:
+    """Compute a graph's tasks in the order in which they were added, which is after the tasks that they need."""
+    results: dict[Key, Any] = {}
+    waiting = Counter(key for task in graph.tasks.values() for key in task.dependencies)
+    for key, task in graph.tasks.items():
+        results[key] = running.run_locally(graph.token, task, *task.inputs(results))
+        waiting.subtract(task.dependencies)
+        for needed in task.dependencies:
+            if not waiting[needed] and needed != reference.key:
+                del results[needed]
+        done[key[0]] += 1
+        report()
+    return results[reference.key]
+
+
+def _in_order(tasks: Mapping[Any, Any], done: Callable[..., None]) -> tuple[Any, ...]:
+    """Return callbacks of Dask's schedulers that start tasks in the order of `tasks` and call `done` after each.
+
+    Without them Dask starts the tasks of a stage in the order of a set, so the first error would depend on chance.
     """
+    ranks = {key: -i for i, key in enumerate(tasks)}
+    ready = 0
 
-    def __init__(self, graph: Graph, reference: Any) -> None:
-        self.token, self.tasks, self.kept = graph.token, graph.tasks, reference.key
-        self.results: dict[Key, Any] = {}
-        self.done: Counter[str] = Counter()
-        self._keys = list(self.tasks)
-        needs = [task.dependencies for task in self.tasks.values()]
-        self._missing = [len(keys) for keys in needs]
-        self._users: defaultdict[Key, list[int]] = defaultdict(list)
-        for number, keys in enumerate(needs):
-            for key in keys:
-                self._users[key].append(number)
-        self._waiting = {key: len(users) for key, users in self._users.items()}
-        self.ready = [number for number, missing in enumerate(self._missing) if not missing]
+    def sort(state: Any) -> None:
+        nonlocal ready
+        if len(state["ready"]) > ready:
+            state["ready"].sort(key=ranks.__getitem__)
+        ready = len(state["ready"])
 
-    def next_call(self) -> tuple[Key, Callable[[], Any]]:
-        """Return the key and the call of the next task."""
-        key = self._keys[heapq.heappop(self.ready)]
-        task = self.tasks[key]
-        return key, partial(running.run_locally, self.token, task, *task.inputs(self.results))
+    def start(graph: Any, state: Any) -> None:
+        sort(state)
 
-    def finish(self, key: Key, result: Any) -> None:
-        """Store a task's result, and drop results that no other task needs."""
-        self.results[key] = result
-        self.done[key[0]] += 1
-        for number in self._users[key]:
-            self._missing[number] -= 1
-            if not self._missing[number]:
-                heapq.heappush(self.ready, number)
-        for needed in self.tasks[key].dependencies:
-            self._waiting[needed] -= 1
-            if not self._waiting[needed] and needed != self.kept:
-                del self.results[needed]
+    def before(key: Any, graph: Any, state: Any) -> None:
+        nonlocal ready
+        ready -= 1
+
+    def after(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+        sort(state)
+        done(key)
+
+    return None, start, before, after, None
 
 
 def _close(pool: ThreadPoolExecutor) -> None:
-    """Wait for running tasks after an error, so that none writes during the cleanup."""
+    """Wait for running tasks, which Dask does not stop after an error, so that none writes during the cleanup."""
     closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
     closing.start()
     closing.join(_STOP)
