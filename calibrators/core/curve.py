@@ -227,12 +227,20 @@ def _table(z: Array, certainty: Array, rank: Array) -> Array:
 def cosines(u: Array, count: int) -> Array:
     """Return the columns cos(pi j u), 0 <= u <= 1, for j = 0, ..., count - 1; count > 1."""
     out = np.empty((u.size, count))
-    out[:, 0] = 1.0
-    out[:, 1] = first = _cosine(u)
-    twice = 2.0 * first
-    for j in range(2, count):
-        out[:, j] = twice * out[:, j - 1] - out[:, j - 2]
+    # Rows lie together, so that each column of the whole would write to every line of its memory.
+    for start in range(0, u.size, _BLOCK):
+        block = out[start : start + _BLOCK]
+        before, cosine = np.ones(len(block)), _cosine(u[start : start + _BLOCK])
+        block[:, 0], block[:, 1] = before, cosine
+        twice = 2.0 * cosine
+        for j in range(2, count):
+            before, cosine = cosine, twice * cosine - before
+            block[:, j] = cosine
     return out
+
+
+_BLOCK = 4096
+"""Rows whose cosines fit into the processor's cache."""
 
 
 def _cosine(u: Array) -> Array:
