@@ -11,11 +11,11 @@ import numpy as np
 
 from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.curve import cosines
-from calibrators.core.log_odds import exp_of_negative, log_odds, log_of, logistic
+from calibrators.core.log_odds import exp_of_negative, log_odds, log_of
 from calibrators.segments.adjusting import Adjusted, CellParts
 from calibrators.segments.cholesky import factored, solved
 from calibrators.segments.common_bend import CommonBend
-from calibrators.segments.curves import EXTREME, LEAST, MOST
+from calibrators.segments.curves import EXTREME, LEAST, MOST, logistic_of
 
 TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -130,7 +130,7 @@ class _Segments:
         first = np.flatnonzero(np.diff(cell, prepend=-1))
         self._weight, expected, self._positives, rank_sum = (
             np.add.reduceat(column, first)
-            for column in (weight, weight * logistic(eta), positives, weight * rank)
+            for column in (weight, weight * logistic_of(eta), positives, weight * rank)
         )
         self._eta = log_odds(np.clip(expected / self._weight, LEAST, MOST))
         self._sizes = np.bincount(cell[first] // _CELLS, minlength=sizes.size)
@@ -185,7 +185,7 @@ class _Segments:
 
     def _derivatives(self, theta: Array) -> tuple[Array, Array]:
         """Compute the log likelihood's gradients, shape (segments, TERMS), and its negated second derivatives."""
-        p = logistic(self._log_odds(theta))
+        p = logistic_of(self._log_odds(theta))
         residual = self._positives - self._weight * p
         information = self._weight * p * (1.0 - p)
         terms = self._table[:, 1 : TERMS + 1]
@@ -197,7 +197,7 @@ class _Segments:
 
 def _ranks(eta: Array, weight: Array, sizes: Integers) -> Array:
     """Compute the share of its segment's information below the middle of each cell."""
-    p = logistic(eta)
+    p = logistic_of(eta)
     information = np.maximum(weight * p * (1.0 - p), LEAST)
     rank, start = np.empty(eta.size), 0
     for size in sizes.tolist():
@@ -229,7 +229,7 @@ def shifts_to_totals(curve: Array, weight: Array, positives: Array, sizes: Integ
     target = np.clip(np.add.reduceat(positives, starts), 0.5, np.maximum(total - 0.5, 0.5))
     shift, moving = np.zeros(sizes.size), np.full(sizes.size, True)
     for _ in range(_ROUNDS):
-        p = logistic(curve + np.repeat(shift, sizes))
+        p = logistic_of(curve + np.repeat(shift, sizes))
         missing = target - np.add.reduceat(weight * p, starts)
         information = np.maximum(np.add.reduceat(weight * p * (1.0 - p), starts), LEAST)
         with np.errstate(over="ignore"):  # where a curve is at 0 or 1 the step is the longest

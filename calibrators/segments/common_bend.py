@@ -12,9 +12,10 @@ import numpy as np
 
 from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.curve import cosines
-from calibrators.core.log_odds import log_of, logistic
+from calibrators.core.log_odds import log_of
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts, selected
 from calibrators.segments.cholesky import factored, solved
+from calibrators.segments.curves import logistic_of
 
 TERMS = 8
 SIGMAS = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -87,7 +88,7 @@ class CommonBend(NamedTuple):
         Also return these lines, shape (segments, 2, k): values at the pivot and slopes.
         """
         owner, starts = _owners(cells), cells.starts[:-1]
-        p = logistic(shift[owner] + slope[owner] * cells.logit)
+        p = logistic_of(shift[owner] + slope[owner] * cells.logit)
         weight = cells.weight * p * (1.0 - p)
         x = cells.logit - (cells.centre + self.pivot)[owner]
         h_aa, h_ad, h_dd = (np.add.reduceat(weight * x**power, starts) for power in range(3))
@@ -138,7 +139,7 @@ def bend_in_common(parts: CellParts, adjusted: Adjusted, own: Mask, labels: Arra
     eta, start = shift[owner] + slope[owner] * cells.logit, np.zeros(1, np.int64)
 
     def derivatives(theta: Array) -> tuple[Array, Array]:
-        p = logistic(eta + (design * theta).sum(axis=1))
+        p = logistic_of(eta + (design * theta).sum(axis=1))
         gradient = np.add.reduceat((cells.positives - cells.weight * p)[:, np.newaxis] * design, start)
         information = (cells.weight * p * (1.0 - p))[:, np.newaxis] * design
         second = [np.add.reduceat(information * design[:, j, np.newaxis], start)[0] for j in range(TERMS)]
@@ -173,7 +174,7 @@ def _owners(cells: BlockCells) -> Integers:
 def _ranks(cells: BlockCells, shift: Array, slope: Array) -> tuple[Array, Array]:
     """Return log odds of the parent's curve, ascending, and the shares of all information below them."""
     owner = _owners(cells)
-    p = logistic(shift[owner] + slope[owner] * cells.logit)
+    p = logistic_of(shift[owner] + slope[owner] * cells.logit)
     logit, index = np.unique(cells.logit, return_inverse=True)
     information = np.bincount(index, cells.weight * p * (1.0 - p))
     cumulative = np.cumsum(information)

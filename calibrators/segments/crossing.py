@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from calibrators.core.arrays import Integers
-from calibrators.core.kernels.log_odds import logistic
 from calibrators.segments.adjusting import Adjusted, BlockCells, adjust
+from calibrators.segments.curves import logistic_of
 
 
 def cross(cells: BlockCells, value: Integers, parent: Integers, processors: int = 1) -> Adjusted:
@@ -41,8 +41,7 @@ def cross(cells: BlockCells, value: Integers, parent: Integers, processors: int 
     logit, weight, positives = (
         column[cell_mask][order] for column in (cells.logit, cells.weight, cells.positives)
     )
-    p = np.empty(logit.size)
-    logistic(logit, p)
+    p = logistic_of(logit)
     information = weight * p * (1.0 - p)
     centre = float((information * logit).sum() / information.sum())
     starts = np.searchsorted(cell_group[order], np.arange(shared.size + 1))

@@ -76,11 +76,16 @@ def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> ParentCurve:
     )
 
 
-def asymmetry(logit: Array) -> Array:
-    """Compute 1 - 2 p: for x ~ N(m, v), E sigma(x) is about sigma(m + v (1 - 2 p) / 2)."""
+def logistic_of(logit: Array) -> Array:
+    """Compute the logistic function, by compiled code."""
     p = np.empty(logit.size)
     logistic(np.ascontiguousarray(logit), p)
-    return np.asarray(1.0 - 2.0 * p)
+    return p
+
+
+def asymmetry(logit: Array) -> Array:
+    """Compute 1 - 2 p: for x ~ N(m, v), E sigma(x) is about sigma(m + v (1 - 2 p) / 2)."""
+    return np.asarray(1.0 - 2.0 * logistic_of(logit))
 
 
 def moments(x: Array, logit: Array, weight: Array, sizes: Integers) -> Array:
@@ -160,9 +165,8 @@ def bounded(shift: Array, slope: Array, low: Array, high: Array) -> tuple[Array,
     inner = [np.clip((bound - shift) / steep, least, most) for bound in (-EXTREME, EXTREME)]
     bounds = []
     for before, limit, log_odds_before in zip((low, high), inner, (least, most), strict=True):
-        p = np.empty(limit.size)
-        logistic(limit, p)
-        bounds.append(np.where(adjusted & (limit != log_odds_before), np.clip(p, LEAST, MOST), before))
+        p = np.clip(logistic_of(limit), LEAST, MOST)
+        bounds.append(np.where(adjusted & (limit != log_odds_before), p, before))
     # Where all log odds would be larger, the curve is constant.
     beyond = adjusted & (np.abs(shift + slope * np.clip(0.0, *inner)) > EXTREME + _FLAT)
     shift = np.where(beyond, np.clip(shift + slope * np.clip(0.0, *inner), -EXTREME, EXTREME), shift)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core.arrays import Array, Integers, Mask
-from calibrators.core.kernels.log_odds import logistic
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
 from calibrators.core.simplify import from_polyline
@@ -23,7 +22,7 @@ from calibrators.measures.segment_check import SegmentCells, SegmentSums, segmen
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
 from calibrators.segments.bends import Bends, bent, shifts_to_totals
 from calibrators.segments.common_bend import CommonBend
-from calibrators.segments.curves import EXTREME, LEAST, MOST, logit_of
+from calibrators.segments.curves import EXTREME, LEAST, MOST, logistic_of, logit_of
 from calibrators.segments.own import Chosen, choose_maps
 from calibrators.segments.partial_pooling import (
     BlockRanges,
@@ -386,8 +385,7 @@ def _bent_curves(
     eta[mask] = bent_eta + np.repeat(to_total, sizes)
     knots = np.outer(slopes, curve.logit) + np.outer(slope, curve.bend.at(curve.logit))
     knots += (shifts + to_total)[:, np.newaxis]
-    level = np.empty(knots.shape)
-    logistic(np.clip(knots, -EXTREME, EXTREME).ravel(), level.ravel())
+    level = logistic_of(np.clip(knots, -EXTREME, EXTREME).ravel()).reshape(knots.shape)
     np.maximum.accumulate(level, axis=1, out=level)
     return _BentCurves(np.flatnonzero(pooled), curve.scores, level)
 
@@ -423,9 +421,9 @@ def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells:
     several = columns[0][starts[:-1]] != columns[1][starts[1:] - 1]
     if not several.any():
         return Chosen(several, None)
-    level, pooled = np.empty(cell_items.size), np.repeat(estimates.pooled, cells)
+    pooled = np.repeat(estimates.pooled, cells)
     counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
-    logistic(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta), level)
+    level = logistic_of(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta))
     prior, mask = np.repeat(level, cell_items), np.repeat(several, items)
     first, last, weight, positives = (column[mask] for column in columns)
     chosen = choose_maps(
@@ -451,8 +449,7 @@ def _checked_cells(
 
     edges, logit : first score and adjusted logit of each cell. Other parameters: see `_curves`
     """
-    level = np.empty(logit.size)
-    logistic(logit, level)
+    level = logistic_of(logit)
     weight, positives = gathered.numbers(2), gathered.numbers(3)
     columns = [edges, weight, positives, weight * level]
     if maps is None:
@@ -491,8 +488,7 @@ def _curves(
         order = np.argsort(owner, kind="stable")
         owner, edges, logit, weight = owner[order], edges[order], logit[order], weight[order]
     starts = np.searchsorted(owner, np.arange(fitted.size + 1))
-    p = np.empty(logit.size)
-    logistic(logit, p)
+    p = logistic_of(logit)
     information = weight * p * (1.0 - p)
     total = np.add.reduceat(information, starts[:-1])
     centre = np.add.reduceat(information * logit, starts[:-1]) / np.where(total > 0, total, 1.0)
