@@ -27,7 +27,7 @@ from pipeline.sort.run_files import packed_columns
 PARQUET = ".parquet"
 
 _ASCENDING = (True, False, False)
-"""Whether each column of points ascends."""
+"""Order of the columns of points: True if ascending."""
 
 
 class Part(NamedTuple):
