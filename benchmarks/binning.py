@@ -90,7 +90,7 @@ class PreparedBBQ:
 
     def facts(self) -> str:
         models, bins = self.family.bins.size, int(self.family.bins.sum())
-        size = self.edges.cuts.nbytes
+        size = self.edges.cuts.nbytes + self.edges.low.nbytes
         edges = f"{len(self.edges.cuts):,} distinct edges in {size / 1e6:.0f} MB"
         return f"BBQ: {models:,} models, {bins:,} bins, {edges}"
 

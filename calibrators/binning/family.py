@@ -13,8 +13,8 @@ from calibrators.core.arrays import Array, Codes, Integers
 from calibrators.core.cumulative import (
     Counts,
     Layout,
+    ascending_positions,
     bin_counts,
-    cut_positions,
     cut_positions_in_part,
     cuts_after,
     running_sums,
@@ -60,12 +60,14 @@ class Edges(NamedTuple):
 
     Attributes
     ----------
-    cuts : float64 array, shape (edges, 5): edge; cumulative weight and positives, each with its low part
+    cuts : float64 array, shape (edges, 3): edge, cumulative weight and positives
+    low : float64 array, shape (edges, 2) or (0, 2): low parts of these sums, if there are any
     score_sums : float64 array, shape (edges + 1, 2) or (0, 2): cumulative sums of the positives' scores up to each
         edge and to the end, as high and low parts
     """
 
     cuts: Array
+    low: Array
     score_sums: Array
 
 
@@ -147,15 +149,21 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     if before is not None:
         terms = points.score * points.positives
         score_sums = np.column_stack(exact.sums_through(terms, before[layout.part_of(points)], index + 1))
-    return Edges(np.column_stack([cuts.edges, *cuts.counts]), score_sums)
+    weight, weight_low, positives, positives_low = cuts.counts
+    low = np.column_stack([weight_low, positives_low])
+    return Edges(
+        np.column_stack([cuts.edges, weight, positives]), low if low.any() else np.empty((0, 2)), score_sums
+    )
 
 
 def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Edges:
-    cuts, score_sums = (np.concatenate(column) for column in zip(*parts, strict=True))
+    cuts, low, score_sums = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if len(low):
+        low = np.concatenate([part.low if len(part.low) else np.zeros((len(part.cuts), 2)) for part in parts])
     if score_sums_before is not None:
         end = exact.sums_through(np.empty(0), score_sums_before[-1], np.zeros(1, np.int64))
         score_sums = np.concatenate([score_sums, np.column_stack(end)])
-    return Edges(cuts, score_sums)
+    return Edges(cuts, low, score_sums)
 
 
 Index = tuple[Array, Codes, float, float]
@@ -169,9 +177,10 @@ def _indexed(reached: Array, low: float, high: float) -> Index:
 
 def _index(layout: Layout, family: Family, edges: Edges) -> Index:
     """Index the cumulative weight at each edge, or the total weight times the balanced share there."""
-    reached = cut_positions(layout, edges.cuts[:, 1], edges.cuts[:, 3], balanced=family.balanced)
+    weight, positives = edges.cuts[:, 1].copy(), edges.cuts[:, 2]
+    reached = ascending_positions(layout, weight, positives, 0.0, balanced=family.balanced)
     if family.balanced:
-        reached = np.maximum.accumulate(reached) * layout.weight
+        reached *= layout.weight
     return _indexed(reached, 0.0, layout.weight)
 
 
@@ -183,7 +192,8 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
     """Compute the log marginal likelihood of each model, and its number of bins after ties moved edges."""
     scores, sizes = np.empty(family.bins.size), np.empty(family.bins.size, np.int64)
     index, end = _index(layout, family, edges), _end(layout)
-    kernel.log_marginal_likelihoods(edges.cuts, end, index, family.models, family.strength, (scores, sizes))
+    cuts = edges.cuts, edges.low
+    kernel.log_marginal_likelihoods(cuts, end, index, family.models, family.strength, (scores, sizes))
     return scores, sizes
 
 
@@ -203,8 +213,10 @@ def average(layout: Layout, family: Family, edges: Edges, models: Integers, weig
     steps = np.append(start, np.concatenate(change)[order])
     totals = exact.sums_through(steps, np.empty(0), np.append(1, 1 + np.cumsum(counts)))[0]
     level = np.clip(totals / np.sum(weight), 0.0, 1.0)
-    cuts = edges.cuts[rows]
-    return CalibrationMap.from_bins(cuts[:, 0], level, *bin_counts(layout, Counts(*cuts[:, 1:].T)))
+    edge, weight_at, positives_at = edges.cuts[rows].T
+    low = edges.low[rows] if len(edges.low) else np.zeros((rows.size, 2))
+    counts_at = Counts(weight_at, low[:, 0], positives_at, low[:, 1])
+    return CalibrationMap.from_bins(edge, level, *bin_counts(layout, counts_at))
 
 
 def _model_levels(
@@ -217,7 +229,7 @@ def _model_levels(
     count = kernel.edges_of(edge_index, tuple(column[model] for column in family.models), chosen)
     chosen = chosen[:count]
     bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
-    kernel.fill_bins(edges.cuts, end, chosen, count, (bin_edges, w, k))
+    kernel.fill_bins((edges.cuts, edges.low), end, chosen, count, (bin_edges, w, k))
     middle = (bin_edges[:-1] + bin_edges[1:]) / 2
     if family.smoothed:
         score_sums = edges.score_sums[np.append(chosen, len(edges.cuts))]

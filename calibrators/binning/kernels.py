@@ -113,19 +113,27 @@ def _log_gamma_pair(a, b):
 def fill_bins(cuts, ends, chosen, count, out):
     """Compute edges, weight and positives of the bins between chosen cuts.
 
-    cuts : float64 array, shape (cuts, 5): edge, cumulative weight and its low part, cumulative positives and low part
-    ends : float64 array, shape (5,): the same for the end of the data
+    cuts : float64 arrays, shape (cuts, 3): edge, cumulative weight and positives; and (cuts, 2): low parts of these
+        sums, or (0, 2) if all are 0
+    ends : float64 array, shape (5,): edge, weight and its low part, positives and their low part at the end of the data
     chosen, count : chosen[:count] are the indices of the chosen cuts
     out : bin edges, weight, positives: arrays, filled
     """
+    sums, low = cuts
     bin_edges, weight, positives = out
     w0 = k0 = w0_low = k0_low = 0.0
     bin_edges[0] = 0.0
     for b in range(count + 1):
-        row = cuts[chosen[b]] if b < count else ends
-        weight[b] = max((row[1] - w0) + (row[2] - w0_low), 0.0)
-        positives[b] = min(max((row[3] - k0) + (row[4] - k0_low), 0.0), weight[b])
-        bin_edges[b + 1], w0, w0_low, k0, k0_low = row
+        edge, w, w_low, k, k_low = ends[0], ends[1], ends[2], ends[3], ends[4]
+        if b < count:
+            i = chosen[b]
+            edge, w, k = sums[i, 0], sums[i, 1], sums[i, 2]
+            w_low = k_low = 0.0
+            if low.size > 0:
+                w_low, k_low = low[i, 0], low[i, 1]
+        weight[b] = max((w - w0) + (w_low - w0_low), 0.0)
+        positives[b] = min(max((k - k0) + (k_low - k0_low), 0.0), weight[b])
+        bin_edges[b + 1], w0, w0_low, k0, k0_low = edge, w, w_low, k, k_low
 
 
 @kernel
@@ -145,7 +153,7 @@ def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
     scores, sizes = out
     largest = 1
     for model in range(bins.size):
-        largest = max(largest, min(bins[model], len(cuts) + 1))
+        largest = max(largest, min(bins[model], len(cuts[0]) + 1))
     chosen = np.empty(largest, np.int64)
     bin_edges = np.empty(largest + 1)
     weight = np.empty(largest)

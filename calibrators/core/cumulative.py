@@ -220,11 +220,18 @@ def cut_positions_in_part(layout: Layout, points: Points, *, balanced: bool) -> 
     weight = sums.prefix_sums(points.weight, before[0])
     positives = sums.prefix_sums(points.positives, before[1]) if balanced else weight
     start = cut_positions(layout, *(_rounded_sums([expansion]) for expansion in before), balanced=balanced)[0]
-    for block in blocks_of(Points(points.score, weight, positives)):
-        # In place: new arrays of the part's length would cost more than the sums.
+    return float(start), ascending_positions(layout, weight, positives, float(start), balanced=balanced)
+
+
+def ascending_positions(
+    layout: Layout, weight: Array, positives: Array, start: float, *, balanced: bool
+) -> Array:
+    """Replace cumulative weights by their `cut_positions`, and return these. start : the position before them."""
+    # In place: new arrays of a part's length would cost more than the sums.
+    for block in blocks_of(Points(weight, weight, positives)):
         block.weight[:] = cut_positions(layout, block.weight, block.positives, balanced=balanced)
     # Rounded sums of weights are subtracted, so the positions may not ascend without this.
-    return float(start), np.maximum.accumulate(np.maximum(weight, start, out=weight), out=weight)
+    return np.maximum.accumulate(np.maximum(weight, start, out=weight), out=weight)
 
 
 def cuts_after(layout: Layout, points: Points, index: Integers) -> Cuts:
