@@ -95,7 +95,10 @@ def over(points: Points, *places: int) -> Callable[[Pass], Any]:
 
     def run(request: Pass) -> Any:
         wanted = [part for part in parts if request.only is None or float(part.score[0]) in request.only]
-        return request.combine([request.chunk(part) for part in wanted])
+        states = [request.chunk(part) for part in wanted]
+        if request.join is not None:
+            states = [request.join(states[i : i + 2]) for i in range(0, len(states), 2)]
+        return request.combine(states)
 
     return run
 

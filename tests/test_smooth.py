@@ -36,7 +36,12 @@ def observations(n, seed=0, decimals=None, truth=lambda z: 0.6 * z - 0.5):
 
 def in_parts(parts):
     request = pickle.loads(pickle.dumps(fine_cells_pass()))
-    return request.combine([request.chunk(part) for part in parts])
+    states = [request.chunk(part) for part in parts]
+    cells = request.combine(states)
+    for several in (2, 3):
+        joined = [request.join(states[i : i + several]) for i in range(0, len(states), several)]
+        assert_same(cells, request.combine(joined))
+    return cells
 
 
 def assert_same(one, other):

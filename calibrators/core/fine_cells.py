@@ -65,7 +65,7 @@ class _Part(NamedTuple):
 
 def fine_cells_pass() -> Pass:
     """Return the pass that yields the `FineCells`."""
-    return Pass(chunk=_cells_of_points, combine=_join)
+    return Pass(chunk=_cells_of_points, combine=_cells_of_parts, join=_join)
 
 
 def split_cells(fine: FineCells, blocks: Blocks) -> FineCells:
@@ -150,25 +150,38 @@ def _highest(priority: Array) -> Integers:
     return np.flatnonzero(chosen)
 
 
-def _join(parts: list[_Part]) -> FineCells:
+def _cells_of_parts(parts: list[_Part]) -> FineCells:
+    all_parts = _join(parts)
+    weight, positives = (
+        sums.sums_between(components, np.cumsum(lengths) - lengths)
+        for components, lengths in zip(
+            (all_parts.weight, all_parts.positives), all_parts.lengths, strict=True
+        )
+    )
+    return FineCells(all_parts.first, all_parts.last, weight, np.minimum(positives, weight))
+
+
+def _join(parts: list[_Part]) -> _Part:
+    """Join the cells of neighbouring parts: as fine as those of their points in one part."""
     first, last = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "last"))
     priority = np.concatenate([part.priority for part in parts], axis=1)
     marked = np.zeros(first.size, bool)
     for row in priority:
         sampled = np.flatnonzero(row)
-        marked[sampled[_highest(row[sampled])]] = True
+        highest = sampled[_highest(row[sampled])]
+        marked[highest] = True
+        row[np.delete(sampled, np.searchsorted(sampled, highest))] = 0.0
     # The points at both ends of all points are cells of their parts.
     marked[:ENDS] = True
     marked[-ENDS:] = True
     starts = np.flatnonzero(marked | np.append(True, marked[:-1]))
-    weight, positives = (_sums(parts, i, starts) for i in (0, 1))
-    return FineCells(
-        first[starts], last[np.append(starts[1:], first.size) - 1], weight, np.minimum(positives, weight)
-    )
+    (w, w_lengths), (k, k_lengths) = (_sums(parts, i, starts) for i in (0, 1))
+    ends = last[np.append(starts[1:], first.size) - 1]
+    return _Part(first[starts], ends, priority[:, starts], w, k, (w_lengths, k_lengths))
 
 
-def _sums(parts: list[_Part], column: int, starts: Integers) -> Array:
+def _sums(parts: list[_Part], column: int, starts: Integers) -> tuple[Array, Integers]:
     components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
     lengths = np.concatenate([part.lengths[column] for part in parts])
     begins = starts if components.size == lengths.size else (np.cumsum(lengths) - lengths)[starts]
-    return sums.sums_between(components, begins)
+    return sums.expansions_between(components, begins)

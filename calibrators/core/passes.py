@@ -73,6 +73,9 @@ class Pass:
     combine : callable
         Takes the list of the parts' states, in ascending order of their scores, and returns the result of the pass.
         The result must not depend on the division into parts.
+    join : callable, optional
+        Takes the states of neighbouring parts, in order, and returns one for all of them, smaller than they are
+        together; `combine` gives the same result for it.
     only : frozenset of float, optional
         The first scores of the parts that the pass needs; None for all. An executor may skip the other parts;
         `combine` then gets fewer states.
@@ -81,15 +84,18 @@ class Pass:
     chunk: Callable[[Points], Any]
     combine: Callable[[list[Any]], Any]
     only: frozenset[float] | None = None
+    join: Callable[[list[Any]], Any] | None = None
 
 
 def merge_passes(requests: Sequence[Pass]) -> Pass:
     """Merge passes into one that yields the list of their results, in order."""
     needed = [request.only for request in requests if request.only is not None]
+    joins = [request.join for request in requests if request.join is not None]
     return Pass(
         chunk=partial(_apply_chunks, [request.chunk for request in requests]),
         combine=partial(_combine_each, [request.combine for request in requests]),
         only=frozenset().union(*needed) if len(needed) == len(requests) else None,
+        join=partial(_combine_each, joins) if len(joins) == len(requests) else None,
     )
 
 

@@ -16,7 +16,7 @@ _PIECE = 1 << 18
 
 def pooling_pass() -> Pass:
     """Return the pass that yields the isotonic `Blocks`."""
-    return Pass(chunk=pool_points, combine=pool_blocks)
+    return Pass(chunk=pool_points, combine=pool_blocks, join=pool_blocks)
 
 
 def pool_points(points: Points) -> Blocks:

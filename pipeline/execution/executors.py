@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -190,11 +191,12 @@ def _sequentially(
 
 
 def _in_order(tasks: Mapping[Any, Any], done: Callable[..., None]) -> tuple[Any, ...]:
-    """Return callbacks of Dask's schedulers that start tasks in the order of `tasks` and call `done` after each.
+    """Return callbacks of Dask's schedulers that start tasks in the order of their indices and call `done` after each.
 
-    Without them Dask starts the tasks of a stage in the order of a set, so the first error would depend on chance.
+    Without them Dask starts the tasks of a stage in the order of a set, so the first error would depend on chance. By
+    index, as on a cluster, tasks that join results of a long stage do not wait for its end.
     """
-    ranks = {key: -i for i, key in enumerate(tasks)}
+    ranks = {key: -i for i, key in enumerate(sorted(tasks, key=operator.itemgetter(1)))}
     ready = 0
 
     def sort(state: Any) -> None:

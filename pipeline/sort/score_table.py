@@ -53,6 +53,9 @@ _SMALLEST_BUCKET = 4 << 20
 _WORK_FACTOR = 8
 """Memory of a bucket's task, as a multiple of the bucket's bytes."""
 
+JOINED = 16
+"""Buckets whose states of the first pass are joined."""
+
 MOST_RUNS = 2048
 """Runs above which runs and buckets grow, as far as memory allows: each bucket has a span in each run, and one task
 holds all spans."""
@@ -237,12 +240,13 @@ def merge_divided(
         Folder.at(plan.write).make()
     edges = _edges(total, plan.bucket_bytes)
     sides = (_spans(side, edges, plan.bucket_bytes) for side in (total, held_out))
-    first = replace(request, combine=list)
+    first = replace(request, combine=list, join=None)
     tasks = [
         (entry, out, _path(plan, i), first) for i, (entry, (out, *_)) in enumerate(zip(*sides, strict=True))
     ]
     graph = Graph()
     merged = graph.layer("merge", _merge_bucket_divided, tasks, receipts=receipts_in(plan.scratch))
+    merged = _add_joins(graph, merged, _join_buckets_divided, request)
     receipts = [replace(receipt, runs=[]) for receipt in (total, kept)]
     tables = graph.task("combine", _combine_divided, receipts, merged, request.combine, plan.grid)
     result: list[tuple[ScoreTable, Any]] = executor.compute(graph, tables)
@@ -285,12 +289,13 @@ def add_merge(
         total = graph.task("runs", without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     # Merge tasks only need the chunk function.
-    first = None if request is None else replace(request, combine=list)
+    first = None if request is None else replace(request, combine=list, join=None)
     tasks = [
         (entry, _path(plan, i), first, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
+    merged = _add_joins(graph, merged, _join_buckets, request)
     combine = None if request is None else request.combine
     return graph.task("combine", _combine, total, merged, combine, plan.grid)
 
@@ -372,7 +377,38 @@ def _spans(total: RunReceipt, edges: Array, bucket_bytes: int) -> list[tuple[Buc
     return [(spans[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
 
 
-_Merged = tuple[Part, Any, list[ShuffleFile]]
+class _Merged(NamedTuple):
+    """Parts of neighbouring buckets, the state of the first pass on them, and each part's shuffle files."""
+
+    parts: list[Part]
+    state: Any
+    files: list[list[ShuffleFile]]
+
+
+def _add_joins(
+    graph: Graph, merged: list[Any], join_buckets: Callable[..., Any], request: Pass | None
+) -> list[Any]:
+    """Join the states of neighbouring buckets, if there are many, as soon as these are merged: less memory."""
+    if request is None or request.join is None or len(merged) <= JOINED:
+        return merged
+    groups = [(merged[i : i + JOINED], request.join) for i in range(0, len(merged), JOINED)]
+    return graph.layer("join", join_buckets, groups, shown=False)
+
+
+def _join_buckets(merged: list[_Merged | None], join: Callable[[list[Any]], Any]) -> _Merged | None:
+    nonempty = [bucket for bucket in merged if bucket is not None]
+    if not nonempty:
+        return None
+    states = [bucket.state for bucket in nonempty if bucket.state is not None]
+    parts = [part for bucket in nonempty for part in bucket.parts]
+    files = [written for bucket in nonempty for written in bucket.files]
+    return _Merged(parts, join(states) if states else None, files)
+
+
+def _join_buckets_divided(
+    merged: list[list[_Merged | None]], join: Callable[[list[Any]], Any]
+) -> list[_Merged | None]:
+    return [_join_buckets([*side], join) for side in zip(*merged, strict=True)]
 
 
 def _merge_bucket(
@@ -396,7 +432,7 @@ def _merge_bucket(
     if not points.score.size:
         return None
     state = first.chunk(used) if first is not None and used.score.size else None
-    return part_of(points, path), state, files
+    return _Merged([part_of(points, path)], state, [files])
 
 
 def _merge_bucket_divided(
@@ -407,16 +443,17 @@ def _merge_bucket_divided(
     points = buckets.read_bucket(spans, low, high).points()
     if not points.score.size:
         return [None, None]
-    part, state = part_of(points, path), first.chunk(points)
+    part = part_of(points, path)
+    whole = _Merged([part], first.chunk(points), [])
     out = buckets.read_bucket(held_out, low, high).points()
     points = subtract(points, out)
     if not points.score.size:
-        return [(part, state, []), None]
+        return [whole, None]
     # Sums of whole numbers, and so their differences, are exact.
     totals = zip((part.weight, part.positives), out[1:], strict=True)
     sums = (expansion_of(np.append(total, -column.sum())) for total, column in totals)
     kept = Part(None, float(points.score[0]), points.score.size, *sums)
-    return [(part, state, []), (kept, first.chunk(points), [])]
+    return [whole, _Merged([kept], first.chunk(points), [])]
 
 
 def _combine_divided(
@@ -436,9 +473,10 @@ def _combine(
     grid: str,
 ) -> tuple[ScoreTable, Any]:
     nonempty = [bucket for bucket in merged if bucket is not None]
-    parts = tuple(part for part, *_ in nonempty)
-    result = None if combine is None else combine([state for _, state, _ in nonempty if state is not None])
-    shuffled = tuple(zip(*(files for *_, files in nonempty), strict=True))
+    parts = tuple(part for bucket in nonempty for part in bucket.parts)
+    states = [bucket.state for bucket in nonempty if bucket.state is not None]
+    result = None if combine is None else combine(states)
+    shuffled = tuple(zip(*(files for bucket in nonempty for files in bucket.files), strict=True))
     receipt = {**vars(total), "runs": [], "lowest": float(total.lowest), "highest": float(total.highest)}
     table = ScoreTable(
         **receipt,
