@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -207,6 +206,4 @@ def score_files(
         return score_file(filesystem, pair[0], target_filesystem, pair[1], scoring)
 
     remote = not isinstance(filesystem, LocalFileSystem) or not isinstance(target_filesystem, LocalFileSystem)
-    counts = list(together(score, files, remote=remote))
-    gc.collect(0)  # Arrow's footers are cycles, and hold memory that the collector does not see
-    return counts
+    return list(together(score, files, remote=remote))
