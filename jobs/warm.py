@@ -22,8 +22,6 @@ from jobs.outcome import Outcome
 from jobs.progress import quiet, reporting
 from jobs.registry import JOBS
 from pipeline.execution import InlineExecutor
-from pipeline.log.dictionary_pages import counted_rows
-from pipeline.log.logs import Columns, cut, open_log
 
 SIZES = {"log": 150_000, "little": 6_000}
 """Rows of the two logs: more than one task takes with the least memory, so that parts are merged, and fewer."""
@@ -48,7 +46,6 @@ def warm() -> Outcome:
         for name, rows in SIZES.items():
             (Path(folder) / name).mkdir()
             _write_log(Path(folder) / name / "log", rows)
-            _count_rows(Path(folder) / name / "log")
         report("warm", 0, len(work))
         for number, (name, case) in enumerate(work):
             _run(number, case, Path(folder) / name)
@@ -123,13 +120,6 @@ def _run(number: int, case: Case, folder: Path) -> None:
     for i, (job, *settings) in enumerate((("fit",), *case.later_jobs)):
         output = folder / f"output-{number}-{i}"
         _run_job(job, (*shared, f"output.path={output}", f"report.path={output}", *case.fit, *settings))
-
-
-def _count_rows(path: Path) -> None:
-    """Count rows by their dictionaries, as jobs do with logs of more than a million rows."""
-    log = open_log(str(path), Columns("score", "label"))
-    for pieces in cut(log, log.rows):
-        counted_rows(log.filesystem, pieces[0], log.columns)
 
 
 def _run_job(name: str, settings: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from pipeline.log import dictionary_pages
 from pipeline.log.dictionary_pages import counted_rows
 from pipeline.log.log_files import GIVE_UP
 from pipeline.log.logs import Columns, cut, open_log, read_rows
-from pipeline.sort import counting, runs
+from pipeline.sort import counting
 from pipeline.sort.score_table import SortPlan, build_score_table
 from tests.sorted_logs import points_of
 
@@ -24,7 +24,6 @@ ROWS = 3000
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     monkeypatch.setattr(dictionary_pages, "_ROWS_PER_CHUNK", 1)
-    monkeypatch.setattr(runs, "_FEWEST_COUNTED", 1)
 
 
 def write(path, seed=0, values=50, score=np.float64, label=np.int8, nulls="", required=False, **options):

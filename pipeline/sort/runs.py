@@ -28,8 +28,6 @@ from pipeline.sort.run_files import Run, RunSegments, write_run
 from pipeline.sort.sections import Sections
 
 NO_GRID = "none"
-_FEWEST_COUNTED = 1 << 20
-"""Rows of a task from which `counted_rows` pays: Arrow reads fewer while its code is loaded, or compiled."""
 _EXACT = 2.0**52
 """Doubles from here on are whole numbers."""
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
@@ -116,9 +114,8 @@ def write_runs(
     buffer = intake.buffer(run_rows, folder, index)
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
-    counted = sum(piece.rows for piece in pieces) >= _FEWEST_COUNTED
     for piece, content in pieces_ahead(reading.filesystem, pieces):
-        for rows, scored in intake.read(piece, content, counted=counted):
+        for rows, scored in intake.read(piece, content, counted=True):
             receipt.rows += rows.rows
             scored, move = intake.rounded(scored)
             receipt.largest_move = max(receipt.largest_move, move)
