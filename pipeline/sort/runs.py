@@ -147,7 +147,6 @@ class Intake:
         self.encoder = Encoder(columns.segments) if columns.segments else None
         labels = reading.spilled or columns.labels
         self.matching = None if labels is None else labels.matching()
-        self.countable = self.matching is None
 
     def read(
         self, piece: Piece, content: bytes | None = None, *, counted: bool = False
@@ -157,9 +156,7 @@ class Intake:
         Yields pairs: the rows as read, and the rows with calibration scores, not yet rounded, and segment codes.
         """
         columns, filesystem = self.reading.columns, self.reading.filesystem
-        alone = counted_rows(filesystem, piece, columns) if counted and self.countable else None
-        # If one file cannot be counted, the next probably cannot either: trying takes as long as opening it twice.
-        self.countable = alone is not None
+        alone = counted_rows(filesystem, piece, columns) if counted and self.matching is None else None
         for rows in (
             read_rows(filesystem, piece, columns, self.matching, content) if alone is None else (alone,)
         ):
