@@ -13,7 +13,7 @@ _CODE_MULTIPLIER = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 @kernel
-def count_rows(score, label, code, times, table, codes, uncounted):
+def count_rows(score, label, code, table, codes, uncounted):
     """Count rows by score and code in a hash table with open addressing (Knuth 1998, 6.4, algorithm L).
 
     A slot is two adjacent words, so most lookups miss the processor's cache once.
@@ -21,7 +21,7 @@ def count_rows(score, label, code, times, table, codes, uncounted):
     Parameters
     ----------
     score : float64 array, finite. label : uint8 array of 0 and 1
-    code : int32 array, or empty. times : int64 array, how often each row occurs; or empty
+    code : int32 array, or empty
     table : uint64 array, shape (2 ** k + 1, 2), initially zero. Slot: the score's bits plus 1; the number of rows with
         label 0 (lower 32 bits) and with label 1 (upper 32 bits). The last row begins with the number of scores.
     codes : int32 array, shape (2 ** k,): code of each slot; or empty
@@ -56,8 +56,7 @@ def count_rows(score, label, code, times, table, codes, uncounted):
                 codes[slot] = code[i]
             filled += 1
         if table[slot, 0]:
-            rows = np.uint64(times[i]) if times.size else np.uint64(1)
-            table[slot, 1] += rows << (np.uint64(label[i]) << np.uint64(5))
+            table[slot, 1] += np.uint64(1) << (np.uint64(label[i]) << np.uint64(5))
         else:
             uncounted[n] = i
             n += 1

@@ -472,7 +472,7 @@ def _time_span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] |
     if not file.rows:
         return None
     footer = checked_footer(filesystem, file)
-    logical, chunks = footer.column(column).logical_type, footer.chunks(column)
+    logical, chunks = footer.logical_type(column), footer.chunks(column)
     pairs = [time_bounds(chunk, logical) for chunk, rows in zip(chunks, file.row_groups, strict=True) if rows]
     bounds = [pair for pair in pairs if pair is not None]
     if len(bounds) < len(pairs):

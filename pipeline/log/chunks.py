@@ -95,9 +95,9 @@ class CheckedFooter:
         """Tell whether there is such a column at the top level."""
         return name in self._positions
 
-    def column(self, name: str) -> pq.ColumnSchema:
-        """Return the schema of a column."""
-        return self.footer.schema.column(self._positions[name])
+    def logical_type(self, name: str) -> Any:
+        """Return the logical type of a column."""
+        return self.footer.schema.column(self._positions[name]).logical_type
 
     def chunks(self, name: str) -> list[pq.ColumnChunkMetaData]:
         """Return the chunks of a column, one per row group.
@@ -107,16 +107,16 @@ class CheckedFooter:
         InputRejectedError
             The footer contradicts itself or has no such column, or the column is encrypted.
         """
-        self.facts(name)
+        self._facts(name)
         position = self._positions[name]
         return [self.footer.row_group(i).column(position) for i in range(self.footer.num_row_groups)]
 
     def codecs(self, name: str) -> list[int]:
         """Return the codec of each chunk of a column, by Parquet's number. Raises: see `chunks`."""
-        return [thrift.read_integer(facts[_CODEC][1]) for facts in self.facts(name)]
+        return [thrift.read_integer(facts[_CODEC][1]) for facts in self._facts(name)]
 
-    def facts(self, name: str) -> list[thrift.Fields]:
-        """Check the chunks of a column and return the metadata fields of each. Raises: see `chunks`."""
+    def _facts(self, name: str) -> list[thrift.Fields]:
+        """Check the chunks of a column and return the metadata fields of each."""
         position = self._positions.get(name)
         if position is None:
             raise InputRejectedError(

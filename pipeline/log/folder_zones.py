@@ -63,7 +63,7 @@ def _spans(files: Sequence[LogFile], footers: Sequence[CheckedFooter], key: str,
         day = parse_day(hive_value(file.path, key) or "")
         if day is None or not footer.has(column):
             return []
-        logical = footer.column(column).logical_type
+        logical = footer.logical_type(column)
         bounds = [time_bounds(chunk, logical) for chunk in footer.chunks(column)]
         if any(pair is None for pair in bounds):
             return []

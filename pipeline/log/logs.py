@@ -409,7 +409,6 @@ class Rows(NamedTuple):
     day : int32 array, days since 1970-01-01 or one of the codes below; None if all rows have the same day
     code : int32 array, the encoder's code of each row's segment; None without segments
     joined : result of the join with outcomes; None if labels are in the log
-    times : int64 array, how often each row occurs; None: once
     """
 
     first_row: int
@@ -420,26 +419,13 @@ class Rows(NamedTuple):
     day: npt.NDArray[np.int32] | None = None
     code: npt.NDArray[np.int32] | None = None
     joined: Joined | None = None
-    times: npt.NDArray[np.int64] | None = None
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.score.size if self.times is None else int(self.times.sum())
 
     def some(self, chosen: slice | npt.NDArray[Any]) -> Rows:
         """Select rows; the Arrow batch stays the same."""
         score, label = self.score[chosen], self.label[chosen]
         weight = None if self.weight is None else self.weight[chosen]
         code = None if self.code is None else self.code[chosen]
-        times = None if self.times is None else self.times[chosen]
-        return self._replace(score=score, label=label, weight=weight, code=code, times=times)
-
-    def one_by_one(self) -> Rows:
-        """Repeat rows that occur several times."""
-        if self.times is None:
-            return self
-        return self.some(np.repeat(np.arange(self.times.size), self.times))._replace(times=None)
+        return self._replace(score=score, label=label, weight=weight, code=code)
 
 
 LABEL_NULL = 2

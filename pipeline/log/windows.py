@@ -559,7 +559,7 @@ def _days_in_footer(
         chunks = footer.chunks(column)
     except InputRejectedError as error:
         return str(error).removeprefix(f"{file.path}: ")
-    logical = footer.column(column).logical_type
+    logical = footer.logical_type(column)
     by_group = [
         _group_days(chunk, kind, logical, rows, zone, any_day=any_day) if rows else None
         for chunk, rows in zip(chunks, file.row_groups, strict=True)

@@ -66,7 +66,7 @@ class Buffer:
             if self.size + part.score.size > self.capacity:
                 self.flush()
             self._append(part)
-        return rows.rows
+        return rows.score.size
 
     def _append(self, rows: Rows) -> None:
         span = slice(self.size, self.size + rows.score.size)

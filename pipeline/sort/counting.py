@@ -34,7 +34,6 @@ _TRIAL = 1 << 17
 """Rows after which counting stops unless most of them had scores that were already in the table."""
 
 _NO_CODES = np.empty(0, np.int32)
-_ONCE = np.empty(0, np.int64)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -62,25 +61,22 @@ class RowCounter:
         """Count rows if that is less work than sorting them; return the uncounted rows, in their order.
 
         Uncounted are all rows of a batch whose scores mostly differ, and rows for whose scores the table has no room.
-        Rows that occur several times are counted in any case.
         """
-        repeated = rows.times is not None or (not self._stopped and _scores_repeat(rows))
-        if not repeated or self.rows + rows.rows > _MOST_ROWS:
-            return rows.one_by_one()
+        if self._stopped or self.rows + rows.score.size > _MOST_ROWS or not _scores_repeat(rows):
+            return rows
         uncounted = np.empty(rows.score.size, np.int64)
-        number = self._count(rows, uncounted)
-        remaining = rows if number == rows.score.size else rows.some(uncounted[:number])
-        total = self.rows + rows.rows
-        self.rows = total - remaining.rows
+        remaining = self._count(rows, uncounted)
+        self.rows += rows.score.size - remaining
+        total = self.rows + remaining
         self._stopped = total >= _TRIAL and 2 * (self.rows - int(self._table[-1, 0])) < total
-        return remaining.one_by_one()
+        return rows if remaining == rows.score.size else rows.some(uncounted[:remaining])
 
     def _count(self, rows: Rows, uncounted: Integers) -> int:
         if self._table.shape[0] == 1:
             self._table = np.zeros((_SLOTS + 1, 2), np.uint64)
             self._codes = np.empty(_SLOTS if self.coded else 0, np.int32)
         code = _NO_CODES if rows.code is None else rows.code
-        columns = rows.score, rows.label, code, _ONCE if rows.times is None else rows.times
+        columns = rows.score, rows.label, code
         return int(kernels.count_rows(*columns, self._table, self._codes, uncounted))
 
     def take(self) -> tuple[UnitRows, Coded]:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from calibrators.core.arrays import Array
 from calibrators.core.sampling import WeightSums
 from pipeline.log import quarantine
-from pipeline.log.dictionary_pages import counted_rows
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import Columns, Rows, pieces_ahead, read_rows
@@ -115,14 +114,14 @@ def write_runs(
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
     for piece, content in pieces_ahead(reading.filesystem, pieces):
-        for rows, scored in intake.read(piece, content, counted=True):
-            receipt.rows += rows.rows
+        for rows, scored in intake.read(piece, content):
+            receipt.rows += rows.score.size
             scored, move = intake.rounded(scored)
             receipt.largest_move = max(receipt.largest_move, move)
             used = buffer.add(scored)
             receipt.used += used
             receipt.count(rows.joined)
-            if used < rows.rows:
+            if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, reading.columns, piece.path)
                 receipt.bad.merge(bad)
                 if keep_bad and bad.total:
@@ -148,18 +147,13 @@ class Intake:
         labels = reading.spilled or columns.labels
         self.matching = None if labels is None else labels.matching()
 
-    def read(
-        self, piece: Piece, content: bytes | None = None, *, counted: bool = False
-    ) -> Iterator[tuple[Rows, Rows]]:
-        """Read a piece in batches. counted : whether rows may have `times`.
+    def read(self, piece: Piece, content: bytes | None = None) -> Iterator[tuple[Rows, Rows]]:
+        """Read a piece in batches.
 
         Yields pairs: the rows as read, and the rows with calibration scores, not yet rounded, and segment codes.
         """
-        columns, filesystem = self.reading.columns, self.reading.filesystem
-        alone = counted_rows(filesystem, piece, columns) if counted and self.matching is None else None
-        for rows in (
-            read_rows(filesystem, piece, columns, self.matching, content) if alone is None else (alone,)
-        ):
+        columns = self.reading.columns
+        for rows in read_rows(self.reading.filesystem, piece, columns, self.matching, content):
             code = None if self.encoder is None else self.encoder.encode(rows.batch)
             yield rows, rows._replace(score=calibration_scores(rows.score, self.reading), code=code)
 
