@@ -93,8 +93,6 @@ def _exit_with_usage_error(error: click.ClickException, as_json: bool) -> NoRetu
 
 def run() -> NoReturn:
     """Run the command line and end the process."""
-    # The libraries, and compilation even more, make many objects that stay.
-    gc.set_threshold(100_000)
     _replace_closed_streams()
     interrupts.own_process()
     try:
