@@ -451,8 +451,8 @@ def _merge_bucket_divided(
         return [whole, None]
     # Sums of whole numbers, and so their differences, are exact.
     totals = zip((part.weight, part.positives), out[1:], strict=True)
-    weight, positives = (expansion_of(np.append(total, -column.sum())) for total, column in totals)
-    kept = Part(None, float(points.score[0]), points.score.size, weight, positives)
+    sums = (expansion_of(np.append(total, -column.sum())) for total, column in totals)
+    kept = Part(None, float(points.score[0]), points.score.size, *sums)
     return [whole, _Merged([kept], first.chunk(points), [])]
 
 
