@@ -350,7 +350,7 @@ class Prepared(Startable):
         trial = trials.of(total)
         if trial.content is not None and not gate.refit:
             return trial.content, days, trial
-        return fitting.fit(executor, total, trial.merged)[0], days, trial
+        return fitting.fit(executor, total)[0], days, trial
 
     def _publish(
         self,

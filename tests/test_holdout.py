@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
-from calibrators.core.passes import Points, collapse, subtract
+from calibrators.core.passes import Points, collapse
 from pipeline.fit.holdout import PlainRows, RowWeights, measure_held_out
 from pipeline.sort import division
 from pipeline.sort.division import _salt, divide_points
@@ -66,8 +66,6 @@ def test_every_row_is_held_out_or_kept_and_a_part_is_drawn_as_the_whole(rows, sh
         for s, w, k in zip(*part, strict=True):
             total[s] = np.add(total.get(s, (0, 0)), (w, k))
     np.testing.assert_array_equal(np.array([total[s] for s in score]), np.column_stack(whole[1:]))
-    left = subtract(Points(*(column.copy() for column in whole)), split.held(whole))
-    np.testing.assert_array_equal(np.stack(left), np.stack(split.kept(whole)))
     # Evenly: of m equal rows share * m, less or more than one.
     held = dict(zip(split.held(whole).score, np.column_stack(split.held(whole)[1:]), strict=True))
     for s, n, k in zip(score, negatives, positives, strict=True):
@@ -157,28 +155,6 @@ def test_what_passes_is_fitted_to_all_rows(place, call, gated):
     (warning,) = other["gate"]["warnings"]
     assert warning.startswith("the table was not compared with the current version: expected at least 100")
     assert other["gate"]["holdout"]["rows"] == held["rows"]
-
-
-@pytest.mark.parametrize("method", ["auto", "isotonic", "near_isotonic"])
-@pytest.mark.parametrize("holdout", [0.3, "1d"])
-def test_rows_merged_once_give_the_tables_of_two_fits(place, call, method, holdout):
-    for day in range(1, 4):
-        columns = place.predictions(3000, seed=day)
-        columns["score"] = np.where(columns["score"] < 0.2, columns["score"].round(2), columns["score"])
-        place.write_log(columns, name=f"log/date=2026-01-0{day}", files=1)
-    fit = ("window.column=date", f"calibrator.method={method}", "--json")
-    plain = call("fit", *fit, "gate.holdout=none", store__table="plain").expect(0).json
-    tables = [
-        call(
-            "fit", *fit, f"gate={{holdout: {holdout}, refit: {refit}}}", store__table=f"refit-{refit}"
-        ).expect(0)
-        for refit in ("true", "false")
-    ]
-    both, kept = (table.json for table in tables)
-    assert both["fingerprint"] == plain["fingerprint"] != kept["fingerprint"]
-    # The candidate has the same probabilities, to the last bit, when it is fitted alone.
-    assert both["gate"]["holdout"] == kept["gate"]["holdout"]
-    assert both["rows_used"] == plain["rows_used"] == 9000 == kept["rows_used"] + kept["rows_held_out"]
 
 
 def test_a_table_that_is_worse_on_rows_that_are_new_is_refused(place, call, gated):

@@ -39,17 +39,6 @@ class Points(NamedTuple):
     positives: Array
 
 
-def subtract(points: Points, others: Points) -> Points:
-    """Subtract points that are part of `points`, which is overwritten; weights and positives are whole numbers.
-
-    O(m). Points whose weight becomes 0 are left out.
-    """
-    from calibrators.core.kernels import sorting as kernels
-
-    n = kernels.subtract_points(points, others)
-    return Points(*(column[:n] for column in points))
-
-
 _BLOCK = 1 << 15
 
 

@@ -25,14 +25,7 @@ from pipeline.fit.fall_warning import warn_of_fall
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import (
-    ScoreTable,
-    SortedRows,
-    SortPlan,
-    add_merge,
-    merge_divided,
-    without_segments,
-)
+from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
 from pipeline.table.lookup_table import TableFiles, plain_files, segmented_files
 from pipeline.table.published import LOOKUP
 from pipeline.table.segment_maps import LevelFit, SegmentedFit
@@ -97,13 +90,10 @@ class Fitting:
             total = graph.task("kept-runs", without_segments, total)
         return graph.task("found", GraphResult, total, days, merged)
 
-    def fit(
-        self, executor: Executor, total: RunReceipt | None = None, merged: Any = None
-    ) -> tuple[Content, Days]:
+    def fit(self, executor: Executor, total: RunReceipt | None = None) -> tuple[Content, Days]:
         """Fit the table.
 
         total : the runs, if the rows are sorted already
-        merged : score table and result of the first pass, if `merge_divided` has computed them
 
         Raises
         ------
@@ -112,24 +102,11 @@ class Fitting:
         """
         graph = Graph()
         if total is not None:
-            merged = merged or executor.compute(graph, self._add_rows(graph, total))
+            merged = executor.compute(graph, self._add_rows(graph, total))
             result = GraphResult(total, Days(), merged)
         else:
             result = executor.compute(graph, self.add(graph))
         return self.finish(result, executor), result.days
-
-    def merge_divided(
-        self, total: RunReceipt, kept: RunReceipt, held_out: RunReceipt, executor: Executor
-    ) -> list[Any]:
-        """Carry out the first pass for two fits at once: to all rows, and to those that a division keeps.
-
-        Returns `merged` of either fit, see `fit`; None if the fits have nothing in common but their rows.
-        """
-        recipe = self.recipe
-        if recipe.columns or recipe.needs_table or self._rows(total).weighted or not held_out.used:
-            return [None, None]
-        first = recipe.calibrator().first_pass()
-        return [*merge_divided(self._rows(total), kept, held_out, executor, first)]
 
     def _add_rows(self, graph: Graph, total: Any) -> Any:
         rows, recipe = self._rows(total), self.recipe

@@ -185,13 +185,11 @@ class Trial:
 
     content : the candidate; None if there are no rows to fit it to
     positives : weight of the rows with label 1 that it was fitted to
-    merged : score table of all rows and result of the first pass on it, see `Fitting.fit`; None: not computed
     """
 
     content: Content | None
     held_out: HeldOut
     positives: float
-    merged: Any = None
 
 
 @dataclass(frozen=True)
@@ -236,18 +234,17 @@ class Trials:
             raise InputRejectedError(
                 "$[holdout]: expected rows that are not held out, found none: hold out less, or set $[refit]"
             )
-        plan = replace(self._plan("kept"), write=self.fitting.plan.write, keep=self.fitting.plan.keep)
-        fitting, of_all, of_kept = replace(self.fitting, plan=plan), None, None
+        plan = replace(self._plan("kept"), write=None)
+        if not self.refit:
+            plan = replace(plan, write=self.fitting.plan.write, keep=self.fitting.plan.keep)
         try:
-            if self.refit:
-                of_all, of_kept = fitting.merge_divided(total, training, held_out, self.executor)
-                fitting = replace(fitting, plan=replace(plan, write=None))
-            content, _ = fitting.fit(self.executor, training, of_kept)
+            fitting = replace(self.fitting, plan=plan)
+            content, _ = fitting.fit(self.executor, training)
         except InputRejectedError as error:
             raise InputRejectedError(f"$[holdout]: of the rows that are not held out: {error}") from None
         recipe, positives = self.fitting.recipe, content.table.positives
         if not held_out.used:
-            return Trial(content, HeldOut(RowWeights(0.0, 0.0)), positives, of_all)
+            return Trial(content, HeldOut(RowWeights(0.0, 0.0)), positives)
         path = content.write(self._plan("candidate").scratch)
         rows = self._rows("held", held_out, content, recipe.columns)
         current = self._predictor()
@@ -255,10 +252,10 @@ class Trials:
             Predictor(path, recipe.columns, recipe.sampling_rate),
             rows,
             current=current,
-            fresh=None if current is None else self._fresh(rows, content, current.columns),
+            fresh=None if current is None else self._fresh(held_out, content, current.columns),
             probabilities=held_out.lowest >= 0 and held_out.highest <= 1,
         )
-        return Trial(content, result, positives, of_all)
+        return Trial(content, result, positives)
 
     def _predictor(self) -> Predictor | None:
         """Return the predictions of the live version, if it has the transform of the scores."""
@@ -316,7 +313,7 @@ class Trials:
             run, RowWeights(table.weight, table.positives), monotone=bool(content.facts["monotone"])
         )
 
-    def _fresh(self, held_out: HeldOutRows, content: Content, current: tuple[str, ...]) -> HeldOutRows | None:
+    def _fresh(self, held_out: RunReceipt, content: Content, current: tuple[str, ...]) -> HeldOutRows | None:
         """Return the held-out rows that the current version was not fitted to; None if there are none.
 
         current : the current version's segment columns; columns that the candidate lacks are read from the log
@@ -327,7 +324,7 @@ class Trials:
         if source is None or not self.comparable:
             return None
         if all_rows and not missing:
-            return held_out
+            return self._rows("fresh", held_out, content, columns)
         if missing:
             log = replace(source.log, columns=replace(source.log.columns, segments=columns + missing))
             window = None if source.window is None else replace(source.window, log=log)

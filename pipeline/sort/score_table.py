@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators.core.arrays import Array
-from calibrators.core.kernels.sums import exact_sum, expansion_of
-from calibrators.core.passes import Pass, subtract
+from calibrators.core.kernels.sums import exact_sum
+from calibrators.core.passes import Pass
 from calibrators.core.sampling import add_sums, scaled
 from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
@@ -224,35 +224,6 @@ def merge_rows(rows: SortedRows, executor: Executor, request: Pass | None = None
     return result
 
 
-def merge_divided(
-    rows: SortedRows, kept: RunReceipt, held_out: RunReceipt, executor: Executor, request: Pass
-) -> list[tuple[ScoreTable, Any]]:
-    """Merge rows without weights once, into a score table of all of them and one of those kept from a division.
-
-    kept, held_out : the two sides of the division, as receipts of their own runs
-
-    Returns
-    -------
-    table and result of the pass for all rows, and for the kept rows, whose table is not written
-    """
-    plan, total = rows.plan, rows.total
-    if plan.write is not None:
-        Folder.at(plan.write).make()
-    edges = _edges(total, plan.bucket_bytes)
-    sides = (_spans(side, edges, plan.bucket_bytes) for side in (total, held_out))
-    first = replace(request, combine=list, join=None)
-    tasks = [
-        (entry, out, _path(plan, i), first) for i, (entry, (out, *_)) in enumerate(zip(*sides, strict=True))
-    ]
-    graph = Graph()
-    merged = graph.layer("merge", _merge_bucket_divided, tasks, receipts=receipts_in(plan.scratch))
-    merged = _add_joins(graph, merged, _join_buckets_divided, request)
-    receipts = [replace(receipt, runs=[]) for receipt in (total, kept)]
-    tables = graph.task("combine", _combine_divided, receipts, merged, request.combine, plan.grid)
-    result: list[tuple[ScoreTable, Any]] = executor.compute(graph, tables)
-    return result
-
-
 def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
     """Add the first stages to a graph: `sort-i -> check`, and a second level of merging if needed.
 
@@ -290,19 +261,15 @@ def add_merge(
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     # Merge tasks only need the chunk function.
     first = None if request is None else replace(request, combine=list, join=None)
+    suffix = PARQUET if plan.keep else ""
     tasks = [
-        (entry, _path(plan, i), first, cutting, i)
+        (entry, plan.write and f"{plan.write}/part-{i:05d}{suffix}", first, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
-    merged = _add_joins(graph, merged, _join_buckets, request)
+    merged = _add_joins(graph, merged, request)
     combine = None if request is None else request.combine
     return graph.task("combine", _combine, total, merged, combine, plan.grid)
-
-
-def _path(plan: SortPlan, index: int) -> str | None:
-    """Return the path of a bucket's part; None if the parts are not written."""
-    return plan.write and f"{plan.write}/part-{index:05d}{PARQUET if plan.keep else ''}"
 
 
 def without_segments(total: RunReceipt) -> RunReceipt:
@@ -365,14 +332,8 @@ def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) 
 
 def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[BucketSpans, float, float]]:
     """Cut all runs into buckets of about `bucket_bytes`; return spans and score range, low <= score < high, of each."""
-    return _spans(total, _edges(total, bucket_bytes), bucket_bytes)
-
-
-def _edges(total: RunReceipt, bucket_bytes: int) -> Array:
-    return np.concatenate([[-math.inf], buckets.splitters(total.runs, bucket_bytes), [math.inf]])
-
-
-def _spans(total: RunReceipt, edges: Array, bucket_bytes: int) -> list[tuple[BucketSpans, float, float]]:
+    inner = buckets.splitters(total.runs, bucket_bytes)
+    edges = np.concatenate([[-math.inf], inner, [math.inf]])
     spans = buckets.bucket_spans(total.runs, edges, bucket_bytes)
     return [(spans[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
 
@@ -385,14 +346,12 @@ class _Merged(NamedTuple):
     files: list[list[ShuffleFile]]
 
 
-def _add_joins(
-    graph: Graph, merged: list[Any], join_buckets: Callable[..., Any], request: Pass | None
-) -> list[Any]:
+def _add_joins(graph: Graph, merged: list[Any], request: Pass | None) -> list[Any]:
     """Join the states of neighbouring buckets, if there are many, as soon as these are merged: less memory."""
     if request is None or request.join is None or len(merged) <= JOINED:
         return merged
     groups = [(merged[i : i + JOINED], request.join) for i in range(0, len(merged), JOINED)]
-    return graph.layer("join", join_buckets, groups, shown=False)
+    return graph.layer("join", _join_buckets, groups, shown=False)
 
 
 def _join_buckets(merged: list[_Merged | None], join: Callable[[list[Any]], Any]) -> _Merged | None:
@@ -403,12 +362,6 @@ def _join_buckets(merged: list[_Merged | None], join: Callable[[list[Any]], Any]
     parts = [part for bucket in nonempty for part in bucket.parts]
     files = [written for bucket in nonempty for written in bucket.files]
     return _Merged(parts, join(states) if states else None, files)
-
-
-def _join_buckets_divided(
-    merged: list[list[_Merged | None]], join: Callable[[list[Any]], Any]
-) -> list[_Merged | None]:
-    return [_join_buckets([*side], join) for side in zip(*merged, strict=True)]
 
 
 def _merge_bucket(
@@ -433,37 +386,6 @@ def _merge_bucket(
         return None
     state = first.chunk(used) if first is not None and used.score.size else None
     return _Merged([part_of(points, path)], state, [files])
-
-
-def _merge_bucket_divided(
-    entry: tuple[BucketSpans, float, float], held_out: BucketSpans, path: str | None, first: Pass
-) -> list[_Merged | None]:
-    """Gather a bucket as `_merge_bucket` does, then without its held-out rows."""
-    spans, low, high = entry
-    points = buckets.read_bucket(spans, low, high).points()
-    if not points.score.size:
-        return [None, None]
-    part = part_of(points, path)
-    whole = _Merged([part], first.chunk(points), [])
-    out = buckets.read_bucket(held_out, low, high).points()
-    points = subtract(points, out)
-    if not points.score.size:
-        return [whole, None]
-    # Sums of whole numbers, and so their differences, are exact.
-    totals = zip((part.weight, part.positives), out[1:], strict=True)
-    sums = (expansion_of(np.append(total, -column.sum())) for total, column in totals)
-    kept = Part(None, float(points.score[0]), points.score.size, *sums)
-    return [whole, _Merged([kept], first.chunk(points), [])]
-
-
-def _combine_divided(
-    receipts: list[RunReceipt],
-    merged: list[list[_Merged | None]],
-    combine: Callable[[list[Any]], Any],
-    grid: str,
-) -> list[tuple[ScoreTable, Any]]:
-    sides = zip(receipts, map(list, zip(*merged, strict=True)), strict=True)
-    return [_combine(receipt, side, combine, grid) for receipt, side in sides]
 
 
 def _combine(

@@ -187,27 +187,3 @@ def add_ties(entries, rounding, out, codes):
                 out[2, m] = k[j] if j < nk else 0.0
             m += 1
     return m
-
-
-@kernel
-def subtract_points(points, others):
-    """Subtract points, all of which `points` has with at least their weight; in place.
-
-    points, others : triples of float64 arrays, shape (m,) and (k,): scores, strictly ascending; weights, positives
-
-    Returns
-    -------
-    number of points with a weight above zero
-    """
-    score, weight, positives = points
-    other_score, other_weight, other_positives = others
-    n = j = 0
-    for i in range(score.size):
-        s, w, k = score[i], weight[i], positives[i]
-        if j < other_score.size and other_score[j] == s:
-            w -= other_weight[j]
-            k -= other_positives[j]
-            j += 1
-        score[n], weight[n], positives[n] = s, w, k
-        n += w > 0.0
-    return n
