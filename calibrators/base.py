@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core.arrays import Array
-from calibrators.core.map import CalibrationMap
+from calibrators.core.map import CalibrationMap, MapBlockRanges
 from calibrators.core.passes import Pass, Passes, Points, collapse_rows, column_of, in_memory, run_passes
 
 if TYPE_CHECKING:
@@ -39,20 +39,6 @@ class Line(NamedTuple):
     of: int
     shift: float
     slope: float
-
-
-class MapBlockRanges(NamedTuple):
-    """Consecutive ranges of scores within which a fitted map is constant, or nearly so.
-
-    edges : float64 array, ascending: the lower end of each range
-    level : float64 array, in [0, 1], ascending: the map's mean over the observations of each range, before the
-        sampling rate is applied
-    weight : float64 array, > 0: weight of the observations of each range
-    """
-
-    edges: Array
-    level: Array
-    weight: Array
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,16 @@ def test_lines_have_no_bend():
     assert bent <= 1
 
 
+def test_many_rows_in_cells_of_little_information_are_no_bend():
+    """Such cells are joined: at the mean of their log odds fewer positives are expected than in them."""
+    logits = np.linspace(-16, 1, 200)
+    weight = np.tile(np.linspace(4000, 1000, 200), 50)
+    positives = np.tile(expit(logits), 50) * weight
+    cells = BlockCells(np.arange(51) * 200, np.full(50, -1.0), np.tile(logits, 50), weight, positives)
+    own = np.full(cells.groups, True)
+    assert bend_in_common(cells, adjust(cells), own, cells.sums(cells.positives)) is None
+
+
 def test_segments_that_cannot_have_their_own_map_do_not_bend_the_curve():
     cells, _ = cells_of(1, np.cos)
     none = np.zeros(cells.groups, np.bool_)

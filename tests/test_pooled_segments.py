@@ -15,8 +15,12 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression, isotonic_regression
 
 import logcal
+from calibrators import Isotonic, collapse
 from calibrators.auto.calibrator import Auto
+from calibrators.core.fine_cells import fine_cells_pass
+from calibrators.core.map import MapBlockRanges
 from calibrators.segments import adjusting
+from calibrators.segments import own as own_module
 from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, BlockCells, adjust
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
@@ -24,6 +28,7 @@ from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.own import choose_maps
 from calibrators.segments.partial_pooling import BlockRanges, cells_within
 from calibrators.segments.totals import large, shifts_by_size
+from calibrators.segments.wide_ranges import cell_begins, divide
 from jobs import tables
 from logcal.adjustments import Adjustments, adjust_map
 from logcal.errors import InputRejectedError
@@ -31,6 +36,7 @@ from logcal.reading import read_table
 from logcal.table import Table
 from pipeline.fit import pooled_cells, pooled_segments
 from pipeline.fit.calibration import Recipe
+from pipeline.fit.self_check import check_all_rows
 from pipeline.log.logs import Columns, open_log
 from pipeline.log.segment_values import KeyColumns
 from pipeline.sort import run_files, segment_tasks
@@ -210,13 +216,17 @@ def in_memory(table, columns, weighted, found, method):
     if method == "auto":  # rows see the curve through its mean in isotonic blocks
         p = Auto().fit(score, label, weight).predict(score)
         levels = IsotonicRegression().fit(score, label, sample_weight=weight).predict(score)
-        blocks = np.unique(levels, return_inverse=True)[1]
+        ranges = np.stack(
+            [levels, np.searchsorted(lower_ends(method, score, label, weight), score, side="right")]
+        )
+        blocks = np.unique(ranges, axis=1, return_inverse=True)[1].ravel()
         at, exact = logit((np.bincount(blocks, weight * p) / np.bincount(blocks, weight))[blocks]), logit(p)
     else:
         extra = [np.append(score, [score.min() - 1, score.max() + 1]), np.append(label, [1, 0])]
         whole = IsotonicRegression().fit(*extra, sample_weight=np.append(weight, [1, 1]))
         at = logit_of_finite(score, weight, whole.predict(score))
         exact = at.copy()
+    part = np.searchsorted(lower_ends(method, score, label, weight), score, side="right")
     for level, variances in enumerate(found.variances, 1):
         facts, centre = found.levels[level].bend_facts, np.empty(score.size)
         count = weight / facts["dispersion"]
@@ -246,15 +256,23 @@ def in_memory(table, columns, weighted, found, method):
         for rows, (a, d) in zip(groups, curves, strict=True):
             exact[rows] += a + d * (exact[rows] - centre[rows] - facts["pivot"])
             at[rows] = before[rows] + a + d * x[rows]
-            own_map(rows, before, at, exact, score, label, weight, facts["bend"])
+            own_map(rows, before, part, at, exact, score, label, weight, facts["bend"])
     return expit(exact)
 
 
-def own_map(rows, before, at, exact, score, label, weight, sigma):
+def lower_ends(method, score, label, weight):
+    """Where the ranges of all rows begin that segments' rows are added up in."""
+    fine, points = fine_cells_pass(), collapse(score, label, weight)
+    whole = (Auto() if method == "auto" else Isotonic()).fit(score, label, weight)
+    return divide(whole.block_ranges(), whole.fine_cells_ or fine.combine([fine.chunk(points)]), None).edges
+
+
+def own_map(rows, before, part, at, exact, score, label, weight, sigma):
     """Replace the log-odds of a segment with enough rows by those of its own map, if segments bend."""
     if sigma == 0 or min(label[rows].sum(), (1 - label[rows]).sum()) < RULES.min_positives:
         return
-    cell, own = np.unique(before[rows].round(9), return_inverse=True)[1], weight[rows]
+    ranges, own = np.stack([before[rows].round(9), part[rows]]), weight[rows]
+    cell = np.unique(ranges, axis=1, return_inverse=True)[1].ravel()
     curve = bent(at[rows], cell, label[rows], own, sigma)
     total = (own * label[rows]).sum()
     shift = optimize.brentq(lambda s: (own * expit(curve + s)).sum() - total, -20, 20, xtol=1e-14)
@@ -263,6 +281,7 @@ def own_map(rows, before, at, exact, score, label, weight, sigma):
     target = (label[rows] + c * q) / (1 + c)
     q = IsotonicRegression().fit(score[rows], target, sample_weight=own).predict(score[rows])
     at[rows] = exact[rows] = logit(q)
+    part[rows] = 0  # its own map's blocks count from now on
 
 
 def groups_of(keys):
@@ -283,7 +302,10 @@ def groups_of(keys):
         (3, ("b", "a"), True, 0.0, "isotonic"),
     ],
 )
-def test_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave, method):
+def test_equals_doing_it_in_memory(tmp_path, monkeypatch, seed, columns, weighted, wave, method):
+    monkeypatch.setattr(
+        own_module, "LEAST_EVIDENCE", np.inf
+    )  # no own maps of segments that contradict their curve
     table = some_log(seed, rows=2500, ties=seed == 1, wave=wave)
     sizes = {"cut": (3, 100), "run_rows": 500, "bucket_bytes": 2000}
     found = fit(tmp_path, table, columns, weighted, method=method, **sizes)
@@ -1042,3 +1064,71 @@ def test_segments_with_many_of_both_labels_keep_their_totals():
     weight = np.array([5000.0, 5000.0, 1e6, 1e6])
     positives = np.array([2500.0, 2499.0, 1e6 - 2500, 1e6 - 2499])
     assert large(weight, positives).tolist() == [True, False, True, False]
+
+
+def mostly_odd_log(seed):
+    """Most rows have one label, whatever their score: the map of all rows is flat. Segment 1 is ordinary."""
+    rng = np.random.default_rng(seed)
+    a = np.repeat([0, 1, 2, 3], [1200, 400, 1200, 300])
+    x = rng.normal(-2, 1.2, a.size).round(3)
+    truth = np.choose(a, [1.0, expit(x - 1 + 4 * (x > -2)), 1.0, 0.0])
+    label = rng.random(a.size) < truth
+    return pa.table({"score": x, "label": label.astype(np.int8), "a": a}), truth
+
+
+@pytest.mark.parametrize("method", ["auto", "isotonic"])
+def test_a_small_segment_does_not_get_the_flat_map_of_odd_ones(tmp_path, method):
+    """Where the map of all rows is flat, a segment's rows were added up: they could neither rise nor contradict it."""
+    table, truth = mostly_odd_log(0)
+    predictions = []
+    for i, sizes in enumerate(({}, {"cut": (3, 100), "run_rows": 300, "bucket_bytes": 2000})):
+        (tmp_path / str(i)).mkdir()
+        found = fit(tmp_path / str(i), table, ("a",), method=method, **sizes)
+        assert found.levels[1].reasons[1] is None
+        _, path = published(tmp_path / str(i), found, ("a",))
+        predictions.append(Table(read_table(path)).predict(np.asarray(table["score"]), table))
+    np.testing.assert_array_equal(*predictions)
+    of = np.asarray(table["a"]) == 1
+    score, label = np.asarray(table["score"])[of], np.asarray(table["label"])[of]
+    alone = Isotonic().fit(score, label).predict(score)
+    error = [np.mean((p - truth[of]) ** 2) for p in (predictions[0][of], alone)]
+    assert error[0] < 4 * error[1] < 0.2 * truth[of].var()
+
+
+def test_wide_ranges_are_divided_where_tasks_could_know():
+    rng = np.random.default_rng(4)
+    scores = np.unique(np.concatenate([rng.normal(0, 3, 5000).round(3), [0.0, -1e-300, 1e-300, 1e6]]))
+    points, fine = collapse(scores, rng.random(scores.size) < 0.3), fine_cells_pass()
+    cells = fine.combine([fine.chunk(points)])
+    blocks = MapBlockRanges(
+        np.array([-np.inf, -2.0, 5.0]),
+        np.array([0.1, 0.3, 0.999]),
+        np.diff(np.searchsorted(scores, [-np.inf, -2.0, 5.0, np.inf])) * 1.0,
+    )
+    middles = cells.first / 2 + cells.last / 2
+    edges, level, weight = divide(blocks, cells, expit(middles))
+    assert weight.sum() == scores.size
+    assert (np.diff(edges) > 0).all()
+    assert (np.diff(level) > 0).all()
+    of = np.searchsorted(blocks.edges, edges, side="right") - 1
+    assert np.bincount(of).tolist() == [16, 16, 1]
+    np.testing.assert_array_equal(edges[np.searchsorted(of, [0, 1, 2])], blocks.edges)
+    assert set(divide(blocks, cells, None).level) == set(blocks.level)
+    begins = scores[cell_begins(scores)]
+    inside = edges[1:-1][np.isin(of[1:-1], [1])][1:]
+    # Each new edge is the end of a cell: no score lies between it and the first score of a cell.
+    following = scores[np.searchsorted(scores, inside)]
+    assert np.isin(following, begins).all()
+    counts = np.diff(np.searchsorted(scores, edges[of == 1]))
+    assert counts.max() < 2 * counts.mean()
+
+
+def test_a_constant_map_of_all_rows_has_no_knots():
+    """Evidence for a bend in common may remain where the map of all rows is constant but for some millionths."""
+    scores = np.arange(100.0)
+    whole = Isotonic().fit(scores, scores < 50)
+    fine, points = fine_cells_pass(), collapse(scores, scores < 50)
+    checked = check_all_rows(whole, None, lambda fitted: (fitted, 0.0))
+    all_rows = pooled_segments._AllRows(whole, checked, fine.combine([fine.chunk(points)]))
+    knots = pooled_segments._knots(all_rows, pooled_segments._curve_of_all_rows(all_rows, 1.0), 1.0)
+    assert [knot.size for knot in knots] == [0, 0]

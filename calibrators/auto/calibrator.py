@@ -13,13 +13,13 @@ import numpy as np
 
 from calibrators.auto.cross_validation import loss_passes
 from calibrators.auto.folded import FoldedPoints
-from calibrators.base import Calibrator, MapBlockRanges, Needs
+from calibrators.base import Calibrator, Needs
 from calibrators.core.arrays import Array
 from calibrators.core.cumulative import Layout, layout_of, layout_pass, part_totals
 from calibrators.core.curve import cells_on, log_odds, score_axis
 from calibrators.core.fine_cells import FineCells, fine_cells_pass, gathered_bytes, split_cells
 from calibrators.core.local_choice import Choice, Steps, choose
-from calibrators.core.map import CalibrationMap
+from calibrators.core.map import CalibrationMap, MapBlockRanges
 from calibrators.core.passes import Blocks, Pass, Passes, Points, check_number, merge_passes, share_sweeps
 from calibrators.core.pava import check_ends, pool_ends, pooling_pass
 from calibrators.core.pointwise import Pointwise

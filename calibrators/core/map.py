@@ -44,6 +44,20 @@ class Interval(NamedTuple):
         return lower, upper
 
 
+class MapBlockRanges(NamedTuple):
+    """Consecutive ranges of scores within which a fitted map is constant, or nearly so.
+
+    edges : float64 array, ascending: the lower end of each range
+    level : float64 array, in [0, 1], ascending: the map's mean over the observations of each range, before the
+        sampling rate is applied
+    weight : float64 array, > 0: weight of the observations of each range
+    """
+
+    edges: Array
+    level: Array
+    weight: Array
+
+
 @dataclass(frozen=True, eq=False)
 class CalibrationMap:
     """Piecewise-linear map from score to probability. In each row, p = prob_lo + slope * (score - anchor).

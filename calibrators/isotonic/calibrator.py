@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators.base import Calibrator, MapBlockRanges, Needs
+from calibrators.base import Calibrator, Needs
 from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.cumulative import (
     Counts,
@@ -21,7 +21,7 @@ from calibrators.core.cumulative import (
     summable,
 )
 from calibrators.core.kernels import sums as kernel
-from calibrators.core.map import CalibrationMap, gap_slopes
+from calibrators.core.map import CalibrationMap, MapBlockRanges, gap_slopes
 from calibrators.core.passes import Blocks, Pass, Passes, Points, check_choice, merge_passes
 from calibrators.core.pava import check_ends, pool_blocks, pool_ends, pool_points, pooling_pass
 from calibrators.core.sampling import odds_divided

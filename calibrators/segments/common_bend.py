@@ -15,7 +15,7 @@ from calibrators.core.curve import cosines
 from calibrators.core.log_odds import log_of
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts, selected
 from calibrators.segments.cholesky import factored, solved
-from calibrators.segments.curves import logistic_of
+from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
 
 TERMS = 8
 SIGMAS = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -29,7 +29,7 @@ _MOST = 1024
 
 _KNOTS = 256
 _CELLS = 64
-_LEAST_VARIANCE = 1e-6
+_LEAST_VARIANCE, _FLAT = 1e-6, 0.05
 _ROUNDS, _CLOSE = 50, 1e-5
 
 
@@ -134,7 +134,7 @@ def bend_in_common(parts: CellParts, adjusted: Adjusted, own: Mask, labels: Arra
     logit, rank = _ranks(cells, shift, slope)
     precision = tuple(1.0 / max(variance, _LEAST_VARIANCE) for variance in adjusted.variances)
     bend = CommonBend(0.0, np.zeros(TERMS), logit, rank, (precision[0], precision[1]), adjusted.pivot)
-    cells = _joined(cells, bend)
+    cells = _joined(cells, bend, shift, slope)
     owner, design = _owners(cells), bend.design(cells, shift, slope)
     eta, start = shift[owner] + slope[owner] * cells.logit, np.zeros(1, np.int64)
 
@@ -184,16 +184,21 @@ def _ranks(cells: BlockCells, shift: Array, slope: Array) -> tuple[Array, Array]
     return logit[last], np.minimum(rank[last], 1.0)
 
 
-def _joined(cells: BlockCells, bend: CommonBend) -> BlockCells:
-    """Join a segment's cells that cosines cannot resolve, to means by weight."""
-    rank = np.interp(cells.logit, bend.logit, bend.rank)
-    place = _owners(cells) * _CELLS + np.floor(rank * (_CELLS - 1e-6)).astype(np.int64)
+def _joined(cells: BlockCells, bend: CommonBend, shift: Array, slope: Array) -> BlockCells:
+    """Join a segment's cells that cosines cannot resolve, to the log odds at which as many positives are expected.
+
+    At the mean of their log odds fewer are expected, or more: among millions of rows a bend.
+    """
+    rank, owner = np.interp(cells.logit, bend.logit, bend.rank), _owners(cells)
+    place = owner * _CELLS + np.floor(rank * (_CELLS - 1e-6)).astype(np.int64)
     first = np.flatnonzero(np.diff(place, prepend=-1))
-    weight, positives, logit = (
+    expected = cells.weight * logistic_of(shift[owner] + slope[owner] * cells.logit)
+    weight, positives, logit, expected = (
         np.add.reduceat(column, first)
-        for column in (cells.weight, cells.positives, cells.weight * cells.logit)
+        for column in (cells.weight, cells.positives, cells.weight * cells.logit, expected)
     )
-    sizes = np.bincount(place[first] // _CELLS, minlength=cells.groups)
-    return BlockCells(
-        np.concatenate([[0], np.cumsum(sizes)]), cells.centre, logit / weight, weight, positives
-    )
+    owner, p = owner[first], np.clip(expected / weight, LEAST, MOST)
+    lines = (logit_of(p, 1.0 - p) - shift[owner]) / np.maximum(slope[owner], _FLAT)
+    logit = np.where(slope[owner] > _FLAT, lines, logit / weight)
+    sizes = np.bincount(owner, minlength=cells.groups)
+    return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), cells.centre, logit, weight, positives)

@@ -12,8 +12,9 @@ from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import LEAST, MOST
 from calibrators.segments.partial_pooling import OwnMaps, own_maps
 
-WEAK = 30.0
-"""Information of the curve as prior of an own map if the segment's rows contradict the curve's shape."""
+WEAK, WEAK_FLAT = 30.0, 3.0
+"""Information of the curve as prior of an own map if the segment's rows contradict the curve's shape; where it is flat
+it tells nothing."""
 
 LEAST_EVIDENCE, RISING, FLAT = 10.0, 1.0, 0.5
 """Least gain of log likelihood by isotonic regression of the segment's rows alone, and for each of its blocks.
@@ -21,6 +22,18 @@ LEAST_EVIDENCE, RISING, FLAT = 10.0, 1.0, 0.5
 If the curve is the truth, isotonic regression gains .85 for each block where it rises, .6 where it is flat; in 600
 simulations of 700 to 20,000 rows more than this in at most one of a hundred.
 """
+
+
+def can_contradict(weight: Array, positives: Array) -> Mask:
+    """Tell which groups' labels can be evidence enough against a curve: by the most that a map could explain.
+
+    weight, positives : float64 arrays, shape (groups,)
+    """
+    entropy = np.zeros(weight.size)
+    for count in (positives, weight - positives):
+        some = count > 0
+        entropy[some] += count[some] * log_of(weight[some] / count[some])
+    return np.asarray(entropy > LEAST_EVIDENCE)
 
 
 class Chosen(NamedTuple):
@@ -58,7 +71,8 @@ def choose_maps(
     else:
         before = _log_likelihood(columns[2], columns[3], prior, np.diff(starts))
     gain = _log_likelihood(alone.weight, alone.positives, alone.level, alone.sizes) - before
-    per_block = RISING + (FLAT - RISING) * _flat_share(columns[2], prior, starts)
+    flat = _flat_share(columns[2], prior, starts)
+    per_block = RISING + (FLAT - RISING) * flat
     free = gain / dispersion > LEAST_EVIDENCE + per_block * alone.sizes
     own = free | bending
     if not own.any():
@@ -68,7 +82,7 @@ def choose_maps(
     items = np.diff(starts)
     mask = np.repeat(own, items)
     starts = np.concatenate([[0], np.cumsum(items[own])])
-    strength = dispersion * np.where(free, WEAK, STRENGTH)[own]
+    strength = dispersion * np.where(free, WEAK + (WEAK_FLAT - WEAK) * flat, STRENGTH)[own]
     first, last, weight, positives = (column[mask] for column in columns)
     return Chosen(own, own_maps(first, last, weight, positives, starts, prior[mask], strength))
 
@@ -88,4 +102,5 @@ def _flat_share(weight: Array, prior: Array, starts: Integers) -> Array:
     new[starts[:-1]] = True
     first_range = np.cumsum(new)[starts[:-1]] - 1
     largest = np.maximum.reduceat(np.add.reduceat(information, np.flatnonzero(new)), first_range)
-    return np.asarray(largest / np.add.reduceat(information, starts[:-1]))
+    total = np.add.reduceat(information, starts[:-1])
+    return np.divide(largest, total, out=np.ones(total.size), where=total > 0)

@@ -156,7 +156,8 @@ def own_maps(
     Neighbours of equal level are one block. O(n).
     """
     information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
-    share = np.divide(strength, information, out=np.zeros(information.size), where=np.asarray(strength) > 0)
+    some = (np.asarray(strength) > 0) & (information > 0)
+    share = np.divide(strength, information, out=np.zeros(information.size), where=some)
     prior_share = np.repeat(share, np.diff(starts))
     added = weight * (1.0 + prior_share)
     hits = np.minimum(positives + prior_share * weight * prior, added)

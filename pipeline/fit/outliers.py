@@ -1,7 +1,8 @@
 """Second fit of a log's segments, without the rows of outlying segments in the map of all rows.
 
 Outlying segments bend the map of all rows: if half of the rows have inverted labels, it is flat, and no shift or slope
-of it fits the others.
+of it fits the others. So does a large segment with one score, such as the default of a model that is missing there:
+neighbouring scores would have its rate.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from pipeline.table.segment_maps import LevelFit
 LEAST_SHARE = 0.01
 """Share of the positives or of the negatives from which outlying segments are left out of the map of all rows."""
 
-_MOST_FITS = 3
+_MOST_FITS, _MOST_LEFT_OUT = 3, 0.5
 
 
 def fit_without_outliers(
     recipe: Recipe, rows: SortedRows, executor: Executor, numbered: Numbered, pooled: PooledLevels
 ) -> PooledLevels:
-    """Fit again without the outlying segments' rows in the map of all rows, until no others are found.
+    """Fit again without the rows of such segments in the map of all rows, until no others are found.
 
-    The outlying segments adjust the new map, too, and stay named.
+    They adjust the new map, too. The outlying ones stay named.
 
     Parameters
     ----------
@@ -43,24 +44,34 @@ def fit_without_outliers(
     -----
     Up to three more merges of the log, if outlying segments have a share of 1 % of either label; otherwise none.
     """
-    left_out = np.zeros(numbered.segments.coding.count, np.bool_)
+    left_out = outlying = np.zeros(numbered.segments.coding.count, np.bool_)
     for number in range(_MOST_FITS):
-        found = left_out | _codes(numbered, pooled[0])
+        contradicting = outlying | _codes(numbered, [fit.outlying for fit in pooled[0]])
+        found = left_out | contradicting | _codes(numbered, [_large(fit, fit.one_range) for fit in pooled[0]])
         if not _many(numbered, left_out, found):
             break
-        left_out = found
+        left_out, outlying = found, contradicting
         pooled = _fit(recipe, rows, executor, numbered, left_out, f"{rows.plan.scratch}/usual-{number}")
-    return _named(numbered, left_out, pooled)
+    return _named(numbered, outlying, pooled)
 
 
-def _codes(numbered: Numbered, levels: Sequence[LevelFit]) -> Mask:
-    """Return the mask of the codes whose segment on some level is outlying."""
+def _codes(numbered: Numbered, of_levels: Sequence[Sequence[int]]) -> Mask:
+    """Return the mask of the codes whose segment on some level is among those of the level."""
     codes = np.zeros(numbered.segments.coding.count, np.bool_)
-    for level, fit in zip(numbered.segments.levels, levels, strict=True):
-        outlying = np.zeros(len(fit.keys), np.bool_)
-        outlying[fit.outlying] = True
-        codes |= outlying[level.of]
+    for level, chosen in zip(numbered.segments.levels, of_levels, strict=True):
+        mask = np.zeros(len(level.keys), np.bool_)
+        mask[chosen] = True
+        codes |= mask[level.of]
     return codes
+
+
+def _large(fit: LevelFit, segments: Sequence[int]) -> list[int]:
+    """Select the segments with a notable share of either label; none if they have most of it."""
+    labels = np.stack([fit.positives, fit.rows - fit.positives])
+    shares = labels[:, segments] / np.maximum(labels.sum(axis=1, keepdims=True), 1)
+    large = (shares > LEAST_SHARE).any(axis=0)
+    few = shares[:, large].sum(axis=1).max() < _MOST_LEFT_OUT
+    return np.array(segments, np.int64)[large].tolist() if few else []
 
 
 def _many(numbered: Numbered, before: Mask, found: Mask) -> bool:
@@ -94,11 +105,11 @@ def _fit(
     return fitted
 
 
-def _named(numbered: Numbered, left_out: Mask, pooled: PooledLevels) -> PooledLevels:
-    """Name the segments that were left out as outlying."""
+def _named(numbered: Numbered, outlying: Mask, pooled: PooledLevels) -> PooledLevels:
+    """Name the segments that were outlying in an earlier fit."""
     levels = []
     for level, fit in zip(numbered.segments.levels, pooled[0], strict=True):
-        codes = np.bincount(level.of[left_out], minlength=len(fit.keys))
+        codes = np.bincount(level.of[outlying], minlength=len(fit.keys))
         whole = (codes > 0) & (codes == np.bincount(level.of, minlength=len(fit.keys)))
         named = np.union1d(np.flatnonzero(whole), np.array(fit.outlying, np.int64))
         levels.append(replace(fit, outlying=named.tolist()))

@@ -23,7 +23,7 @@ from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
 from calibrators.segments.bends import Bends, bent, shifts_to_totals
 from calibrators.segments.common_bend import CommonBend
 from calibrators.segments.curves import EXTREME, LEAST, MOST, logistic_of, logit_of
-from calibrators.segments.own import Chosen, choose_maps
+from calibrators.segments.own import Chosen, can_contradict, choose_maps
 from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
@@ -319,9 +319,9 @@ def make_maps(
     logit = task.parents.read(task.parents.logits)[gathered.block_ranges() - task.parents.starts[0]]
     eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
     bent_curves = _bent_curves(gathered, estimates, eta, logit, cells)
-    own, maps = np.zeros(estimates.pooled.size, np.bool_), None
-    if estimates.pooled.any():
-        own[estimates.pooled], maps = _own_maps(gathered, estimates, eta, cells)
+    edges, ends = _bounds(task.parents, gathered.block_ranges())
+    of_small = _small_maps(gathered, estimates, (edges, ends), eta, cells)
+    own, maps = _in_order([_own_maps(gathered, estimates, eta, cells), of_small])
     parts = []
     if maps is not None:
         prob = maps.level if rate == 1.0 else np.asarray(odds_divided(maps.level, rate))
@@ -331,7 +331,6 @@ def make_maps(
         parts.append(_maps_of_curves(gathered, bent_curves, own, rate))
     fitted, sizes, columns = _joined(parts, estimates.pooled.size)
     curves = _curves(gathered, eta, cells, own, maps) if task.below else None
-    edges = task.parents.read(task.parents.edges)[gathered.block_ranges() - task.parents.starts[0]]
     checked = segment_sums(_checked_cells(gathered, edges, eta, cells, own, maps), ranges)
     return TaskMaps(fitted, sizes, columns, curves, checked)
 
@@ -410,17 +409,78 @@ def _maps_of_curves(
     return curves.of[chosen], [np.concatenate(column) for column in zip(*maps, strict=True)], sizes
 
 
+def _bounds(parents: Parents, block_ranges: Integers) -> tuple[Array, Array]:
+    """Return bounds of the scores in block ranges: the lower end, and the last score below the next range.
+
+    Where a parent's map begins or ends, which may be at infinity, both are the other bound of the range.
+    """
+    lower = parents.read(parents.edges)
+    upper = np.nextafter(np.append(lower[1:], np.inf), -np.inf)
+    ends = parents.starts[1:] - parents.starts[0] - 1
+    upper[ends] = lower[ends]
+    lower = np.where(np.isinf(lower), upper, lower)
+    at = block_ranges - parents.starts[0]
+    return lower[at], upper[at]
+
+
+def _small_maps(
+    gathered: GatheredCells, estimates: MapInput, bounds: tuple[Array, Array], logit: Array, cells: Integers
+) -> Chosen:
+    """Make own maps from the cells of other segments than the pooled ones, if their rows contradict their curve.
+
+    bounds : see `_bounds`. Other parameters: see `_own_maps`
+
+    Returns
+    -------
+    mask of all segments, and the maps
+    """
+    weight, positives = gathered.numbers(2), gathered.numbers(3)
+    starts = np.cumsum(cells) - cells
+    totals = (np.add.reduceat(column, starts) for column in (weight, positives))
+    own = ~estimates.pooled & (cells > 1) & can_contradict(*totals)
+    if not own.any():
+        return Chosen(own, None)
+    mask = np.repeat(own, cells)
+    level = logistic_of(logit[mask])
+    first, last, weight, positives = (column[mask] for column in (*bounds, weight, positives))
+    columns = (first, last, weight, positives)
+    own[own], maps = choose_maps(columns, starts_of(cells[own]), level, False, estimates.dispersion)
+    return Chosen(own, maps)
+
+
+def _in_order(chosen: list[Chosen]) -> Chosen:
+    """Put maps of different segments into the order of the segments."""
+    own = np.logical_or.reduce([of for of, _ in chosen])
+    made = [(np.flatnonzero(of), maps) for of, maps in chosen if maps is not None]
+    if len(made) < 2:
+        return Chosen(own, made[0][1] if made else None)
+    owner = np.concatenate([np.repeat(of, maps.sizes) for of, maps in made])
+    order = np.argsort(owner, kind="stable")
+    first, last, weight, positives, level, _ = (
+        np.concatenate(column) for column in zip(*(maps for _, maps in made), strict=True)
+    )
+    columns = [column[order] for column in (first, last, weight, positives, level)]
+    return Chosen(own, OwnMaps._make([*columns, np.bincount(owner, minlength=own.size)[own]]))
+
+
 def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells: Integers) -> Chosen:
-    """Make own maps of the segments that can have them; those with one score have none.
+    """Make own maps of the pooled segments; those with one score have none.
 
     logit : adjusted logit of each cell
     cells : number of cells of each segment
+
+    Returns
+    -------
+    mask of all segments, and the maps
     """
+    own = np.zeros(cells.size, np.bool_)
+    if not estimates.pooled.any():
+        return Chosen(own, None)
     cell_items, items = gathered.item_counts()
     columns, starts = gathered.items(), starts_of(items)
     several = columns[0][starts[:-1]] != columns[1][starts[1:] - 1]
     if not several.any():
-        return Chosen(several, None)
+        return Chosen(own, None)
     pooled = np.repeat(estimates.pooled, cells)
     counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
     level = logistic_of(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta))
@@ -434,7 +494,8 @@ def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells:
         estimates.dispersion,
     )
     several[several] = chosen.own
-    return Chosen(several, chosen.maps)
+    own[estimates.pooled] = several
+    return Chosen(own, chosen.maps)
 
 
 def _checked_cells(

@@ -20,7 +20,7 @@ import numpy as np
 
 from calibrators.base import Calibrator, Sampling
 from calibrators.core.arrays import Array, Codes, Mask
-from calibrators.core.fine_cells import fine_cells_pass
+from calibrators.core.fine_cells import FineCells, fine_cells_pass
 from calibrators.core.passes import Pass, merge_passes
 from calibrators.core.sampling import odds_divided
 from calibrators.core.simplify import knots_of, simplify
@@ -32,6 +32,7 @@ from calibrators.segments.common_bend import bend_in_common
 from calibrators.segments.crossing import cross
 from calibrators.segments.curves import LEAST, MOST, bounded, curve_of, logit_of
 from calibrators.segments.partial_pooling import BlockRanges
+from calibrators.segments.wide_ranges import divide
 from pipeline.execution import Graph
 from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in, write_blob
@@ -135,10 +136,11 @@ def add_pooled(
 
 
 class _AllRows(NamedTuple):
-    """Fitted calibrator of all rows, and the check of its map."""
+    """Fitted calibrator of all rows, the check of its map, and fine cells of the rows."""
 
     calibrator: Calibrator
     checked: Checked
+    cells: FineCells
 
 
 class PooledLevels(NamedTuple):
@@ -165,10 +167,13 @@ def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator, rate: f
     sampling = Sampling(rate, first[0].heaviest)
     calibrator = copy.copy(calibrator).fit_passes(lambda request: result, sampling)
     checked = check_all_rows(calibrator, None, lambda fitted: (fitted, 0.0))
-    if cells is not None:
+    if cells is None:
+        cells = calibrator.fine_cells_
+    else:
         finer = check_map(checked.fitted, calibrator, cells)
         checked = checked._replace(check=checked.check._replace(over_dispersion=finer.over_dispersion))
-    return _AllRows(calibrator, checked)
+    assert cells is not None
+    return _AllRows(calibrator, checked, cells)
 
 
 def pooled_pass(calibrator: Calibrator) -> Pass:
@@ -189,8 +194,13 @@ def _ranges(all_rows: _AllRows) -> Array:
 
 
 def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
-    fitted = all_rows.calibrator
+    fitted, fine = all_rows.calibrator, all_rows.cells
     blocks, ends = fitted.block_ranges(), fitted.calibration_map_.prob_lo[[0, -1]]
+    level = None
+    if not fitted.needs.constant_rows:
+        level = fitted.calibration_map_.predict_ascending(fine.first / 2 + fine.last / 2)
+        level = level if rate == 1.0 else np.asarray(odds_divided(level, 1.0 / rate))
+    blocks = divide(blocks, fine, level)
     curve = curve_of(blocks.level, blocks.weight)
     if isinstance(fitted, Isotonic):  # the curve equals the map, except that it is never 0 or 1
         ends = np.array([curve.low, curve.high])
@@ -203,7 +213,7 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
 
 
 def _knots(all_rows: _AllRows, curves: _Curves, rate: float) -> tuple[Array, Array]:
-    """Return few knots of the map of all rows, which is not constant, and its log odds.
+    """Return few knots of the map of all rows, none if it is nearly constant, and its log odds.
 
     Between knots the map is linear, and so short that a segment's bent curve is, too.
     """
@@ -216,6 +226,8 @@ def _knots(all_rows: _AllRows, curves: _Curves, rate: float) -> tuple[Array, Arr
         p = np.clip(p if rate == 1.0 else np.asarray(odds_divided(p, 1.0 / rate)), LEAST, MOST)
         return logit_of(p, 1.0 - p)
 
+    if not scores.size:
+        return scores, scores
     # A piece that is straight in probability may be long in log odds, and bends where a segment's rate differs.
     parts = np.maximum(np.ceil(np.abs(np.diff(logits(p))) / _STEP), 1.0).astype(np.int64)
     within = np.append(np.concatenate([np.arange(n) / n for n in parts.tolist()]), 0.0)
@@ -272,7 +284,7 @@ def _pack_level(
 class _AdjustedLevel(NamedTuple):
     """Adjustments of a level's segments.
 
-    variances_across, bend_facts : see `LevelFit`
+    variances_across, bend_facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
 
@@ -280,6 +292,7 @@ class _AdjustedLevel(NamedTuple):
     variances_across: tuple[float, float]
     bend_facts: dict[str, float]
     inputs: list[MapInput | None]
+    one_range: list[int]
 
 
 def _adjust(
@@ -300,9 +313,13 @@ def _adjust(
     if parent_fit is not None:
         rarer = np.minimum(level.positives, level.rows - level.positives)
         common = bend_in_common(cells, adjusted, pooled, rarer)
-        facts["common_bend"] = 0.0 if common is None else common.sigma
         if common is not None:
-            curve = BentCurve(common, float(above.centre[0]), *_knots(parent_fit, above, rate))
+            knots = _knots(parent_fit, above, rate)
+            # A curve that is nearly constant has nothing to bend.
+            common = common if knots[0].size else None
+        if common is not None:
+            curve = BentCurve(common, float(above.centre[0]), *knots)
+        facts["common_bend"] = 0.0 if common is None else common.sigma
     bends = bend(cells, adjusted, pooled, common, processors())
     facts["bend"] = bends.sigma
     facts |= _typical(adjusted)
@@ -310,7 +327,8 @@ def _adjust(
         facts |= {"pivot_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
     inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, curve)
-    return _AdjustedLevel(adjusted, across, facts, inputs)
+    one_range = np.concatenate([part.sizes() for part in gathered if part is not None]) == 1
+    return _AdjustedLevel(adjusted, across, facts, inputs, np.flatnonzero(one_range).tolist())
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
@@ -351,6 +369,8 @@ def _fit_level(
     reasons = list(numbered.reasons[depth])
     for i in np.flatnonzero(numbered.wanted[depth] & ~fitted).tolist():
         reasons[i] = ONE_SCORE if level.bend_facts.get("bend", 1) > 0 else NO_BEND
+    for i in np.flatnonzero(fitted & ~numbered.wanted[depth]).tolist():
+        reasons[i] = None  # its rows contradict the curve
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     columns = [list(column) for column in zip(*(part.columns for part in parts), strict=True)]
     adjustments = _adjustments(
@@ -367,6 +387,7 @@ def _fit_level(
         level.variances_across,
         level.bend_facts,
         np.flatnonzero(level.adjusted.outlying).tolist(),
+        level.one_range,
         checked=_joined(parts),
     )
     part_curves = [part.curves for part in parts if part.curves is not None]

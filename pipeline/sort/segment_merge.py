@@ -15,6 +15,7 @@ from calibrators.core.passes import Points
 from calibrators.core.pava import pool_points
 from calibrators.core.sorting import Coded
 from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
+from calibrators.segments.wide_ranges import cell_begins
 from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import rows as kernels
@@ -99,7 +100,9 @@ def merge_segments(
         _write_kept_points(rows.segment_points(), cutting.kept, index)
     ranges = None
     if cutting.in_block_ranges:
-        ranges = _Ranges(rows.edges(pool_points(used if used.score.size else rows.points).first))
+        score = rows.points.score
+        blocks = pool_points(used if used.score.size else rows.points).first
+        ranges = _Ranges(rows.edges(np.union1d(blocks, score[cell_begins(score)])))
     files = []
     for cut in cutting.levels:
         groups = read_codes(cut.groups, 0, cutting.coding.count)
@@ -129,7 +132,8 @@ class _Ranges:
     The map of all rows is constant on unions of the range's isotonic blocks, and so are maps adjusted from it. A
     segment's own map is constant on unions of the items that lie within these ranges.
 
-    edges : starts of the range's isotonic blocks: float64 scores, or their int32 ranks
+    edges : starts of the range's isotonic blocks, and where wide ones may be divided: float64 scores, or their int32
+        ranks
     """
 
     def __init__(self, edges: Any) -> None:

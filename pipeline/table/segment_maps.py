@@ -164,6 +164,7 @@ class LevelFit:
     bend_facts : estimates for the manifest: size of the bends of own maps from adjusted ones, and log-odds at which
         shifts and slopes are independent
     outlying : indices of the segments that contradict the others, see `calibrators.segments.adjusting.Adjusted`
+    one_range : with partial pooling, indices of the segments with rows in one block range of their parent's map
     of : int32 array: index at this level of each segment of the last level; None with partial pooling
     checked : sums for the check of the maps against their rows; None for level 0
     """
@@ -178,6 +179,7 @@ class LevelFit:
     variances_across: tuple[float, float] = (0.0, 0.0)
     bend_facts: dict[str, float] = field(default_factory=dict)
     outlying: Sequence[int] = ()
+    one_range: Sequence[int] = ()
     of: Codes | None = None
     checked: SegmentSums | None = None
 
