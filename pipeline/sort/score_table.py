@@ -351,7 +351,7 @@ def _add_joins(graph: Graph, merged: list[Any], request: Pass | None) -> list[An
     if request is None or request.join is None or len(merged) <= JOINED:
         return merged
     groups = [(merged[i : i + JOINED], request.join) for i in range(0, len(merged), JOINED)]
-    return graph.layer("join", _join_buckets, groups, shown=False)
+    return graph.layer("states", _join_buckets, groups, shown=False)
 
 
 def _join_buckets(merged: list[_Merged | None], join: Callable[[list[Any]], Any]) -> _Merged | None:
