@@ -137,16 +137,16 @@ def nearer(misfit: Any, score: np.ndarray, weight: np.ndarray, truth: np.ndarray
     return abs(misfit.expected - right) < abs(misfit.positives - right)
 
 
-def segmented(number: int, folder: Path) -> list[dict[str, Any]]:
+def segmented(number: int, decades: tuple[float, float], folder: Path) -> list[dict[str, Any]]:
     """Draw an honest log with segments, fit it with the job; return a result."""
     random = np.random.default_rng([19, number])
     segments = SEGMENTS[number % len(SEGMENTS)]
-    rows = max(int(10 ** random.uniform(3, 5)), 5 * segments)
+    rows = max(int(10 ** random.uniform(*decades)), 5 * segments)
     share = random.choice([1.0, 0.0]) + 1 / (np.arange(segments) + 3.0) ** 1.1
     segment = random.choice(segments, rows, p=share / share.sum())
     spread, name = float(random.choice([0, 0.3, 0.7, 1.5])), str(random.choice(list(TRUTHS)))
     centre, kind = float(random.choice([0, -2, -4])), str(random.choice(WEIGHTS))
-    z = random.normal(centre, 1.3, rows)
+    z = random.normal(centre, random.uniform(0.7, 3), rows)
     truth = expit(TRUTHS[name](z - centre) + centre + random.normal(0, spread, segments)[segment])
     columns = {"score": expit(z), "label": (random.random(rows) < truth).astype(np.int8), "segment": segment}
     log: dict[str, Any] = {"path": str(folder / "log"), "segment": ["segment"]}
@@ -222,15 +222,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("what", choices=["plain", "segments", "power"])
     parser.add_argument("--logs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--rows", nargs=2, type=float, default=[2.5, 5.0], help="decades")
+    parser.add_argument("--rows", nargs=2, type=float, help="decades; default 2.5 to 5, with segments from 3")
     parser.add_argument("--lines", type=Path)
     options = parser.parse_args(arguments)
+    decades = tuple(options.rows or (3.0 if options.what == "segments" else 2.5, 5.0))
     logging.disable(logging.CRITICAL)
     print_machine()
     numbers = range(options.first, options.first + options.logs)
     if options.what == "power":
         for method in WRONG:
-            pairs = [power(number, method, 10 ** options.rows[1]) for number in numbers]
+            pairs = [power(number, method, 10 ** decades[1]) for number in numbers]
             tally = Counter(
                 (int(np.searchsorted(EDGES, pair[0], side="right")) - 1, pair[1]) for pair in pairs if pair
             )
@@ -242,10 +243,8 @@ def main(arguments: list[str]) -> None:
         lines = stack.enter_context((options.lines or Path(os.devnull)).open("a"))
         for number in numbers:
             with tempfile.TemporaryDirectory(prefix="logcal-alarms-") as folder:
-                if options.what == "plain":
-                    found = plain(number, tuple(options.rows))
-                else:
-                    found = segmented(number, Path(folder))
+                segments = options.what == "segments"
+                found = segmented(number, decades, Path(folder)) if segments else plain(number, decades)
             results += found
             for result in found:
                 print(json.dumps(result), file=lines, flush=True)
