@@ -316,11 +316,12 @@ def make_maps(
     if task is None or gathered is None or estimates is None:
         return None
     cells = gathered.sizes()
-    logit = task.parents.read(task.parents.logits)[gathered.block_ranges() - task.parents.starts[0]]
+    of_cells = gathered.block_ranges() - task.parents.starts[0]
+    logit = task.parents.read(task.parents.logits)[of_cells]
     eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
     bent_curves = _bent_curves(gathered, estimates, eta, logit, cells)
-    edges, ends = _bounds(task.parents, gathered.block_ranges())
-    of_small = _small_maps(gathered, estimates, (edges, ends), eta, cells)
+    edges = task.parents.read(task.parents.edges)
+    of_small = _small_maps(gathered, estimates, _bounds(task.parents, edges, of_cells), eta, cells)
     own, maps = _in_order([_own_maps(gathered, estimates, eta, cells), of_small])
     parts = []
     if maps is not None:
@@ -331,7 +332,7 @@ def make_maps(
         parts.append(_maps_of_curves(gathered, bent_curves, own, rate))
     fitted, sizes, columns = _joined(parts, estimates.pooled.size)
     curves = _curves(gathered, eta, cells, own, maps) if task.below else None
-    checked = segment_sums(_checked_cells(gathered, edges, eta, cells, own, maps), ranges)
+    checked = segment_sums(_checked_cells(gathered, edges[of_cells], eta, cells, own, maps), ranges)
     return TaskMaps(fitted, sizes, columns, curves, checked)
 
 
@@ -409,18 +410,16 @@ def _maps_of_curves(
     return curves.of[chosen], [np.concatenate(column) for column in zip(*maps, strict=True)], sizes
 
 
-def _bounds(parents: Parents, block_ranges: Integers) -> tuple[Array, Array]:
-    """Return bounds of the scores in block ranges: the lower end, and the last score below the next range.
+def _bounds(parents: Parents, edges: Array, of_cells: Integers) -> tuple[Array, Array]:
+    """Return bounds of the scores in cells: the lower end of their block range, and the last score below the next one.
 
     Where a parent's map begins or ends, which may be at infinity, both are the other bound of the range.
     """
-    lower = parents.read(parents.edges)
-    upper = np.nextafter(np.append(lower[1:], np.inf), -np.inf)
+    upper = np.nextafter(np.append(edges[1:], np.inf), -np.inf)
     ends = parents.starts[1:] - parents.starts[0] - 1
-    upper[ends] = lower[ends]
-    lower = np.where(np.isinf(lower), upper, lower)
-    at = block_ranges - parents.starts[0]
-    return lower[at], upper[at]
+    upper[ends] = edges[ends]
+    lower = np.where(np.isinf(edges), upper, edges)
+    return lower[of_cells], upper[of_cells]
 
 
 def _small_maps(
