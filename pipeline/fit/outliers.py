@@ -24,9 +24,12 @@ from pipeline.sort.segments import write_codes
 from pipeline.table.segment_maps import LevelFit
 
 LEAST_SHARE = 0.01
-"""Share of the positives or of the negatives from which outlying segments are left out of the map of all rows."""
+"""Share of the positives or of the negatives from which such segments are left out of the map of all rows."""
 
-_MOST_FITS, _MOST_LEFT_OUT = 3, 0.5
+_MOST_FITS = 3
+
+_MOST_LEFT_OUT = 0.5
+"""Share of the positives or of the negatives from which on segments with one score are used: the others are few."""
 
 
 def fit_without_outliers(
@@ -42,7 +45,8 @@ def fit_without_outliers(
 
     Notes
     -----
-    Up to three more merges of the log, if outlying segments have a share of 1 % of either label; otherwise none.
+    Up to three more merges of the log, if outlying segments together, or a segment with one score, have a share of 1 %
+    of either label; otherwise none.
     """
     left_out = outlying = np.zeros(numbered.segments.coding.count, np.bool_)
     for number in range(_MOST_FITS):
