@@ -388,7 +388,47 @@ def test_a_smooth_truth_rarely_has_steps():
     assert mean[0] < 1.1 * mean[1]
 
 
-@pytest.mark.parametrize("state", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_averaged_steps_are_the_mean_of_all_binnings_of_isotonic_blocks(weighted):
+    from sklearn.isotonic import IsotonicRegression
+
+    from calibrators.bayesian_binning.reference import Binning, abb
+
+    random = np.random.default_rng(1)
+    position, p = np.linspace(-2, 2, 40), np.linspace(0.1, 0.9, 40)
+    weight = random.lognormal(0, 1, 40) if weighted else random.integers(1, 9, 40).astype(float)
+    positives = weight * random.beta(2, 2, 40) if weighted else random.binomial(weight.astype(int), p) + 0.0
+    cells = curve._cells(position, position, weight, positives)
+    level = IsotonicRegression().fit(position, positives / weight, sample_weight=weight).predict(position)
+    block = np.unique(np.round(level, 12), return_inverse=True)[1]
+    of_block = [np.bincount(block, x) for x in (weight, positives)]
+    chance, binnings = local_choice.CUTS / (local_choice.CUTS + 40), []
+    for cut in itertools.product([False, True], repeat=block.max()):
+        of_bin = np.concatenate([[0], np.cumsum(cut)])
+        n, n1 = (np.bincount(of_bin, x) for x in of_block)
+        score = sum(cut) * np.log(chance) + special.betaln(n1 + 1, n - n1 + 1).sum()
+        binnings.append(Binning([0] * len(n), score, ((n1 + 1) / (n + 2))[of_bin]))
+    mean, _ = abb(binnings)
+    c = local_choice.STRENGTH_OF_STEPS / np.sum(weight * p * (1 - p))
+    expected = (np.maximum.accumulate(mean)[block] + c * p) / (1 + c)
+    assert (np.diff(mean) > 0).all()
+    assert 3 < len(mean) < 15
+    assert local_choice.averaged_steps(cells, p) == pytest.approx(expected, rel=1e-9)
+
+
+def test_few_levels_are_found_that_isotonic_regression_splits():
+    def truth(z):
+        return np.select([z < -1, z < 1.5], [-2.5, -1.0], 0.5)
+
+    both = []
+    for seed in range(6):
+        fits = [made.fit(*normal(3000, truth, seed)) for made in (Auto(), Isotonic())]
+        both.append([excess(fit, truth) for fit in fits])
+    mean = np.mean(both, axis=0)
+    assert mean[0] < 0.9 * mean[1]
+
+
+@pytest.mark.parametrize("state", [2, 3])
 def test_prior_is_isotonic_regression_with_the_curves_observations_added(state):
     from sklearn.isotonic import IsotonicRegression
 
@@ -396,7 +436,7 @@ def test_prior_is_isotonic_regression_with_the_curves_observations_added(state):
     choice = Auto().fit(scores, labels).choice_
     cells = choice.cells
     p = choice.maps[0]
-    c = local_choice.STRENGTHS[state - 1] / np.sum(cells.weight * p * (1 - p))
+    c = local_choice.STRENGTHS[state - 2] / np.sum(cells.weight * p * (1 - p))
     x = np.concatenate([cells.position, cells.position, [-1e3, 1e3]])
     y = np.concatenate([cells.positives / cells.weight, p, [1, 0]])
     w = np.concatenate([cells.weight, c * cells.weight, [1, 1]])
@@ -458,7 +498,7 @@ def test_as_many_positives_are_expected_as_there_were_the_more_there_are(rows, r
     f = logit(IsotonicRegression().fit_transform(np.arange(weight.size), mixed, sample_weight=weight))
     whole = brentq(lambda shift: weight @ expit(f + shift) - total, -9, 9, xtol=1e-14)
     information = weight @ (expit(f) * expit(-f))
-    assert choice.shift == pytest.approx(whole * information / (information + 5), rel=1e-6)
+    assert choice.shift == pytest.approx(whole * min(0.5, information / (information + 5)), rel=1e-6)
     assert auto.predict(scores).sum() == pytest.approx(weight @ expit(f + choice.shift), rel=1e-3)
 
 

@@ -46,19 +46,21 @@ _RANGE_WIDTH = 1 / 16
 
 
 class Auto(Calibrator):
-    """A smooth curve, or isotonic regression with that curve as its prior, chosen by the data for each range of scores.
+    """A smooth curve, or steps with that curve as their prior, chosen by the data for each range of scores.
 
-    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. Three
-    models are fitted to all observations: the curve, and isotonic regression with the curve as prior, which counts as
-    information (sum of w p (1 - p)) of 300 or of 30. They are also fitted to each of two halves and tested on the
-    other half, in 1,000 bins along the score. A hidden Markov chain along the bins gives the probability that each is
-    right in each bin, or there is no chain and the curve is right everywhere: with information I the chain's prior
-    probability is 300 / (300 + I), so that more observations need more evidence for steps. The map is the mixture by
-    these probabilities, made non-decreasing. Finally its log-odds are shifted: by a share I / (I + 5), I the
-    information, of the shift with which the expected positives equal the observed ones, and by at most two standard
-    errors. Beta calibration and Platt scaling of log-odds are curves without bends; with many observations the prior
-    does not matter, and isotonic regression remains. With some hundred rows isotonic regression has a share of the
-    mixture because they cannot tell: on real predictions that is better than the curve.
+    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. Four
+    models are fitted to all observations: the curve; isotonic regression with the curve as prior, which counts as
+    information (sum of w p (1 - p)) of 300 or of 30; and the average of all ways to join the blocks of isotonic
+    regression, with as many as 20 steps expected and the curve as prior of 60: where the truth has few levels, its
+    excess is a half of isotonic regression's. They are also fitted to each of two halves and tested on the other half,
+    in 1,000 bins along the score. A hidden Markov chain along the bins gives the probability that each is right in each
+    bin, or there is no chain and the curve is right everywhere: with information I the chain's prior probability is
+    300 / (300 + I), so that more observations need more evidence for steps. The map is the mixture by these
+    probabilities, made non-decreasing. Finally its log-odds are shifted: by a share I / (I + 5), at most a half, of the
+    shift with which the expected positives equal the observed ones, and by at most two standard errors. Beta
+    calibration and Platt scaling of log-odds are curves without bends; with many observations the prior does not
+    matter, and isotonic regression remains. With some hundred rows steps have a share of the mixture because they
+    cannot tell: on real predictions that is better than the curve.
 
     With `candidates` the best of several methods is chosen by cross-validated log loss: each is fitted to the
     observations outside each fold and evaluated on those inside. By the one-standard-error rule, the simplest candidate
@@ -84,10 +86,10 @@ class Auto(Calibrator):
     Attributes
     ----------
     chosen_ : str
-        The chosen candidate; without candidates 'smooth', 'isotonic' (isotonic regression with the curve as prior), or
+        The chosen candidate; without candidates 'smooth', 'isotonic' (steps: all models but the curve), or
         'both', if neither has 95 % of the observations.
     isotonic_share_ : float in [0, 1]
-        Share of the observations whose probability comes from isotonic regression with the curve as its prior.
+        Share of the observations whose probability comes from isotonic regression or averaged steps.
     cross_validated_log_loss_ : dict of str to float >= 0
         Mean over all observations, natural logarithm; empty if nothing could be compared.
     excess_ : dict of str to tuple of two floats
@@ -98,7 +100,8 @@ class Auto(Calibrator):
     Notes
     -----
     One pass, and three fits like that of `Smooth`, whose time does not depend on the number of observations. The same
-    pass pools isotonic blocks; cells are divided where blocks begin.
+    pass pools isotonic blocks; cells are divided where blocks begin. Steps are averaged from at most 1,000 of them, in
+    O(blocks^2) time; with more, isotonic regression takes their place.
 
     With `candidates`, neither 0 nor 1 is ever returned either. Isotonic regression uses `ends`; the maps of the others,
     and its map if `ends` is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N
@@ -111,7 +114,8 @@ class Auto(Calibrator):
 
     References
     ----------
-    Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77, 257-286.
+    Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77, 257-286. The average of steps: as
+    for `ABB`.
     Breiman, Friedman, Olshen & Stone (1984), "Classification and regression trees", section 3.4.3: the
     one-standard-error rule.
 

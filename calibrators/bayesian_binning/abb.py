@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from calibrators.bayesian_binning import kernels as kernel
 from calibrators.bayesian_binning.binnings import BayesianBinning, PointGroups, Scores
+from calibrators.core.kernels import binnings as kernel
 from calibrators.core.map import CalibrationMap, midpoints
 
 

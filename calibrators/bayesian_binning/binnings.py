@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from calibrators.base import Calibrator
-from calibrators.bayesian_binning import kernels as kernel
 from calibrators.core.arrays import Array
 from calibrators.core.cumulative import (
     bin_counts,
@@ -18,6 +17,7 @@ from calibrators.core.cumulative import (
     gather_pass,
     layout_pass,
 )
+from calibrators.core.kernels import binnings as kernel
 from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Passes, check_choice, check_number
 

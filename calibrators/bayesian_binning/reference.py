@@ -1,7 +1,8 @@
 """SBB and ABB by brute force over all binnings, for readers and as the oracle of tests.
 
 Notation of Pakdaman Naeini, Cooper & Hauskrecht (2014), "Binary classifier calibration: a Bayesian non-parametric
-approach", arXiv:1401.2955. The product finds the same best binning and the same mean by dynamic programming: `kernels`.
+approach", arXiv:1401.2955. The product finds the same best binning and the same mean by dynamic programming:
+`core.kernels.binnings`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrators.bayesian_binning import kernels as kernel
 from calibrators.bayesian_binning.binnings import BayesianBinning, PointGroups, Scores
+from calibrators.core.kernels import binnings as kernel
 from calibrators.core.map import CalibrationMap, midpoints
 
 

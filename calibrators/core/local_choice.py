@@ -1,9 +1,9 @@
-"""Choice between a curve and isotonic regression with the curve as prior, for each range of scores.
+"""Choice between a curve, steps and isotonic regression with the curve as prior, for each range of scores.
 
-The curve is much better where the truth is smooth, and isotonic regression where it jumps; both can occur in one log.
-The curve, and isotonic regression with the curve as a strong and as a weak prior, are fitted to all observations and to
-two halves of them. The fits to each half are tested on the other half, in bins along the score. A hidden Markov chain
-along the bins, or the curve everywhere, gives the probability of each of these states in each bin.
+The curve is much better where the truth is smooth, isotonic regression where it jumps, and averaged binnings where it
+has few levels; all can occur in one log. They are fitted to all observations and to two halves of them. The fits to
+each half are tested on the other half, in bins along the score. A hidden Markov chain along the bins, or the curve
+everywhere, gives the probability of each of these states in each bin.
 """
 
 from __future__ import annotations
@@ -27,17 +27,30 @@ from calibrators.core.curve import (
     log_odds,
     with_counts,
 )
+from calibrators.core.kernels import binnings
 from calibrators.core.kernels import likelihood as kernel
 
 STRENGTHS = (300.0, 30.0)
 """Strengths of the curve as the prior of isotonic regression, as information."""
+
+STRENGTH_OF_STEPS = 60.0
+"""Strength of the curve as the prior of averaged steps, as information."""
+
+CUTS = 20.0
+"""Expected number of steps among the cells, before the labels are seen."""
+
+MOST_BLOCKS = 1000
+"""Isotonic blocks of which steps are made; a truth with few levels has fewer at any number of observations."""
 
 ENDS = 1.0
 """Positives added below the lowest score, and negatives above the highest, so that the map is neither 0 nor 1."""
 
 BINS = 1000
 PRIORS = tuple(
-    (1 - steps, steps * (1 - hard), steps * hard) for steps in (0.02, 0.5, 0.98) for hard in (0.1, 0.9)
+    (1 - steps, steps * few, steps * (1 - few) * (1 - hard), steps * (1 - few) * hard)
+    for steps in (0.02, 0.5, 0.98)
+    for few in (0.02, 0.5)
+    for hard in (0.1, 0.9)
 )
 RATES = (0.0, 3.0, 10.0)
 """Settings of the chain, averaged by evidence: prior probabilities of the states, and expected number of times that the
@@ -49,8 +62,10 @@ POWER = 0.5
 EVEN_INFORMATION = 300.0
 """Information, the sum of w p (1 - p), at which a log has any steps with prior probability 1/2."""
 
-PRIOR_OF_TOTAL = 5.0
-"""Strength, as information, of the expected number of positives in `shift_to_total`."""
+PRIOR_OF_TOTAL, LARGEST_PART = 5.0, 0.5
+"""Strength, as information, of the expected number of positives in `shift_to_total`, and the largest part of the shift.
+The whole shift would be another parameter that follows the noise of the total: with a smooth truth and some hundred
+rows a tenth of the excess."""
 
 MOST_ERRORS = 2.0
 """Largest shift in `shift_to_total`, in standard errors of the total: a larger one would spread a local error."""
@@ -74,14 +89,14 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Curve and isotonic maps of cells, and the posterior share of each.
+    """Curve, steps and isotonic maps of cells, and the posterior share of each.
 
     Attributes
     ----------
     cells : cells of all observations
     curve : curve fitted to them
-    maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression with it as
-        prior, with each of `STRENGTHS`
+    maps : float64 array, shape (states, cells): probabilities by the curve, by averaged steps, and by isotonic
+        regression with it as prior, with each of `STRENGTHS`
     share : float64 array, shape (states, cells), in [0, 1]: share of each map
     steps : steps between cells
     held_out : float64 array, shape (states,): mean held-out log loss of each map; NaN if there are too few
@@ -97,7 +112,7 @@ class Choice:
 
     @property
     def isotonic_share(self) -> float:
-        """Mean share of the isotonic maps, weighted by the observations."""
+        """Mean share of steps and isotonic maps, weighted by the observations."""
         return float((self.share[1:].sum(axis=0) * self.cells.weight).sum() / self.cells.weight.sum())
 
     @cached_property
@@ -138,7 +153,7 @@ class Choice:
 
 
 def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) -> Choice:
-    """Fit curve and isotonic maps to cells and choose between them.
+    """Fit curve, steps and isotonic maps to cells and choose between them.
 
     halves : weight and positives in each cell, of each half of the observations
     steps : steps of the isotonic regression of all observations
@@ -162,17 +177,47 @@ def choose(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) ->
 
 
 def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
-    """Return probabilities at positions by a curve, and by isotonic regression of cells with the curve as prior."""
+    """Return probabilities at positions by a curve, and by steps and isotonic regression of cells with it as prior."""
     p = expit(curve.at(cells.position))
-    isotonic = [np.interp(at, cells.position, isotonic_with_prior(cells, p, s)) for s in STRENGTHS]
-    return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *isotonic])
+    fitted = [averaged_steps(cells, p), *(isotonic_with_prior(cells, p, strength) for strength in STRENGTHS)]
+    return np.stack(
+        [np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *(np.interp(at, cells.position, x) for x in fitted)]
+    )
+
+
+def averaged_steps(cells: Cells, probability: Array) -> Array:
+    """Average all binnings of the blocks of isotonic regression, and mix the mean with a prior of these probabilities.
+
+    Isotonic regression has a block for each chance increase. Each binning has its posterior probability as for ABB,
+    with `CUTS` steps expected among the cells, and each bin the level (positives + 1) / (weight + 2).
+    """
+    p = np.clip(probability, LEAST, 1 - LEAST)
+    c = _observations_of_prior(cells, p, STRENGTH_OF_STEPS)
+    level = np.asarray(kernel.isotonic_fit(cells.positives / cells.weight, cells.weight))
+    first = np.flatnonzero(np.diff(level, prepend=-1.0) > 0)
+    if not math.isfinite(c):
+        return p
+    if first.size <= MOST_BLOCKS:
+        weight, positives = (np.add.reduceat(x, first) for x in (cells.weight, cells.positives))
+        cut = np.full(first.size, math.log(CUTS / (CUTS + cells.weight.size)))
+        cut[-1] = 0.0
+        scores = (weight - positives, positives, cut, np.zeros(first.size), np.empty(0))
+        mean, _ = binnings.average_levels(*scores, binnings.log_sums_below(*scores))
+        rising = kernel.isotonic_fit(mean, weight)
+        level = np.repeat(rising, np.diff(first, append=cells.weight.size))
+    return np.asarray((level + c * p) / (1 + c))
+
+
+def _observations_of_prior(cells: Cells, probability: Array, strength: float) -> float:
+    """Return the number of a prior's observations for each one of the cells; infinite if these have no information."""
+    information = float((cells.weight * probability * (1 - probability)).sum())
+    return strength / information if information > 0 else math.inf
 
 
 def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Array:
     """Fit isotonic regression to cells, with a prior of these probabilities and this strength as information."""
     p = np.clip(probability, LEAST, 1 - LEAST)
-    information = float((cells.weight * p * (1 - p)).sum())
-    c = strength / information if information > 0 else math.inf
+    c = _observations_of_prior(cells, p, strength)
     if not math.isfinite(c):
         return p
     weight = cells.weight * (1 + c)
@@ -184,11 +229,11 @@ def isotonic_with_prior(cells: Cells, probability: Array, strength: float) -> Ar
 
 
 def shift_to_total(cells: Cells, probability: Array) -> float:
-    """Return a shift of log-odds that makes the expected number of positives equal the observed one, shrunken to 0.
+    """Return half the shift of log-odds with which the expected number of positives equals the observed one, or less.
 
     Curves, whose prior is the score, and the ends of isotonic regression expect more positives than a few observed
-    ones; and few observations do not determine the number. So with information of `PRIOR_OF_TOTAL` the shift is halved.
-    It is at most `MOST_ERRORS` standard errors.
+    ones; but few observations do not determine the number. So the part is information / (information + 5), at most
+    `LARGEST_PART`, and the shift at most `MOST_ERRORS` standard errors.
     """
     total, f = float(cells.positives.sum()), log_odds(np.clip(probability, LEAST, 1 - LEAST))
     information, shift = 0.0, 0.0
@@ -203,7 +248,8 @@ def shift_to_total(cells: Cells, probability: Array) -> float:
         if abs(step) < _SMALLEST_STEP:
             break
     most = MOST_ERRORS / math.sqrt(information) if information > 0 else 0.0
-    return max(-most, min(most, shift * information / (information + PRIOR_OF_TOTAL)))
+    part = min(LARGEST_PART, information / (information + PRIOR_OF_TOTAL))
+    return max(-most, min(most, part * shift))
 
 
 def prior_of_steps(information: float) -> float:
