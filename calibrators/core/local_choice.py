@@ -64,8 +64,8 @@ EVEN_INFORMATION = 300.0
 
 PRIOR_OF_TOTAL, LARGEST_PART = 5.0, 0.5
 """Strength, as information, of the expected number of positives in `shift_to_total`, and the largest part of the shift.
-The whole shift would be another parameter that follows the noise of the total: with a smooth truth and some hundred
-rows a tenth of the excess."""
+The whole shift follows the noise of the total: with 300 rows it was some tenth of the excess on truths that the score
+describes."""
 
 MOST_ERRORS = 2.0
 """Largest shift in `shift_to_total`, in standard errors of the total: a larger one would spread a local error."""
