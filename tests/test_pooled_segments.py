@@ -19,7 +19,7 @@ from calibrators import Isotonic, collapse
 from calibrators.auto.calibrator import Auto
 from calibrators.core.fine_cells import fine_cells_pass
 from calibrators.core.map import MapBlockRanges
-from calibrators.segments import adjusting
+from calibrators.segments import adjusting, crossing
 from calibrators.segments import own as own_module
 from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, BlockCells, adjust
 from calibrators.segments.bends import STRENGTH
@@ -208,8 +208,11 @@ def bent(eta, cell, label, weight, sigma):
     return eta + best.x @ every
 
 
-def in_memory(table, columns, weighted, found, method):
-    """Every row's probability by levels, row by row and not by cells; what the evidence chose is given."""
+def in_memory(table, columns, weighted, found, method, across):
+    """Every row's probability by levels, row by row and not by cells; what the evidence chose is given.
+
+    across : what it chose for effects across parents
+    """
     score, label = np.asarray(table["score"]), np.asarray(table["label"], float)
     weight = np.asarray(table["w"]) if weighted else np.ones(score.size)
     keys = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
@@ -227,6 +230,7 @@ def in_memory(table, columns, weighted, found, method):
         at = logit_of_finite(score, weight, whole.predict(score))
         exact = at.copy()
     part = np.searchsorted(lower_ends(method, score, label, weight), score, side="right")
+    lines = np.zeros(score.size), np.ones(score.size)
     for level, variances in enumerate(found.variances, 1):
         facts, centre = found.levels[level].bend_facts, np.empty(score.size)
         count = weight / facts["dispersion"]
@@ -234,30 +238,66 @@ def in_memory(table, columns, weighted, found, method):
             information = (weight * expit(at) * (1 - expit(at)))[rows]
             centre[rows] = (information * at[rows]).sum() / information.sum()
         if level > 1:
+            parents = groups_of([key[: level - 1] for key in keys])
             values = groups_of([key[level - 1] for key in keys])
             values = [v for v in values if len({keys[i][: level - 1] for i in v}) > 1]
-            shared, first = np.concatenate(values), at.copy()
-            information = (weight * expit(at) * (1 - expit(at)))[shared]
-            middle = (information * at[shared]).sum() / information.sum() + facts["pivot_across"]
-            x, starts = at - middle, np.cumsum([0, *map(len, values)])
-            within = [np.arange(*ends) for ends in pairwise(starts)]
-            across = (at[shared], x[shared], label[shared], count[shared], within)
-            typical = np.array([facts["typical_shift_across"], facts["typical_slope_across"]])
-            curves, _ = adjusted(*across, found.levels[level].variances_across, typical)
-            for rows, (a, d) in zip(values, curves, strict=True):
-                for column in (at, exact, centre):
-                    column[rows] += a + d * (column[rows] - middle)
+            first = at.copy()
+            shift, slope = crossed((at - lines[0]) / lines[1], lines, parents, values, (label, count), across)
+            for column in (at, exact, centre):
+                column[:] = shift + slope * ((column - lines[0]) / lines[1])
             assert not np.array_equal(at, first)
         x, before = at - centre - facts["pivot"], at.copy()
         groups = groups_of([key[:level] for key in keys])
         typical = np.array([facts["typical_shift"], facts["typical_slope"]])
         curves, outliers = adjusted(at, x, label, count, groups, variances, typical)
         assert outliers == 0
+        lines[0][:], lines[1][:] = 0.0, 1.0
         for rows, (a, d) in zip(groups, curves, strict=True):
             exact[rows] += a + d * (exact[rows] - centre[rows] - facts["pivot"])
             at[rows] = before[rows] + a + d * x[rows]
-            own_map(rows, before, part, at, exact, score, label, weight, facts["bend"])
+            if not own_map(rows, before, part, at, exact, score, label, weight, facts["bend"]):
+                lines[0][rows], lines[1][rows] = a - d * (centre[rows] + facts["pivot"]), 1 + d
+    assert not across
     return expit(exact)
+
+
+def crossed(base, lines, parents, values, counts, chosen):
+    """Shift and slope of base for each row, from effects of values and of parents that add up, in turns.
+
+    chosen : what the evidence chose each time, in this order; used up
+    """
+
+    def effects(line, groups):
+        at, evidence = line[0] + line[1] * base, chosen.pop(0)
+        shared = np.concatenate(groups)
+        own = counts[1] * expit(at) * (1 - expit(at))
+        middle = np.average(at[shared], weights=own[shared]) + evidence.pivot
+        starts = np.cumsum([0, *map(len, groups)])
+        within = [np.arange(*ends) for ends in pairwise(starts)]
+        rows = (at[shared], at[shared] - middle, *(x[shared] for x in counts))
+        curves, _ = adjusted(*rows, within, evidence.variances, evidence.typical)
+        added = np.zeros((2, base.size))
+        for rows, (a, d) in zip(groups, curves, strict=True):
+            shift, slope = (np.average(x[rows], weights=own[rows]) for x in line)
+            added[:, rows] = np.array([[a - d * middle + d * shift], [d * slope]])
+        return added
+
+    information = counts[1] * expit(base) * (1 - expit(base))
+    middle = np.average(base, weights=information)
+    identity = np.array([[0.0], [1.0]])
+    of_parent = first = np.array(lines) - identity
+    of_value = effects(of_parent + identity, values)
+    for _ in range(2):
+        new = effects(of_value + identity, parents)
+        new[1] += np.average(first[1] - new[1], weights=information)
+        new[0] += np.average(([1, middle] @ (first - new)), weights=information)
+        moved, of_parent = new - of_parent, new
+        if np.average(np.hypot([1, middle] @ moved, moved[1]), weights=information) <= 0.01:
+            break
+        of_value = effects(of_parent + identity, values)
+    shift, slope = of_parent + of_value + identity
+    assert slope.min() > 0
+    return shift, slope
 
 
 def lower_ends(method, score, label, weight):
@@ -268,9 +308,9 @@ def lower_ends(method, score, label, weight):
 
 
 def own_map(rows, before, part, at, exact, score, label, weight, sigma):
-    """Replace the log-odds of a segment with enough rows by those of its own map, if segments bend."""
+    """Replace the log-odds of a segment with enough rows by those of its own map, if segments bend; say if so."""
     if sigma == 0 or min(label[rows].sum(), (1 - label[rows]).sum()) < RULES.min_positives:
-        return
+        return False
     ranges, own = np.stack([before[rows].round(9), part[rows]]), weight[rows]
     cell = np.unique(ranges, axis=1, return_inverse=True)[1].ravel()
     curve = bent(at[rows], cell, label[rows], own, sigma)
@@ -282,6 +322,7 @@ def own_map(rows, before, part, at, exact, score, label, weight, sigma):
     q = IsotonicRegression().fit(score[rows], target, sample_weight=own).predict(score[rows])
     at[rows] = exact[rows] = logit(q)
     part[rows] = 0  # its own map's blocks count from now on
+    return True
 
 
 def groups_of(keys):
@@ -306,6 +347,13 @@ def test_equals_doing_it_in_memory(tmp_path, monkeypatch, seed, columns, weighte
     monkeypatch.setattr(
         own_module, "LEAST_EVIDENCE", np.inf
     )  # no own maps of segments that contradict their curve
+    across = []
+
+    def recorded(*arguments):
+        across.append(adjust(*arguments))
+        return across[-1]
+
+    monkeypatch.setattr(crossing, "adjust", recorded)
     table = some_log(seed, rows=2500, ties=seed == 1, wave=wave)
     sizes = {"cut": (3, 100), "run_rows": 500, "bucket_bytes": 2000}
     found = fit(tmp_path, table, columns, weighted, method=method, **sizes)
@@ -313,13 +361,14 @@ def test_equals_doing_it_in_memory(tmp_path, monkeypatch, seed, columns, weighte
     for level in found.levels[1:]:
         assert any(level.maps.sizes) == (level.bend_facts["bend"] > 0)
     assert any(level.bend_facts["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
+    assert (len(across) > 2) == (len(columns) > 1)
     assert len(columns) == 1 or any(level.bend_facts["pivot"] != 0 for level in found.levels[1:])
     weight = np.asarray(table["w"])
     effect = (weight**2).sum() / weight.sum() if weighted and seed != 1 else 1.0
     assert all(level.bend_facts["dispersion"] == pytest.approx(effect, rel=0.1) for level in found.levels[1:])
     _, path = published(tmp_path, found, columns)
     got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
-    expected = logit_of_all(in_memory(table, columns, weighted, found, method))
+    expected = logit_of_all(in_memory(table, columns, weighted, found, method, across))
     np.testing.assert_allclose(logit(got), expected, atol=2e-5)
 
 
@@ -1132,3 +1181,66 @@ def test_a_constant_map_of_all_rows_has_no_knots():
     all_rows = pooled_segments._AllRows(whole, checked, fine.combine([fine.chunk(points)]))
     knots = pooled_segments._knots(all_rows, pooled_segments._curve_of_all_rows(all_rows, 1.0), 1.0)
     assert [knot.size for knot in knots] == [0, 0]
+
+
+# Effects across parents
+
+
+def crossed_cells(rng, rows, grid=61):
+    """Cells of 4 x 6 segments; which values a parent has differs by parent, and so do rates by value."""
+    parent, value = np.repeat(np.arange(4), 6), np.tile(np.arange(6), 4)
+    a, b = np.array([0.8, -0.6, 0.3, -0.5]), rng.normal(0, 0.7, 6)
+    x = np.linspace(-3, 3, grid)
+    share = rng.dirichlet(np.full(6, 1.0), 4)[parent, value] + 0.002
+    weight = np.round(rows * share[:, None] * np.exp(-(x**2) / 2)) + 1
+    p = expit(-2 + x + (a[parent] + b[value])[:, None])
+    positives = rng.binomial(weight.astype(int), p).astype(float)
+    return parent, value, x, weight, positives
+
+
+def test_effects_across_parents_are_those_of_a_logistic_regression(monkeypatch):
+    """With many rows: main effects of both columns, each with intercepts and slopes, by scipy."""
+    parent, value, x, weight, positives = crossed_cells(np.random.default_rng(3), 20_000)
+    design = np.concatenate([np.eye(4)[parent], np.eye(6)[value]], axis=1)
+
+    def eta_of(theta):
+        shift, slope = design @ theta[:10], design @ theta[10:]
+        return shift[:, None] + slope[:, None] * x
+
+    def loss(theta):
+        eta = eta_of(theta)
+        return (weight * np.logaddexp(0, eta) - positives * eta).sum() / weight.sum() + 1e-9 * theta @ theta
+
+    best = eta_of(optimize.minimize(loss, np.zeros(20), method="BFGS", options={"gtol": 1e-7}).x)
+    curve = -2 + x
+    starts = np.arange(5) * 6 * x.size
+    parents = BlockCells(starts, np.full(4, -2.0), np.tile(curve, 24), weight.ravel(), positives.ravel())
+    first = adjust(parents)
+    lines = first.shift[parent], first.slope[parent]
+    before = lines[0][:, None] + lines[1][:, None] * curve
+    cells = BlockCells(
+        np.arange(25) * x.size, lines[0] - 2 * lines[1], before.ravel(), weight.ravel(), positives.ravel()
+    )
+
+    def error(found):
+        eta = found.shift[:, None] + found.slope[:, None] * before
+        information = weight * expit(best) * (1 - expit(best))
+        return np.sqrt(np.average((eta - best) ** 2, weights=information))
+
+    joint = error(crossing.cross(cells, value, parent, lines))
+    monkeypatch.setattr(crossing, "_ROUNDS", 0)
+    assert error(crossing.cross(cells, value, parent, lines)) > 0.1
+    assert joint < 0.03
+
+
+def test_merging_cells_hardly_changes_effects_across_parents(monkeypatch):
+    parent, value, x, weight, positives = crossed_cells(np.random.default_rng(4), 300, grid=6001)
+    columns = np.tile(-2 + x, 24), weight.ravel(), positives.ravel()
+    cells = BlockCells(np.arange(25) * x.size, np.full(24, -2.0), *columns)
+    lines = np.zeros(24), np.ones(24)
+    merged = crossing.cross(cells, value, parent, lines)
+    monkeypatch.setattr(crossing._Groups, "_merged", lambda *_: None)
+    exact = crossing.cross(cells, value, parent, lines)
+    assert not np.array_equal(merged.shift, exact.shift)
+    np.testing.assert_allclose(merged.shift, exact.shift, atol=2e-3)
+    np.testing.assert_allclose(merged.slope, exact.slope, atol=1e-3)

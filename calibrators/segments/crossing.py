@@ -6,46 +6,154 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibrators.core.arrays import Integers
+from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.segments.adjusting import Adjusted, BlockCells, adjust
-from calibrators.segments.curves import logistic_of
+from calibrators.segments.curves import EXTREME, logistic_of
+
+_ROUNDS = 2
+"""Number of times that parents are estimated again."""
+
+_CLOSE = 0.01
+"""Mean change of parents' log odds that needs no other estimate of the values."""
+
+_PER_UNIT = 32
+"""Ranges per unit of log odds in which cells are merged: a mean probability changes by less than 1e-4 of itself."""
+
+_STEEP = 2.0**-6
+"""Least slope of a parent's curve from which the curve that it adjusts is computed."""
 
 
-def cross(cells: BlockCells, value: Integers, parent: Integers, processors: int = 1) -> Adjusted:
+def cross(
+    cells: BlockCells, value: Integers, parent: Integers, lines: tuple[Array, Array], processors: int = 1
+) -> Adjusted:
     """Estimate the main effect of the last column: one adjustment per value, common to all parents.
 
     Without it, the effect of a value would be estimated separately for each parent. Values that occur under one parent
     only are left out, since `adjust` estimates their effect.
 
+    Parents were estimated without values, so that their curves have part of the values' effects. They are estimated
+    again from the curves that they adjust, with the values' effects, and then the values again, in turns (backfitting).
+
     Parameters
     ----------
     cells : cells of the segments
     value, parent : int64 arrays, shape (segments,): each segment's value in the last column, and its parent
+    lines : float64 arrays, shape (segments,): shift and slope by which each segment's parent adjusts the curve that it
+        was estimated from, after effects across its own parents; 0 and 1 if it has its own map
     processors : see `adjust`
 
     Returns
     -------
     Adjusted
-        One entry per segment, not per value: shift 0 and slope 1 for values that are left out. O(cells log cells).
+        One entry per segment, not per value: shift and slope of its parent's curve, for the value and for the parent
+        estimated again; those of the parent alone for values that are left out, and 0 and 1 if all are. The other
+        attributes are the values'. O(cells log cells).
     """
     sizes = np.diff(cells.starts)
     pairs = np.unique(np.stack([value, parent]), axis=1)[0]
     in_several = (np.bincount(pairs, minlength=value.max(initial=0) + 1) > 1)[value] & (sizes > 0)
-    result = Adjusted((0.0, 0.0), np.zeros(sizes.size), np.ones(sizes.size), np.zeros(sizes.size, np.bool_))
     if not in_several.any():
-        return result
-    shared, group = np.unique(value[in_several], return_inverse=True)
-    cell_mask = np.repeat(in_several, sizes)
-    cell_group = np.repeat(group, sizes[in_several])
-    order = np.argsort(cell_group, kind="stable")
-    logit, weight, positives = (
-        column[cell_mask][order] for column in (cells.logit, cells.weight, cells.positives)
-    )
+        groups = sizes.size
+        return Adjusted((0.0, 0.0), np.zeros(groups), np.ones(groups), np.zeros(groups, np.bool_))
+    steep = lines[1] >= _STEEP
+    first = np.where(steep, lines[0], 0.0), np.where(steep, lines[1], 1.0)
+    base = cells._replace(logit=(cells.logit - np.repeat(first[0], sizes)) / np.repeat(first[1], sizes))
+    values, parents = _Groups(base, value, in_several), _Groups(base, parent, sizes > 0)
+    information = base.sums(_information(base.logit, base.weight))
+    middle = _mean(base.logit, _information(base.logit, base.weight))
+
+    def line(of_parent: tuple[Array, Array], of_value: tuple[Array, Array]) -> tuple[Array, Array]:
+        slope = 1.0 + of_parent[1] + of_value[1]
+        rising = np.maximum(slope, 0.0)
+        return of_parent[0] + of_value[0] + (slope - rising) * middle, rising
+
+    def at(effect: tuple[Array, Array]) -> Array:
+        return effect[0] + effect[1] * middle
+
+    estimated = of_parent = first[0], first[1] - 1.0
+    nothing = np.zeros(sizes.size), np.zeros(sizes.size)
+    found, of_value = values.adjusted(*line(of_parent, nothing), processors)
+    for _ in range(_ROUNDS):
+        _, (shift, slope) = parents.adjusted(*line(nothing, of_value), processors)
+        # What all parents have in common is left to the values: it depends on their errors, and would drift.
+        slope = slope + _mean(estimated[1] - slope, information)
+        shift = shift + _mean(at(estimated) - at((shift, slope)), information)
+        moved = np.hypot(at((shift, slope)) - at(of_parent), slope - of_parent[1])
+        of_parent = shift, slope
+        if _mean(moved, information) <= _CLOSE:
+            break
+        found, of_value = values.adjusted(*line(of_parent, nothing), processors)
+    shift, slope = line(of_parent, of_value)
+    slope = slope / first[1]
+    return replace(found, shift=shift - slope * first[0], slope=slope)
+
+
+class _Groups:
+    """Segments in groups that have one adjustment each.
+
+    cells : cells of the segments
+    of : int64 array, shape (segments,): each segment's group
+    chosen : mask of the segments that are in a group
+    """
+
+    def __init__(self, cells: BlockCells, of: Integers, chosen: Mask) -> None:
+        self._cells, self._chosen = cells, np.flatnonzero(chosen)
+        group, self._of = np.unique(of[chosen], return_inverse=True)
+        self._groups = group.size
+
+    def adjusted(self, shift: Array, slope: Array, processors: int) -> tuple[Adjusted, tuple[Array, Array]]:
+        """Adjust groups, after each segment's shift and slope.
+
+        Return the adjustments, of which only `outlying` is by segment, and what each segment's group adds to its shift
+        and its slope: the mean over the group, as if these were equal; 0 for segments in no group.
+        """
+        sizes = np.diff(self._cells.starts)
+        logit = np.repeat(shift, sizes) + np.repeat(slope, sizes) * self._cells.logit
+        np.clip(logit, -EXTREME, EXTREME, out=logit)
+        information = self._cells.sums(_information(logit, self._cells.weight))[self._chosen]
+        starts, *columns = self._merged(logit, sizes) or self._sorted(logit)
+        logit, weight, _ = columns
+        centre = np.full(self._groups, _mean(logit, _information(logit, weight)))
+        found = adjust(BlockCells(starts, centre, *columns), processors)
+        total = np.maximum(np.bincount(self._of, information), np.finfo(np.float64).tiny)
+        shift, slope = (np.bincount(self._of, information * x[self._chosen]) / total for x in (shift, slope))
+        added = np.zeros((2, sizes.size))
+        added[0, self._chosen] = (found.shift + (found.slope - 1.0) * shift)[self._of]
+        added[1, self._chosen] = ((found.slope - 1.0) * slope)[self._of]
+        outlying = np.zeros(sizes.size, np.bool_)
+        outlying[self._chosen] = found.outlying[self._of]
+        return replace(found, outlying=outlying), (added[0], added[1])
+
+    def _sorted(self, logit: Array) -> tuple[Integers, Array, Array, Array]:
+        """Return the groups' starts and columns of cells: each segment's, one after the other."""
+        order = np.argsort(self._of, kind="stable")
+        cells = self._cells._replace(logit=logit).selected(self._chosen[order])
+        starts = cells.starts[np.searchsorted(self._of[order], np.arange(self._groups + 1))]
+        return starts, cells.logit, cells.weight, cells.positives
+
+    def _merged(self, logit: Array, sizes: Integers) -> tuple[Integers, Array, Array, Array] | None:
+        """Return the same with cells of nearly equal log odds merged; None if this leaves more than half of them."""
+        place = (logit - logit.min()) * _PER_UNIT
+        places = int(place.max()) + 1
+        if 2 * places * self._groups > logit.size:
+            return None
+        group = np.full(sizes.size, self._groups)  # those in no group are merged behind the others
+        group[self._chosen] = self._of
+        index = np.repeat(group * places, sizes)
+        index += place.astype(np.int64)
+        weight = self._cells.weight
+        columns = weight * logit, weight, self._cells.positives
+        sums = np.stack([np.bincount(index, column, places * (self._groups + 1)) for column in columns])
+        filled = np.flatnonzero(sums[1, : places * self._groups] > 0)
+        sums = sums[:, filled]
+        sums[0] /= sums[1]
+        return np.searchsorted(filled, places * np.arange(self._groups + 1)), *sums
+
+
+def _information(logit: Array, weight: Array) -> Array:
     p = logistic_of(logit)
-    information = weight * p * (1.0 - p)
-    centre = float((information * logit).sum() / information.sum())
-    starts = np.searchsorted(cell_group[order], np.arange(shared.size + 1))
-    adjusted = adjust(BlockCells(starts, np.full(shared.size, centre), logit, weight, positives), processors)
-    result.shift[in_several], result.slope[in_several] = adjusted.shift[group], adjusted.slope[group]
-    result.outlying[in_several] = adjusted.outlying[group]
-    return replace(result, variances=adjusted.variances, pivot=adjusted.pivot, typical=adjusted.typical)
+    return weight * p * (1.0 - p)
+
+
+def _mean(values: Array, weight: Array) -> float:
+    return float((weight * values).sum() / weight.sum())

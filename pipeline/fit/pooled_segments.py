@@ -70,13 +70,15 @@ class _Curves:
     centre : float64 array, shape (curves,): see `calibrators.segments.curves.Curve`
     adjustments : how each curve follows from a map in the table
     dispersion : over-dispersion of all rows, by which the evidence of segments is divided
+    lines : see `calibrators.segments.crossing.cross`
     """
 
     block_ranges: BlockRanges
     logit: Array
     centre: Array
     adjustments: MapAdjustments
-    dispersion: float = 1.0
+    dispersion: float
+    lines: tuple[Array, Array]
 
 
 class Numbered(NamedTuple):
@@ -209,7 +211,8 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
     adjustments = MapAdjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
     block_ranges = BlockRanges(blocks.edges, np.array([0, blocks.edges.size]))
     dispersion = all_rows.checked.check.over_dispersion
-    return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments, dispersion)
+    lines = np.zeros(1), np.ones(1)
+    return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments, dispersion, lines)
 
 
 def _knots(all_rows: _AllRows, curves: _Curves, rate: float) -> tuple[Array, Array]:
@@ -284,11 +287,13 @@ def _pack_level(
 class _AdjustedLevel(NamedTuple):
     """Adjustments of a level's segments.
 
+    lines : shift and slope of the last step alone, see `_adjusted`
     variances_across, bend_facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
 
     adjusted: Adjusted
+    lines: tuple[Array, Array]
     variances_across: tuple[float, float]
     bend_facts: dict[str, float]
     inputs: list[MapInput | None]
@@ -307,7 +312,8 @@ def _adjust(
     parent, pooled, level = _parents(numbered, index), numbered.wanted[index], numbered.segments.levels[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
-    adjusted, main = _adjusted(cells, centre, level, parent)
+    lines = above.lines[0][parent], above.lines[1][parent]
+    adjusted, main, lines = _adjusted(cells, centre, level, parent, lines)
     facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
     common = curve = None
     if parent_fit is not None:
@@ -328,7 +334,7 @@ def _adjust(
     across = (0.0, 0.0) if main is None else main.variances
     inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, curve)
     one_range = np.concatenate([part.sizes() for part in gathered if part is not None]) == 1
-    return _AdjustedLevel(adjusted, across, facts, inputs, np.flatnonzero(one_range).tolist())
+    return _AdjustedLevel(adjusted, lines, across, facts, inputs, np.flatnonzero(one_range).tolist())
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
@@ -336,23 +342,27 @@ def _typical(adjusted: Adjusted) -> dict[str, float]:
 
 
 def _adjusted(
-    parts: CellParts, centre: Array, level: Level, parent: Codes
-) -> tuple[Adjusted, Adjusted | None]:
+    parts: CellParts, centre: Array, level: Level, parent: Codes, lines: tuple[Array, Array]
+) -> tuple[Adjusted, Adjusted | None, tuple[Array, Array]]:
     """Adjust parents' curves to segments: first by the last column's value, across all parents, then by segment.
 
-    Returns the adjustments, and those of the first step, if there are several columns.
+    lines : see `cross`
+
+    Returns the adjustments, those of the first step if there are several columns, and the lines of the last one.
     """
     if level.level < 2:
-        return adjust(parts, processors()), None
+        adjusted = adjust(parts, processors())
+        return adjusted, None, (adjusted.shift, adjusted.slope)
     cells = parts.part(0, parts.groups)
     values: dict[Any, int] = {}
     value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
-    main = cross(cells, value, parent.astype(np.int64), processors())
+    main = cross(cells, value, parent.astype(np.int64), lines, processors())
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
     residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), processors())
     shift, slope = residual.shift + residual.slope * main.shift, residual.slope * main.slope
-    return replace(residual, shift=shift, slope=slope, outlying=residual.outlying | main.outlying), main
+    adjusted = replace(residual, shift=shift, slope=slope, outlying=residual.outlying | main.outlying)
+    return adjusted, main, (residual.shift, residual.slope)
 
 
 def _fit_level(
@@ -396,9 +406,9 @@ def _fit_level(
         edges, logit, block_ranges, centre = (
             np.concatenate(column) for column in zip(*part_curves, strict=True)
         )
-        curves = _Curves(
-            BlockRanges(edges, starts_of(block_ranges)), logit, centre, adjustments, above.dispersion
-        )
+        ranges = BlockRanges(edges, starts_of(block_ranges))
+        lines = np.where(fitted, 0.0, level.lines[0]), np.where(fitted, 1.0, level.lines[1])
+        curves = _Curves(ranges, logit, centre, adjustments, above.dispersion, lines)
     return fit, curves, level.adjusted.variances
 
 
