@@ -287,6 +287,7 @@ def crossed(base, lines, parents, values, counts, chosen):
     identity = np.array([[0.0], [1.0]])
     of_parent = first = np.array(lines) - identity
     of_value = effects(of_parent + identity, values)
+    start = of_parent + of_value + identity
     for _ in range(2):
         new = effects(of_value + identity, parents)
         new[1] += np.average(first[1] - new[1], weights=information)
@@ -295,9 +296,15 @@ def crossed(base, lines, parents, values, counts, chosen):
         if np.average(np.hypot([1, middle] @ moved, moved[1]), weights=information) <= 0.01:
             break
         of_value = effects(of_parent + identity, values)
-    shift, slope = of_parent + of_value + identity
-    assert slope.min() > 0
-    return shift, slope
+    turned = of_parent + of_value + identity
+    assert min(start[1].min(), turned[1].min()) > 0
+    f, before = (line[0] + line[1] * base for line in (turned, start))
+    gain = counts[1] * (counts[0] * (f - before) - np.logaddexp(0, f) + np.logaddexp(0, before))
+    kept = turned.copy()
+    for rows in parents:
+        if gain[rows].sum() < 0:
+            kept[:, rows] = start[:, rows]
+    return kept
 
 
 def lower_ends(method, score, label, weight):
@@ -370,6 +377,30 @@ def test_equals_doing_it_in_memory(tmp_path, monkeypatch, seed, columns, weighte
     got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
     expected = logit_of_all(in_memory(table, columns, weighted, found, method, across))
     np.testing.assert_allclose(logit(got), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_large_country_without_positives_does_not_flatten_another(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    large = rng.random(20_000) < 0.9
+    x = rng.normal(size=large.size) - 2.0 * ~large
+    truth = np.where(large, 0.0, expit(1.2 * x + 0.3))
+    label = rng.random(large.size) < truth
+    device = np.minimum(rng.geometric(0.1, large.size) - 1, 29)
+    table = pa.table({"score": expit(x), "label": label.astype(np.int8)})
+    for name, codes in (("a", large), ("b", device)):
+        table = table.append_column(name, pa.array([f"{name}{code:d}" for code in codes]))
+    found = fit(tmp_path, table, ("a", "b"))
+    _, path = published(tmp_path, found, ("a", "b"))
+    score, small = expit(x), ~large
+    p = Table(read_table(path)).predict(score, table)[small]
+    alone = Isotonic().fit(score[small], label[small]).predict(score[small])
+
+    def divergence(q):
+        t, q = truth[small], np.clip(q, 1e-9, 1 - 1e-9)
+        return np.mean(t * np.log(t / q) + (1 - t) * np.log((1 - t) / (1 - q)))
+
+    assert divergence(p) < 3 * divergence(alone)
 
 
 def logit_of_all(p):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from calibrators.core.arrays import Array, Integers, Mask
+from calibrators.core.log_odds import exp_of_negative, log_of
 from calibrators.segments.adjusting import Adjusted, BlockCells, adjust
 from calibrators.segments.curves import EXTREME, logistic_of
 
@@ -33,6 +34,8 @@ def cross(
 
     Parents were estimated without values, so that their curves have part of the values' effects. They are estimated
     again from the curves that they adjust, with the values' effects, and then the values again, in turns (backfitting).
+    A parent whose rows are less likely after it than before it keeps the first estimates: others' may have moved it, as
+    those of a large one without positives do, for which any slope is as good.
 
     Parameters
     ----------
@@ -73,6 +76,7 @@ def cross(
     estimated = of_parent = first[0], first[1] - 1.0
     nothing = np.zeros(sizes.size), np.zeros(sizes.size)
     found, of_value = values.adjusted(*line(of_parent, nothing), processors)
+    start = line(of_parent, of_value)
     for _ in range(_ROUNDS):
         _, (shift, slope) = parents.adjusted(*line(nothing, of_value), processors)
         # What all parents have in common is left to the values: it depends on their errors, and would drift.
@@ -83,7 +87,9 @@ def cross(
         if _mean(moved, information) <= _CLOSE:
             break
         found, of_value = values.adjusted(*line(of_parent, nothing), processors)
-    shift, slope = line(of_parent, of_value)
+    turned = line(of_parent, of_value)
+    gain = np.bincount(parent, base.sums(_log_likelihood(base, *turned) - _log_likelihood(base, *start)))
+    shift, slope = np.where((gain >= 0.0)[parent], turned, start)
     slope = slope / first[1]
     return replace(found, shift=shift - slope * first[0], slope=slope)
 
@@ -153,6 +159,14 @@ class _Groups:
 def _information(logit: Array, weight: Array) -> Array:
     p = logistic_of(logit)
     return weight * p * (1.0 - p)
+
+
+def _log_likelihood(cells: BlockCells, shift: Array, slope: Array) -> Array:
+    """Return the cells' log likelihoods on the segments' lines."""
+    sizes = np.diff(cells.starts)
+    f = np.clip(np.repeat(shift, sizes) + np.repeat(slope, sizes) * cells.logit, -EXTREME, EXTREME)
+    softplus = np.maximum(f, 0.0) + log_of(1.0 + exp_of_negative(-np.abs(f)))
+    return np.asarray(cells.positives * f - cells.weight * softplus)
 
 
 def _mean(values: Array, weight: Array) -> float:
