@@ -42,7 +42,7 @@ def export(store: str, table: str, name: str | None, format_: str, output: str) 
     lookup = read_table(version.lookup_path)
     summary: dict[str, Any] = {"table": table, "version": version.name, "format": format_, "output": output}
     summary |= {
-        "maps": len(lookup.bounds),
+        "maps": lookup.levels.size,
         "rows": lookup.facts.rows,
     }
     found: Any

@@ -88,7 +88,8 @@ class LookupTable:
     maps : columns of all maps, one map after the other, as in `CalibrationMap`
     starts : int64 array, shape (maps + 1,): first row of each map, and the number of rows
     owners : keys of the maps: a column of values for each segment column
-    levels : int64 array, shape (maps,): number of leading columns that make up the map's key
+    levels : int64 array, shape (maps,): number of leading columns that make up the map's key; below 0 for maps of all
+        rows that are bent, the last ones
     segments : the segments that the table was fitted to; columns as `logcal.schema.segments`
     index : finds the number of a segment's map; with `adjustments`, the number of its entry
     adjustments : adjustments of maps by segments; None without partial pooling
@@ -163,10 +164,10 @@ class LookupTable:
 
     @cached_property
     def bounds(self) -> dict[Key, tuple[int, int]]:
-        """First row in `maps`, and the row after the last, of each map, by its key."""
+        """First row in `maps`, and the row after the last, of each map that belongs to a key; in the maps' order."""
         keys = zip(keys_of(self.owners) if self.owners else [()], self.levels.tolist(), strict=True)
         spans = pairwise(self.starts.tolist())
-        return {key[:n]: span for (key, n), span in zip(keys, spans, strict=True)}
+        return {key[:n]: span for (key, n), span in zip(keys, spans, strict=True) if n >= 0}
 
     @cached_property
     def entries(self) -> dict[Key, int]:
@@ -181,8 +182,17 @@ class LookupTable:
         return {key[:n]: i for i, (key, n, at) in rows if at < n or sigmoid[i : i + 1].any()}
 
     def rows_of(self, key: Key) -> tuple[int, int]:
-        """Return the first and the end row of the key's map: its own, a parent's, or the map of all rows."""
-        return next(self.bounds[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.bounds)
+        """Return the first and the end row of the map that the key uses, or adjusts."""
+        entry = self.entry_of(key)
+        if entry is None or self.adjustments is None:
+            return next(self.bounds[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.bounds)
+        return self.rows_adjusted(entry)
+
+    def rows_adjusted(self, entry: int) -> tuple[int, int]:
+        """Return the first and the end row of the map that an entry of `adjustments` adjusts."""
+        assert self.adjustments is not None
+        number = self.adjustments.map[entry]
+        return int(self.starts[number]), int(self.starts[number + 1])
 
     def entry_of(self, key: Key) -> int | None:
         """Return the entry of `adjustments` for a key; None if its map is not adjusted."""

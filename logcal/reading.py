@@ -322,6 +322,8 @@ def _adjustments(
             np.ones(above.size, np.bool_),
         )
         nearest[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
+    for level in np.unique(fitted[fitted < 0]):
+        nearest[fitted == level] = np.flatnonzero(levels == level)[0]
     zeros = np.zeros(maps)
     adjustments = Adjustments(
         np.append(np.arange(maps), nearest).astype(np.int32),

@@ -14,13 +14,14 @@ from logcal.errors import ConfigError, InputRejectedError
 FORMAT_VERSION = "1"
 """Version of everything that logcal writes. Readers refuse another one."""
 
-SEGMENTS, INTERVAL, ADJUSTMENTS, SIGMOIDS = "segments", "interval", "adjustments", "sigmoids"
-FEATURES = (SEGMENTS, INTERVAL, ADJUSTMENTS, SIGMOIDS)
+SEGMENTS, INTERVAL, ADJUSTMENTS, SIGMOIDS, BENT = "segments", "interval", "adjustments", "sigmoids", "bent"
+FEATURES = (SEGMENTS, INTERVAL, ADJUSTMENTS, SIGMOIDS, BENT)
 """Parts that a table may have beside a map of all rows; its manifest and metadata list them. Readers refuse features
 that they do not know, so that a later version can add one without another format version.
 
 segments: maps of segments; interval: an interval in each row; adjustments: segments adjust maps of others (partial
-pooling); sigmoids: segments have sigmoids of the score in the place of maps
+pooling); sigmoids: segments have sigmoids of the score in the place of maps; bent: segments adjust maps of all rows
+that are bent, whose levels are below 0
 """
 
 _NEWER = "a newer version of logcal wrote it: use that version"
@@ -93,7 +94,8 @@ def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]], *, interval: bo
     """
     keys = [pa.field(name, kind) for name, kind in columns]
     maps = INTERVAL_TABLE if interval else LOOKUP_TABLE
-    # The level is the number of leading segment columns in the map's key; 0: the map of all rows.
+    # The level is the number of leading segment columns in the map's key; 0: the map of all rows; below 0: the same,
+    # bent, for segments that adjust it.
     return pa.schema([*keys, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *maps])
 
 
@@ -105,8 +107,8 @@ def segments(columns: Iterable[tuple[str, pa.DataType]], features: Collection[st
     """Return the columns of the table of segments: one row per segment of the log, sorted (null first).
 
     With adjustments it has a row per segment of each level. A row's probability is then
-    sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first fitted_level columns, clipped
-    to [prob_min, prob_max]; with shift 0 and slope 1 it is q.
+    sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first fitted_level columns (of the
+    bent map of this level, if it is below 0), clipped to [prob_min, prob_max]; with shift 0 and slope 1 it is q.
 
     With sigmoids it also has logit_from, one of LOGIT_FROM. With score, a row's probability is
     sigma(logit_shift + logit_slope * score); with log_odds it is

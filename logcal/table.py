@@ -390,14 +390,16 @@ class Table:
         """Return the probability of one transformed score, without arrays."""
         if score != score:
             return np.float64(score)
-        start, stop = self._lookup.rows_of(key)
+        lookup = self._lookup
+        entry = None if lookup.adjustments is None else lookup.entry_of(key)
+        start, stop = lookup.rows_of(key) if entry is None else lookup.rows_adjusted(entry)
         score_hi, prob_lo, slope, anchor = self._map_columns
         j = bisect_right(score_hi, score, start, stop - 1)
         p: float = prob_lo[j]
         if slope[j] != 0.0:
             p += slope[j] * (score - anchor[j])
-        if self._lookup.adjustments is not None and (entry := self._lookup.entry_of(key)) is not None:
-            p = self._lookup.adjustments.apply_one(p, entry, score)
+        if lookup.adjustments is not None and entry is not None:
+            p = lookup.adjustments.apply_one(p, entry, score)
         return np.float64(p)
 
     def _entries(self, scores: int, columns: list[Any]) -> Codes:

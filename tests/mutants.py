@@ -414,8 +414,8 @@ MUTANTS = (
     ),
     (
         "calibrators/segments/common_bend.py",
-        "+ remaining[:, 0]",
-        "+ bend",
+        "pull = gradient - before / variance",
+        "pull = gradient",
         "tests/test_common_bend.py",
     ),
     (

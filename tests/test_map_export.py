@@ -124,6 +124,7 @@ def test_pmml_and_onnx_have_no_segments(place, call, tmp_path):
 SEGMENTED = {
     "own": ("segments.shrinkage=none", "segments.min_rows=300"),
     "pooled": (),
+    "bent": (),
     "sigmoids": ("segments.shrinkage=none", "segments.min_rows=300", "calibrator.method=platt"),
     "log-odds": (
         "segments.shrinkage=none",
@@ -137,12 +138,18 @@ NAMES = ["at", 'o"brien\\', None, "ünknown"]
 NUMBERS = [2**53, 2**53 + 1, None, -7]
 
 
-def write_segmented_log(place, *, margins):
-    """Segments that differ; doubles do not tell two of the numbers apart."""
-    columns, random = place.predictions(12_000), np.random.default_rng(3)
-    name, number = random.integers(0, 4, (2, 12_000))
+def write_segmented_log(place, *, margins, far=False):
+    """Segments that differ; doubles do not tell two of the numbers apart. far : their rates differ much."""
+    rows = 40_000 if far else 12_000
+    columns, random = place.predictions(rows), np.random.default_rng(3)
+    name, number = random.integers(0, 4, (2, rows))
+    if far:
+        score = np.asarray(columns["score"])
+        odds = score / (1 - score) * np.exp(np.array([-3, -1, 1, 3])[name])
+        columns["label"] = (random.random(rows) < odds / (1 + odds)).astype(np.int8)
     label = np.asarray(columns["label"])
-    flipped = ((name == 0) & (random.random(12_000) < 0.3)) | ((number == 1) & (random.random(12_000) < 0.5))
+    flipped = ((name == 0) & (random.random(rows) < 0.3)) | ((number == 1) & (random.random(rows) < 0.5))
+    flipped &= not far
     score = np.asarray(columns["score"])
     place.write_log(
         {
@@ -150,7 +157,7 @@ def write_segmented_log(place, *, margins):
             "label": np.where(flipped, 0, label).astype(label.dtype),
             "name": pa.array(NAMES).take(pa.array(name)),
             "number": pa.array(NUMBERS, pa.int64()).take(pa.array(number)),
-            "new": random.random(12_000) < 0.5,
+            "new": random.random(rows) < 0.5,
         }
     )
 
@@ -175,13 +182,14 @@ console.log(JSON.stringify(input.scores.map((s, i) => String(predict(Number(s), 
 @pytest.mark.system
 @pytest.mark.parametrize("kind", SEGMENTED)
 def test_maps_of_segments_as_json_give_other_languages_the_same(place, call, tmp_path, kind):
-    write_segmented_log(place, margins=kind == "margins")
+    write_segmented_log(place, margins=kind == "margins", far=kind == "bent")
     call("fit", "log.segment=[name, number, new]", *SEGMENTED[kind]).expect(0)
     file = tmp_path / "map.json"
     done = map_export.export(str(place.store), "ads", None, "json", str(file))
     found = json.loads(file.read_text(), parse_constant=refuse)
     assert [column["type"] for column in found["columns"]] == ["text", "whole numbers", "booleans"]
     assert done.summary["maps"] == len(found["maps"])
+    assert ("bent" in logcal.load(str(place.store), "ads").facts.features) == (kind == "bent")
     kinds = {(segment["adjustment"] or {"logit_from": None})["logit_from"] for segment in found["segments"]}
     wanted = {"own": {None}, "sigmoids": {"score"}, "log-odds": {"log_odds"}}
     assert wanted.get(kind, {"map"}) <= kinds

@@ -436,7 +436,9 @@ def test_lines_of_segments_are_found_though_their_mean_bends(tmp_path, monkeypat
         return found, Table(read_table(path)).predict(score, table)
 
     found, p = fitted("bent")
-    monkeypatch.setattr(pooled_segments, "bend_in_common", lambda *_: None)
+    monkeypatch.setattr(
+        pooled_segments, "bend_in_common", lambda cells, adjusted, _: (None, np.zeros(cells.groups), adjusted)
+    )
     _, before = fitted("adjusted")
 
     def divergence(q):
@@ -445,18 +447,16 @@ def test_lines_of_segments_are_found_though_their_mean_bends(tmp_path, monkeypat
     assert divergence(p) < share * divergence(before)
     level = found.levels[1]
     assert level.bend_facts["common_bend"] > 0
-    assert min(level.maps.sizes) > 0
+    assert max(level.maps.sizes) == 0
+    assert set(level.bent) == {-4}
     weights = np.asarray(table["label"]) + (1 - np.asarray(table["label"])) / rate
     for name in np.unique(segment):
         rows = segment == name
         assert (weights * p)[rows].sum() == pytest.approx(np.asarray(table["label"])[rows].sum(), rel=0.01)
         order = np.argsort(score[rows], kind="stable")
         assert (np.diff(p[rows][order]) >= 0).all()
-    columns = level.maps.arrays()
-    ends = np.cumsum(level.maps.sizes)
-    rows_of = np.add.reduceat(columns[5], ends - level.maps.sizes)
-    np.testing.assert_array_equal(rows_of, level.rows)
-    assert np.add.reduceat(columns[6], ends - level.maps.sizes).sum() == np.asarray(table["label"]).sum()
+    assert level.bent[-4].weight.sum() == table.num_rows
+    assert level.bent[-4].positives.sum() == np.asarray(table["label"]).sum()
     assert np.abs(logit(p)).max() < 28
 
 

@@ -49,6 +49,16 @@ def place(make_place, tmp_path_factory):
     place.write_log(
         {"margin": 8 * np.asarray(columns["score"]) - 4, "label": columns["label"]}, name="margins"
     )
+    country, model = random.integers(0, 4, (2, 60_000))
+    x = random.normal(size=60_000)
+    rate = 1 / (1 + np.exp(2 - np.array([-3, -1, 1, 3])[country] - 0.3 * model - x))
+    lines = {
+        "score": 1 / (1 + np.exp(-x)),
+        "label": (random.random(60_000) < rate).astype(np.int8),
+        "country": pa.array(NAMES[:4]).take(pa.array(country)),
+        "model_id": pa.array([7, -3, None, 2**40]).take(pa.array(model)),
+    }
+    place.write_log(lines, name="lines")
     by_segment = "log.segment=[country, model_id]"
     alone = (by_segment, "segments.shrinkage=none", "segments.min_rows=300")
     for table, *settings in (
@@ -56,11 +66,12 @@ def place(make_place, tmp_path_factory):
         ("ads",),
         ("seg", *alone),
         ("moved", by_segment),
+        ("bent", by_segment),
         ("platt", *alone, "calibrator.method=platt", "calibrator.params={max_error: 0.001}"),
         ("margins", "log.score_transform=sigmoid", "log.score=margin"),
         ("steep", "calibrator.method=platt"),
     ):
-        log = place.root / ("margins" if table == "margins" else "log")
+        log = place.root / {"margins": "margins", "bent": "lines"}.get(table, "log")
         place.job("fit", *settings, log__path=log, store__table=table).expect(0)
     lookup = read_table(path_of(place, "ads")).map
     score = pa.array([*EDGES, *lookup.score_lo[1:].tolist(), *np.nextafter(lookup.score_lo[1:], -1).tolist(),
@@ -76,7 +87,8 @@ def place(make_place, tmp_path_factory):
     )
     (place.root / "new").mkdir()
     pq.write_table(new, place.root / "new" / "log.parquet")
-    for table in ("ads", "seg", "moved", "platt", "margins"):
+    assert table_of(place, "bent").facts.features == ("segments", "adjustments", "bent")
+    for table in ("ads", "seg", "moved", "bent", "platt", "margins"):
         paths = {"log__path": place.root / "new", "output__path": place.root / f"by-{table}"}
         place.job("score", store__table=table, **paths).expect(0)
     return place
@@ -111,12 +123,12 @@ def new_log(place):
 
 
 BOTH = pytest.mark.parametrize("inline", [False, True], ids=["path", "inline"])
-TABLES = pytest.mark.parametrize("table", ["ads", "seg", "moved", "platt", "margins"])
+TABLES = pytest.mark.parametrize("table", ["ads", "seg", "moved", "bent", "platt", "margins"])
 
 
 def assert_same(found, wanted, table):
     """To the last bit; where exp and ln are the engine's own, within some units in the last place."""
-    if table not in ("moved", "platt", "margins"):
+    if table not in ("moved", "bent", "platt", "margins"):
         assert found == wanted
     assert [p is None for p in found] == [p is None for p in wanted]
     np.testing.assert_allclose(np.array(found, float), np.array(wanted, float), rtol=1e-13)
@@ -338,7 +350,7 @@ def test_the_recipe_in_python(place):
     segments = [(row["country"], row["model_id"]) for row in log]
     plain = names["calibrate"](scores, names["current"](place.store / "ads"))
     np.testing.assert_array_equal(plain, np.array(expected(place, "ads"), np.float64))
-    for table in ("seg", "moved", "platt"):
+    for table in ("seg", "moved", "bent", "platt"):
         lookup, adjustments = (names[name](place.store / table) for name in ("current", "adjustments"))
         found = names["calibrate_segments"](scores, segments, lookup, ["country", "model_id"], adjustments)
         assert bool(adjustments) == (table != "seg")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from calibrators.core.arrays import Array, Integers, Mask
-from calibrators.segments.curves import damped, half_variance, line, moments, recentred
+from calibrators.segments.curves import damped, half_variance, line, moments, posterior_share, recentred
 from calibrators.segments.kernels import adjusting as kernel
 from calibrators.segments.totals import (
     FURTHEST,
@@ -129,6 +129,7 @@ class Adjusted:
     pivot : log odds, minus the parent's centre, at which shift and slope are independent
     typical : shift and slope - 1, at the pivot, of the typical curve
     centred : their difference from those of a curve whose mean over the prior is the parent's
+    certainty : float64 array, shape (segments,), in [0, 1]: 1 - the shift's posterior variance over its prior variance
     """
 
     variances: tuple[float, float]
@@ -138,6 +139,7 @@ class Adjusted:
     pivot: float = 0.0
     typical: tuple[float, float] = (0.0, 0.0)
     centred: tuple[float, float] = (0.0, 0.0)
+    certainty: Array = field(default_factory=lambda: np.empty(0))
 
 
 def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
@@ -378,7 +380,8 @@ class _Search:
         centre = self._first - (self._first - (self._centre + self._pivot))
         typical, centred = ((float(a), float(d)) for a, d in (self._typical, self._centred))
         shift, slope = shift - slope * centre, 1.0 + slope
-        adjusted = Adjusted(variances, shift, slope, self.outlying, self._pivot, typical, centred)
+        certainty = 1.0 - posterior_share(derivatives, prior)
+        adjusted = Adjusted(variances, shift, slope, self.outlying, self._pivot, typical, centred, certainty)
         return adjusted, totals
 
     def _limit(self, piece: slice, curves: Array) -> None:

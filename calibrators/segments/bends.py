@@ -14,7 +14,6 @@ from calibrators.core.curve import cosines
 from calibrators.core.log_odds import exp_of_negative, log_odds, log_of
 from calibrators.segments.adjusting import Adjusted, CellParts
 from calibrators.segments.cholesky import factored, solved
-from calibrators.segments.common_bend import CommonBend
 from calibrators.segments.curves import EXTREME, LEAST, MOST, logistic_of
 
 TERMS = 8
@@ -55,7 +54,6 @@ def bend(
     cells: CellParts,
     adjusted: Adjusted,
     own: Mask,
-    common: CommonBend | None = None,
     processors: int = 1,
 ) -> Bends:
     """Estimate the bends of segments' own maps: their log odds are the adjusted ones + sum of h_j cos(pi j u).
@@ -79,12 +77,12 @@ def bend(
     sampled, indices = np.zeros(own.size, np.bool_), np.flatnonzero(own)
     sampled[indices[:: max(1, -(-indices.size // _MAX_SAMPLE))]] = True
     evidence = np.zeros(len(SIGMAS))
-    for part in _pieces(cells, adjusted, sampled, common, _Segments.evidence, processors):
+    for part in _pieces(cells, adjusted, sampled, _Segments.evidence, processors):
         evidence += part
     best = int(np.argmax(evidence))
     if not evidence[best] > _MIN_EVIDENCE:
         return Bends(0.0, np.zeros((indices.size, TERMS)))
-    theta = _pieces(cells, adjusted, own, common, partial(_Segments.modes, sigma=SIGMAS[best]), processors)
+    theta = _pieces(cells, adjusted, own, partial(_Segments.modes, sigma=SIGMAS[best]), processors)
     return Bends(SIGMAS[best], np.concatenate(theta))
 
 
@@ -92,7 +90,6 @@ def _pieces(
     cells: CellParts,
     adjusted: Adjusted,
     selected: Mask,
-    common: CommonBend | None,
     find: Callable[[_Segments], Array],
     processors: int,
 ) -> list[Array]:
@@ -106,10 +103,7 @@ def _pieces(
         part = cells.part(start, stop).selected(np.flatnonzero(used))
         sizes = np.diff(part.starts)
         shift, slope = (x[start:stop][used] for x in (adjusted.shift, adjusted.slope))
-        if common is None:
-            eta = np.repeat(shift, sizes) + np.repeat(slope, sizes) * part.logit
-        else:
-            *_, eta = common.lines(part, shift, slope)
+        eta = np.repeat(shift, sizes) + np.repeat(slope, sizes) * part.logit
         return [find(_Segments(eta, part.weight, part.positives, sizes))]
 
     with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:

@@ -1,204 +1,274 @@
-"""A bend of the parent's curve that all of its segments share, and segments' curves with it.
+"""A bend of the parent's curve that all of its segments share.
 
 The parent's curve is the mean of its rows. The mean of many lines bends, so where segments differ much no shift or
-slope of the parent's curve gives a segment's, and all of them miss it alike.
+slope of the parent's curve gives a segment's, and all of them miss it alike. A segment about which the rows tell
+nothing has the mean itself: so a segment's curve bends in proportion to what its rows tell about its shift.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from calibrators.core.arrays import Array, Integers, Mask
-from calibrators.core.curve import cosines
+from calibrators.core.arrays import Array, Integers
 from calibrators.core.log_odds import log_of
-from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts, selected
+from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts, adjust, selected
 from calibrators.segments.cholesky import factored, solved
-from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
+from calibrators.segments.curves import logistic_of
+from calibrators.segments.kernels.common_bend import add_derivatives
 
-TERMS = 8
-SIGMAS = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Candidates, besides 0, for the standard deviation of the first coefficient; that of the j-th is 1 / j of it."""
+SCALES = (2.0**-7, 2.0**-5, 2.0**-3, 2.0**-1)
+"""Candidates for the prior standard deviation of the bend's change of slope, for each unit of log odds."""
 
-_MIN_EVIDENCE = 3.0
-"""Least evidence for the bend: every large segment has a map of its own then."""
+STRENGTHS = 4
+"""Strengths of the bend are multiples of 1 / 4: a segment of each has a curve of its own."""
 
-_MOST = 1024
-"""Largest number of segments from which the bend is estimated: those with the most rows of the rarer label."""
+_MIN_EVIDENCE, _LEAST_GAIN = 3.0, 1.0
+_INNER = 24
+"""Number of knots at which the slope changes: half of them by information, half by distance in log odds."""
 
-_KNOTS = 256
-_CELLS = 64
-_LEAST_VARIANCE, _FLAT = 1e-6, 0.05
-_ROUNDS, _CLOSE = 50, 1e-5
+_MOST_ROUNDS, _ROUNDS_OF_MANY, _MOST_HALVINGS = 4, 1, 3
+_SAMPLE = 1 << 15
+_PIECE = 1 << 12
+_MOST_THREADS = 8
+_LEAST_VARIANCE, _RIDGE = 1e-6, 1e-12
 
 
 class CommonBend(NamedTuple):
-    """Bend of a parent's curve: its segments' log odds are s (l + sum of h_j cos(pi j u)) and a line of l.
+    """Bend h of a parent's curve: a segment of strength c adjusts l + c h(l), where l is the curve's log odds.
 
-    l is the log odds of the parent's curve, s the segment's slope, and u the share of the information of all segments
-    where the parent's curve is lower.
+    c is the share of the segment's prior variance that its rows take away: to second order in its posterior variance,
+    its expected curve lies between the mean and its own in this ratio.
 
     Attributes
     ----------
-    sigma : standard deviation of the first coefficient
-    theta : float64 array, shape (TERMS,): coefficients
-    logit, rank : float64 arrays, shape (knots,): u is linear between these knots
-    precision : prior precisions of segments' shifts and slopes
-    pivot : see `Adjusted`
+    scale : prior standard deviation of the change of slope, for each unit of log odds
+    logit, values : float64 arrays, shape (knots,): h is linear between these log odds, and constant beyond them
     """
 
-    sigma: float
-    theta: Array
+    scale: float
     logit: Array
-    rank: Array
-    precision: tuple[float, float]
-    pivot: float
+    values: Array
 
-    def terms(self, logit: Array) -> Array:
-        """Return the cosines for log odds of the parent's curve, shape (n, TERMS)."""
-        return cosines(np.interp(logit, self.logit, self.rank), TERMS + 1)[:, 1:]
+    def bent(self, logit: Array, strength: float) -> Array:
+        """Bend log odds of the parent's curve. They never fall."""
+        curve = np.maximum.accumulate(self.logit + strength * self.values)
+        inner = np.clip(logit, self.logit[0], self.logit[-1])
+        return np.asarray(np.interp(inner, self.logit, curve) + (logit - inner))
 
-    def at(self, logit: Array) -> Array:
-        """Return the bend for log odds of the parent's curve, shape (n,)."""
-        return np.asarray((self.terms(logit) * self.theta).sum(axis=1))
-
-    def lines(self, cells: BlockCells, shift: Array, slope: Array) -> tuple[Array, Array, Array]:
-        """Bend adjusted curves of segments, and move them by the lines that fit best then.
-
-        shift, slope : float64 arrays, shape (segments,): see `Adjusted`
-
-        Returns
-        -------
-        shifts and slopes, shape (segments,), and log odds of the cells: shift + slope l, + the adjusted slope times
-        the bend
-        """
-        owner = _owners(cells)
-        bend = slope[owner] * self.at(cells.logit)
-        moved, remaining = self._without_lines(cells, shift, slope, bend[:, np.newaxis])
-        eta = shift[owner] + slope[owner] * cells.logit + remaining[:, 0]
-        moved_shift, moved_slope = moved[:, :, 0].T
-        return shift + moved_shift - moved_slope * (cells.centre + self.pivot), slope + moved_slope, eta
-
-    def _without_lines(
-        self, cells: BlockCells, shift: Array, slope: Array, columns: Array
-    ) -> tuple[Array, Array]:
-        """Subtract from columns, shape (cells, k), what the prior lets each segment's own line take up.
-
-        Also return these lines, shape (segments, 2, k): values at the pivot and slopes.
-        """
-        owner, starts = _owners(cells), cells.starts[:-1]
-        p = logistic_of(shift[owner] + slope[owner] * cells.logit)
-        weight = cells.weight * p * (1.0 - p)
-        x = cells.logit - (cells.centre + self.pivot)[owner]
-        h_aa, h_ad, h_dd = (np.add.reduceat(weight * x**power, starts) for power in range(3))
-        h_aa, h_dd = h_aa + self.precision[0], h_dd + self.precision[1]
-        g_a, g_d = (np.add.reduceat((weight * f)[:, np.newaxis] * columns, starts) for f in (1.0, x))
-        # Positive, as both precisions are.
-        determinant = (h_aa * h_dd - h_ad * h_ad)[:, np.newaxis]
-        h_aa, h_ad, h_dd = (h[:, np.newaxis] for h in (h_aa, h_ad, h_dd))
-        lines = (
-            -np.stack([h_dd * g_a - h_ad * g_d, h_aa * g_d - h_ad * g_a], axis=1) / determinant[:, np.newaxis]
-        )
-        return lines, columns + lines[owner, 0] + x[:, np.newaxis] * lines[owner, 1]
-
-    def design(self, cells: BlockCells, shift: Array, slope: Array) -> Array:
-        """Return the derivatives of the cells' log odds by the coefficients, shape (cells, TERMS)."""
-        columns = slope[_owners(cells), np.newaxis] * self.terms(cells.logit)
-        return self._without_lines(cells, shift, slope, columns)[1]
+    def bent_cells(self, logit: Array, strength: Array) -> Array:
+        """Bend the log odds of cells. strength : of each cell, multiples of 1 / STRENGTHS."""
+        result = logit.copy()
+        for value in np.arange(1, STRENGTHS + 1) / STRENGTHS:
+            chosen = strength == value
+            result[chosen] = self.bent(logit[chosen], value)
+        return result
 
 
-def bend_in_common(parts: CellParts, adjusted: Adjusted, own: Mask, labels: Array) -> CommonBend | None:
-    """Estimate the bend that all segments of one parent share; None without evidence for it.
+def bent_cells(cells: CellParts, bend: CommonBend, strength: Array) -> CellParts:
+    """Bend the log odds of segments' cells; at once, if they are in memory. strength : of each segment."""
+    bent = _BentCells(cells, bend, strength)
+    return bent.part(0, bent.groups) if isinstance(cells, BlockCells) else bent
 
-    The standard deviation of the coefficients is the candidate with the most evidence, by the likelihood's parabola at
-    0; the coefficients are the most likely ones.
+
+class _BentCells(NamedTuple):
+    """Cells whose log odds are bent on access: see `CellParts`."""
+
+    cells: CellParts
+    bend: CommonBend
+    strength: Array
+
+    @property
+    def groups(self) -> int:
+        """Number of segments."""
+        return self.cells.groups
+
+    def part(self, start: int, stop: int) -> BlockCells:
+        """Select segments start, ..., stop - 1."""
+        cells = self.cells.part(start, stop)
+        strength = np.repeat(self.strength[start:stop], np.diff(cells.starts))
+        return cells._replace(logit=self.bend.bent_cells(cells.logit, strength))
+
+
+def bend_in_common(
+    cells: CellParts, adjusted: Adjusted, processors: int = 1
+) -> tuple[CommonBend | None, Array, Adjusted]:
+    """Estimate the bend that all segments of one parent share, in turn with their adjustments.
+
+    h'' is white noise whose scale is the candidate with the most evidence, by the likelihood's parabola. Each segment's
+    line is free beside the bend, within its prior.
 
     Parameters
     ----------
-    parts : cells of the segments
-    adjusted : their adjustments
-    own : bool array, shape (segments,): segments that can have their own maps
-    labels : float64 array, shape (segments,): weight of the rarer label
+    cells : cells of the segments
+    adjusted : their adjustments to the parent's curve
+    processors : number of threads to use at most; the result does not depend on it
+
+    Returns
+    -------
+    the bend, None without evidence for one; each segment's strength; and the segments' adjustments to the bent curve
 
     Notes
     -----
-    O(cells) of at most 1,024 segments. Those that contradict the others are left out.
+    O(cells) in each of a few rounds. Of many segments a sample bends the curve first, then all do it once. Segments
+    that contradict the others are left out.
     """
-    candidates = np.flatnonzero(own & ~adjusted.outlying)
-    chosen = np.sort(candidates[np.argsort(-labels[candidates], kind="stable")[:_MOST]])
-    if chosen.size < 2:
-        return None
-    cells = selected(parts, chosen)
-    shift, slope = adjusted.shift[chosen], adjusted.slope[chosen]
-    logit, rank = _ranks(cells, shift, slope)
-    precision = tuple(1.0 / max(variance, _LEAST_VARIANCE) for variance in adjusted.variances)
-    bend = CommonBend(0.0, np.zeros(TERMS), logit, rank, (precision[0], precision[1]), adjusted.pivot)
-    cells = _joined(cells, bend, shift, slope)
-    owner, design = _owners(cells), bend.design(cells, shift, slope)
-    eta, start = shift[owner] + slope[owner] * cells.logit, np.zeros(1, np.int64)
+    strength = np.round(adjusted.certainty * STRENGTHS) / STRENGTHS
+    every = -(-cells.groups // _SAMPLE)
+    chosen = np.arange(0, cells.groups, every)
+    sample = selected(cells, chosen)
+    knots, share = _knots(sample, adjusted, chosen)
+    none = np.zeros(strength.size)
+    if not strength.any() or knots.size < 3:
+        return None, none, adjusted
+    bend, before, rounds = CommonBend(0.0, knots, np.zeros(knots.size)), adjusted, _MOST_ROUNDS
+    rounds_of = partial(_rounds, share=share, processors=processors)
+    if every > 1:
+        bend, _ = rounds_of(sample, adjust(sample, processors), strength[chosen], bend, rounds)
+        rounds = _ROUNDS_OF_MANY
+        if bend.scale:
+            adjusted = adjust(bent_cells(cells, bend, strength), processors)
+    bend, adjusted = rounds_of(cells, adjusted, strength, bend, rounds)
+    return (bend, strength, adjusted) if bend.scale else (None, none, before)
 
-    def derivatives(theta: Array) -> tuple[Array, Array]:
-        p = logistic_of(eta + (design * theta).sum(axis=1))
-        gradient = np.add.reduceat((cells.positives - cells.weight * p)[:, np.newaxis] * design, start)
-        information = (cells.weight * p * (1.0 - p))[:, np.newaxis] * design
-        second = [np.add.reduceat(information * design[:, j, np.newaxis], start)[0] for j in range(TERMS)]
-        return gradient, np.stack(second)[np.newaxis]
 
-    theta, j = np.zeros(TERMS), np.arange(1, TERMS + 1)
-    gradient, second = derivatives(theta)
-    evidence = []
-    for sigma in SIGMAS:
-        variance = np.square(sigma / j)
-        factor = factored(second, variance)
-        roots = log_of(factor[0, j - 1, j - 1]).sum() + 0.5 * log_of(variance).sum()
-        evidence.append(0.5 * float((gradient * solved(factor, gradient)).sum()) - roots)
-    best = int(np.argmax(evidence))
-    if not evidence[best] > _MIN_EVIDENCE:
-        return None
-    variance = np.square(SIGMAS[best] / j)
-    for _ in range(_ROUNDS):
-        gradient, second = derivatives(theta)
-        step = solved(factored(second, variance), gradient - theta / variance)[0]
-        theta = theta + np.clip(step, -SIGMAS[best], SIGMAS[best])
-        if np.abs(step).max() <= _CLOSE:
+def _rounds(
+    cells: CellParts,
+    adjusted: Adjusted,
+    strength: Array,
+    bend: CommonBend,
+    rounds: int,
+    share: Array,
+    processors: int,
+) -> tuple[CommonBend, Adjusted]:
+    """Bend and adjust in turn, until there is no evidence for more; a step that goes too far is halved."""
+    bent = bent_cells(cells, bend, strength) if bend.scale else cells
+    sums = _sums(cells, bent, adjusted, strength, bend, processors)
+    for _ in range(rounds):
+        scale, step = _step(bend, sums)
+        if not scale:
             break
-    return bend._replace(sigma=SIGMAS[best], theta=theta)
+        for halving in range(_MOST_HALVINGS):
+            values = bend.values + 0.5**halving * step
+            # Segments' lines do what a line does.
+            new = CommonBend(scale, bend.logit, values - _line(bend.logit, values, share))
+            bent = bent_cells(cells, new, strength)
+            new_adjusted = adjust(bent, processors)
+            new_sums = _sums(cells, bent, new_adjusted, strength, new, processors)
+            if _objective(new, scale, new_sums) > _objective(bend, scale, sums):
+                break
+        else:
+            break
+        bend, adjusted, sums = new, new_adjusted, new_sums
+    return bend, adjusted
 
 
-def _owners(cells: BlockCells) -> Integers:
-    """Return the segment of each cell."""
-    return np.repeat(np.arange(cells.groups), np.diff(cells.starts))
+def _objective(bend: CommonBend, scale: float, sums: Array) -> float:
+    """Return the log likelihood minus the bend's penalty."""
+    bending, width = _changes(bend)
+    return float(sums[-1, 0] - 0.5 * (bending * bending / (scale * scale * width)).sum())
 
 
-def _ranks(cells: BlockCells, shift: Array, slope: Array) -> tuple[Array, Array]:
-    """Return log odds of the parent's curve, ascending, and the shares of all information below them."""
-    owner = _owners(cells)
-    p = logistic_of(shift[owner] + slope[owner] * cells.logit)
-    logit, index = np.unique(cells.logit, return_inverse=True)
-    information = np.bincount(index, cells.weight * p * (1.0 - p))
-    cumulative = np.cumsum(information)
-    rank = (cumulative - information / 2) / cumulative[-1]
-    # Fewer knots: the last one of each share of the information.
-    last = np.flatnonzero(np.diff(np.floor(rank * _KNOTS), append=np.inf))
-    return logit[last], np.minimum(rank[last], 1.0)
+def _changes(bend: CommonBend) -> tuple[Array, Array]:
+    """Return the changes of slope at the inner knots, and the widths in which they lie."""
+    knots = bend.logit
+    return np.diff(np.diff(bend.values) / np.diff(knots)), (knots[2:] - knots[:-2]) / 2
 
 
-def _joined(cells: BlockCells, bend: CommonBend, shift: Array, slope: Array) -> BlockCells:
-    """Join a segment's cells that cosines cannot resolve, to the log odds at which as many positives are expected.
+def _sums(
+    cells: CellParts,
+    bent: CellParts,
+    adjusted: Adjusted,
+    strength: Array,
+    bend: CommonBend,
+    processors: int,
+) -> Array:
+    """Compute the derivatives of the log likelihood for the bend: see the kernel `add_derivatives`."""
+    knots, groups = bend.logit, cells.groups
+    precision = 1.0 / np.maximum(np.array(adjusted.variances), _LEAST_VARIANCE)
+    strength = np.where(adjusted.outlying, 0.0, strength)
+    lines = np.stack([adjusted.shift, adjusted.slope], axis=1)
 
-    At the mean of their log odds fewer are expected, or more: among millions of rows a bend.
+    def of_piece(start: int) -> Array:
+        span = slice(start, min(start + _PIECE, groups))
+        part, moved = (of.part(span.start, span.stop) for of in (cells, bent))
+        inner, sums = np.clip(part.logit, knots[0], knots[-1]), np.zeros((knots.size + 2, knots.size))
+        of_cells = (
+            inner,
+            moved.logit,
+            part.weight,
+            part.positives,
+            part.starts,
+            part.centre + adjusted.pivot,
+        )
+        add_derivatives(*of_cells, lines[span], strength[span], precision, knots, sums)
+        return sums
+
+    sums = np.zeros((knots.size + 2, knots.size))
+    with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:
+        for part in threads.map(of_piece, range(0, groups, _PIECE)):
+            sums += part
+    return sums
+
+
+def _step(bend: CommonBend, sums: Array) -> tuple[float, Array]:
+    """Find the scale with the most evidence, and the most likely change of the bend; 0 without evidence for one."""
+    hinges = np.maximum(bend.logit[:, np.newaxis] - bend.logit[1:-1], 0.0)
+    lower = np.tril(sums[1:-1])
+    second = _product(hinges.T, _product(lower + np.tril(lower, -1).T, hinges))[np.newaxis]
+    inner = np.arange(hinges.shape[1])
+    second[0, inner, inner] += _RIDGE * second[0, inner, inner].max()  # beyond rounding, if weights are huge
+    gradient = _product(hinges.T, sums[:1].T).T
+    # The prior holds for the whole bend.
+    before, width = _changes(bend)
+    best, gain, result = -np.inf if bend.scale else _MIN_EVIDENCE, 0.0, (0.0, np.zeros(before.size))
+    for scale in SCALES:
+        variance = scale * scale * width
+        factor = factored(second, variance)
+        pull = gradient - before / variance
+        step = solved(factor, pull)
+        roots = log_of(factor[0, inner, inner]).sum() + 0.5 * log_of(variance).sum()
+        half = 0.5 * float((pull * step).sum())
+        evidence = half - 0.5 * float((before * before / variance).sum()) - roots
+        if evidence > best:
+            best, gain, result = evidence, half, (scale, step[0])
+    if gain < _LEAST_GAIN:
+        return 0.0, np.zeros(bend.logit.size)
+    return result[0], _product(hinges, result[1][:, np.newaxis])[:, 0]
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Multiply matrices, with the same bits on every machine."""
+    return np.asarray((a[:, :, np.newaxis] * b).sum(axis=1))
+
+
+def _knots(sample: BlockCells, adjusted: Adjusted, chosen: Integers) -> tuple[Array, Array]:
+    """Return knots over the log odds of the parent's curve, and the share of the information at each.
+
+    chosen : the sample's indices among the segments
     """
-    rank, owner = np.interp(cells.logit, bend.logit, bend.rank), _owners(cells)
-    place = owner * _CELLS + np.floor(rank * (_CELLS - 1e-6)).astype(np.int64)
-    first = np.flatnonzero(np.diff(place, prepend=-1))
-    expected = cells.weight * logistic_of(shift[owner] + slope[owner] * cells.logit)
-    weight, positives, logit, expected = (
-        np.add.reduceat(column, first)
-        for column in (cells.weight, cells.positives, cells.weight * cells.logit, expected)
+    sizes = np.diff(sample.starts)
+    p = logistic_of(
+        np.repeat(adjusted.shift[chosen], sizes) + np.repeat(adjusted.slope[chosen], sizes) * sample.logit
     )
-    owner, p = owner[first], np.clip(expected / weight, LEAST, MOST)
-    lines = (logit_of(p, 1.0 - p) - shift[owner]) / np.maximum(slope[owner], _FLAT)
-    logit = np.where(slope[owner] > _FLAT, lines, logit / weight)
-    sizes = np.bincount(owner, minlength=cells.groups)
-    return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), cells.centre, logit, weight, positives)
+    logit, index = np.unique(sample.logit, return_inverse=True)
+    if logit.size < 3:
+        return logit, logit
+    cumulative = np.cumsum(np.bincount(index, sample.weight * p * (1.0 - p)))
+    place = cumulative / cumulative[-1] + (logit - logit[0]) / (logit[-1] - logit[0])
+    inner = np.interp(
+        np.arange(1, _INNER + 1) / (_INNER + 1), (place - place[0]) / (place[-1] - place[0]), logit
+    )
+    knots = np.unique(np.concatenate([logit[:1], inner, logit[-1:]]))
+    middle = np.concatenate([knots[:1], (knots[1:] + knots[:-1]) / 2, knots[-1:]])
+    return knots, np.diff(np.interp(middle, logit, cumulative / cumulative[-1]))
+
+
+def _line(x: Array, y: Array, weight: Array) -> Array:
+    """Return the least-squares line at x."""
+    centre = (weight * x).sum() / weight.sum()
+    x = x - centre
+    return np.asarray((weight * y).sum() / weight.sum() + x * (weight * x * y).sum() / (weight * x * x).sum())

@@ -143,6 +143,14 @@ def half_variance(derivatives: Array, prior: Array) -> Array:
     return np.stack([0.5 * damped(variance_a), middle, 0.5 * damped(variance_d)], axis=1)
 
 
+def posterior_share(derivatives: Array, prior: Array) -> Array:
+    """Compute the posterior over the prior variance of a: see `half_variance`."""
+    a, d = prior.T
+    h_aa, h_ad, h_dd = derivatives[:, 2], derivatives[:, 3], derivatives[:, 4]
+    factor_d = 1.0 + d * h_dd
+    return np.asarray(factor_d / np.maximum((1.0 + a * h_aa) * factor_d - a * d * h_ad * h_ad, factor_d))
+
+
 def recentred(theta: Array, derivatives: Array, offset: float) -> tuple[Array, Array]:
     """Convert shifts, slopes and the likelihood's derivatives to a pivot that is larger by `offset`."""
     if offset == 0:

@@ -8,7 +8,6 @@ another task makes the maps of these segments from that file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,11 @@ import numpy.typing as npt
 from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
-from calibrators.core.simplify import from_polyline
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
-from calibrators.segments.bends import Bends, bent, shifts_to_totals
+from calibrators.segments.bends import Bends, bent
 from calibrators.segments.common_bend import CommonBend
-from calibrators.segments.curves import EXTREME, LEAST, MOST, logistic_of, logit_of
+from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
 from calibrators.segments.own import Chosen, can_contradict, choose_maps
 from calibrators.segments.partial_pooling import (
     BlockRanges,
@@ -212,20 +210,6 @@ def cells_of(gathered: Sequence[GatheredCells], logit: Array, centre: Array, dis
     return cells if cells.starts[-1] > MOST_IN_MEMORY else cells.part(0, cells.groups)
 
 
-class BentCurve(NamedTuple):
-    """The parent's map at knots, and the bend that its segments share.
-
-    bend : the bend
-    centre : see `LevelCells`
-    scores, logit : float64 arrays, shape (knots,): the map's log odds are linear in between
-    """
-
-    bend: CommonBend
-    centre: float
-    scores: Array
-    logit: Array
-
-
 class MapInput(NamedTuple):
     """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
@@ -234,7 +218,8 @@ class MapInput(NamedTuple):
     theta : coefficients of these segments' bends, see `Bends`
     bending : whether all of them have their own map
     dispersion : see `LevelCells`
-    curve : curve that all of them bend alike; None if they do not
+    common : bend of the parent's curve; None if there is none
+    strength : float64 array, shape (segments,): its strength for each segment
     """
 
     shift: Array
@@ -243,7 +228,8 @@ class MapInput(NamedTuple):
     theta: Array
     bending: bool
     dispersion: float
-    curve: BentCurve | None
+    common: CommonBend | None
+    strength: Array
 
 
 def map_inputs(
@@ -252,7 +238,8 @@ def map_inputs(
     pooled: Mask,
     bends: Bends,
     dispersion: float,
-    curve: BentCurve | None,
+    common: CommonBend | None,
+    strength: Array,
 ) -> list[MapInput | None]:
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
@@ -265,7 +252,8 @@ def map_inputs(
         span = slice(at, at + part.segments)
         theta = bends.theta[before[span.start] : before[span.stop]]
         adjustment = adjusted.shift[span], adjusted.slope[span]
-        inputs.append(MapInput(*adjustment, pooled[span], theta, bends.sigma > 0, dispersion, curve))
+        of_segments = (*adjustment, pooled[span], theta, bends.sigma > 0, dispersion, common, strength[span])
+        inputs.append(MapInput(*of_segments))
         at += part.segments
     return inputs
 
@@ -318,96 +306,20 @@ def make_maps(
     cells = gathered.sizes()
     of_cells = gathered.block_ranges() - task.parents.starts[0]
     logit = task.parents.read(task.parents.logits)[of_cells]
+    if estimates.common is not None:
+        logit = estimates.common.bent_cells(logit, np.repeat(estimates.strength, cells))
     eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
-    bent_curves = _bent_curves(gathered, estimates, eta, logit, cells)
     edges = task.parents.read(task.parents.edges)
     of_small = _small_maps(gathered, estimates, _bounds(task.parents, edges, of_cells), eta, cells)
     own, maps = _in_order([_own_maps(gathered, estimates, eta, cells), of_small])
-    parts = []
+    sizes, columns = np.zeros(own.size, np.int64), [np.empty(0)] * 7
     if maps is not None:
         prob = maps.level if rate == 1.0 else np.asarray(odds_divided(maps.level, rate))
         blocks = np.stack([maps.first, maps.last, maps.weight, maps.positives])
-        parts.append((np.flatnonzero(own), *maps_of_blocks(blocks, prob, maps.sizes)))
-    if bent_curves is not None:
-        parts.append(_maps_of_curves(gathered, bent_curves, own, rate))
-    fitted, sizes, columns = _joined(parts, estimates.pooled.size)
+        columns, sizes[own] = maps_of_blocks(blocks, prob, maps.sizes)
     curves = _curves(gathered, eta, cells, own, maps) if task.below else None
     checked = segment_sums(_checked_cells(gathered, edges[of_cells], eta, cells, own, maps), ranges)
-    return TaskMaps(fitted, sizes, columns, curves, checked)
-
-
-def _joined(
-    parts: list[tuple[Integers, list[Array], Integers]], segments: int
-) -> tuple[Mask, Integers, list[Array]]:
-    """Put maps into the order of their segments.
-
-    parts : segments, columns and sizes of their maps
-    """
-    sizes = np.zeros(segments, np.int64)
-    if not parts:
-        return sizes > 0, sizes, [np.empty(0)] * 7
-    for of, _, rows in parts:
-        sizes[of] = rows
-    owner = np.concatenate([np.repeat(of, rows) for of, _, rows in parts])
-    order = np.argsort(owner, kind="stable")
-    columns = [np.concatenate(column)[order] for column in zip(*(part[1] for part in parts), strict=True)]
-    return sizes > 0, sizes, columns
-
-
-class _BentCurves(NamedTuple):
-    """Bent curves of the segments that can have their own map: their probabilities at the knots of the parent's map.
-
-    of : indices of these segments
-    scores : float64 array, shape (knots,)
-    level : float64 array, shape (segments, knots), ascending in each
-    """
-
-    of: Integers
-    scores: Array
-    level: Array
-
-
-def _bent_curves(
-    gathered: GatheredCells, estimates: MapInput, eta: Array, logit: Array, cells: Integers
-) -> _BentCurves | None:
-    """Bend the curves of segments that can have their own map; write the log odds of their cells to eta."""
-    curve, pooled = estimates.curve, estimates.pooled
-    if curve is None or not pooled.any():
-        return None
-    mask, sizes = np.repeat(pooled, cells), cells[pooled]
-    shift, slope = estimates.shift[pooled], estimates.slope[pooled]
-    counts = (gathered.numbers(column)[mask] / estimates.dispersion for column in (2, 3))
-    part = BlockCells(starts_of(sizes), np.full(sizes.size, curve.centre), logit[mask], *counts)
-    shifts, slopes, bent_eta = curve.bend.lines(part, shift, slope)
-    for start, stop in pairwise(part.starts.tolist()):  # a steep bend must not make it fall
-        np.maximum.accumulate(bent_eta[start:stop], out=bent_eta[start:stop])
-    to_total = shifts_to_totals(bent_eta, part.weight, part.positives, sizes)
-    eta[mask] = bent_eta + np.repeat(to_total, sizes)
-    knots = np.outer(slopes, curve.logit) + np.outer(slope, curve.bend.at(curve.logit))
-    knots += (shifts + to_total)[:, np.newaxis]
-    level = logistic_of(np.clip(knots, -EXTREME, EXTREME).ravel()).reshape(knots.shape)
-    np.maximum.accumulate(level, axis=1, out=level)
-    return _BentCurves(np.flatnonzero(pooled), curve.scores, level)
-
-
-def _maps_of_curves(
-    gathered: GatheredCells, curves: _BentCurves, own: Mask, rate: float
-) -> tuple[Integers, list[Array], Integers]:
-    """Make the maps of bent curves: see `_joined`. A block of a segment's rows counts for the map's row of its middle.
-
-    own : mask of the segments whose rows contradict their curve, and which have another map
-    """
-    items, starts = gathered.items(), starts_of(gathered.item_counts()[1])
-    chosen, maps = np.flatnonzero(~own[curves.of]), [[np.empty(0)] * 7]
-    for i in chosen.tolist():
-        level = curves.level[i]
-        map_ = from_polyline(curves.scores, level if rate == 1.0 else np.asarray(odds_divided(level, rate)))
-        first, last, *counts = (column[starts[i] : starts[i + 1]] for column in items)
-        row = np.searchsorted(map_.score_hi, first / 2 + last / 2, side="right")
-        weight, positives = (np.bincount(row, count, len(map_)).astype(np.float64) for count in counts)
-        maps.append([map_.score_lo, map_.score_hi, map_.prob_lo, map_.slope, map_.anchor, weight, positives])
-    sizes = np.array([columns[0].size for columns in maps[1:]], np.int64)
-    return curves.of[chosen], [np.concatenate(column) for column in zip(*maps, strict=True)], sizes
+    return TaskMaps(own, sizes, columns, curves, checked)
 
 
 def _bounds(parents: Parents, edges: Array, of_cells: Integers) -> tuple[Array, Array]:

@@ -21,16 +21,17 @@ import numpy as np
 from calibrators.base import Calibrator, Sampling
 from calibrators.core.arrays import Array, Codes, Mask
 from calibrators.core.fine_cells import FineCells, fine_cells_pass
+from calibrators.core.map import CalibrationMap
 from calibrators.core.passes import Pass, merge_passes
 from calibrators.core.sampling import odds_divided
-from calibrators.core.simplify import knots_of, simplify
+from calibrators.core.simplify import from_polyline, knots_of, simplify
 from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import SegmentSums, joined
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust
 from calibrators.segments.bends import bend
-from calibrators.segments.common_bend import bend_in_common
+from calibrators.segments.common_bend import STRENGTHS, CommonBend, bend_in_common, bent_cells
 from calibrators.segments.crossing import cross
-from calibrators.segments.curves import LEAST, MOST, bounded, curve_of, logit_of
+from calibrators.segments.curves import EXTREME, LEAST, MOST, bounded, curve_of, logistic_of, logit_of
 from calibrators.segments.partial_pooling import BlockRanges
 from calibrators.segments.wide_ranges import divide
 from pipeline.execution import Graph
@@ -38,7 +39,6 @@ from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import check_classes_and_scores
 from pipeline.fit.pooled_cells import (
-    BentCurve,
     GatheredCells,
     GatherTask,
     MapInput,
@@ -288,12 +288,16 @@ class _AdjustedLevel(NamedTuple):
     """Adjustments of a level's segments.
 
     lines : shift and slope of the last step alone, see `_adjusted`
+    strength : float64 array, shape (segments,): strength of the bend of their parent's curve, see `CommonBend`
+    bent : map of all rows, bent, for each strength that segments have
     variances_across, bend_facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
 
     adjusted: Adjusted
     lines: tuple[Array, Array]
+    strength: Array
+    bent: dict[float, CalibrationMap]
     variances_across: tuple[float, float]
     bend_facts: dict[str, float]
     inputs: list[MapInput | None]
@@ -315,26 +319,54 @@ def _adjust(
     lines = above.lines[0][parent], above.lines[1][parent]
     adjusted, main, lines = _adjusted(cells, centre, level, parent, lines)
     facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
-    common = curve = None
+    common, strength, bent = None, np.zeros(cells.groups), {}
     if parent_fit is not None:
-        rarer = np.minimum(level.positives, level.rows - level.positives)
-        common = bend_in_common(cells, adjusted, pooled, rarer)
+        knots = _knots(parent_fit, above, rate)
+        if knots[0].size:  # a curve that is nearly constant has nothing to bend
+            common, strength, adjusted = bend_in_common(cells, adjusted, processors())
+            lines = adjusted.shift, adjusted.slope
         if common is not None:
-            knots = _knots(parent_fit, above, rate)
-            # A curve that is nearly constant has nothing to bend.
-            common = common if knots[0].size else None
-        if common is not None:
-            curve = BentCurve(common, float(above.centre[0]), *knots)
-        facts["common_bend"] = 0.0 if common is None else common.sigma
-    bends = bend(cells, adjusted, pooled, common, processors())
+            cells = bent_cells(cells, common, strength)
+            bent = _bent_maps(parent_fit, common, strength, knots, rate)
+        facts["common_bend"] = 0.0 if common is None else common.scale
+    bends = bend(cells, adjusted, pooled, processors())
     facts["bend"] = bends.sigma
     facts |= _typical(adjusted)
     if main is not None:
         facts |= {"pivot_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
     across = (0.0, 0.0) if main is None else main.variances
-    inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, curve)
+    inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength)
     one_range = np.concatenate([part.sizes() for part in gathered if part is not None]) == 1
-    return _AdjustedLevel(adjusted, lines, across, facts, inputs, np.flatnonzero(one_range).tolist())
+    return _AdjustedLevel(
+        adjusted, lines, strength, bent, across, facts, inputs, np.flatnonzero(one_range).tolist()
+    )
+
+
+def _bent_maps(
+    all_rows: _AllRows, common: CommonBend, strength: Array, knots: tuple[Array, Array], rate: float
+) -> dict[float, CalibrationMap]:
+    """Bend the map of all rows by each strength that segments have; its rows count where their middle lies.
+
+    knots : see `_knots`
+    """
+    scores, logit = knots
+    rows = all_rows.calibrator.calibration_map_
+    middle = (
+        np.clip(rows.score_lo, -_FARTHEST, _FARTHEST) / 2 + np.clip(rows.score_hi, -_FARTHEST, _FARTHEST) / 2
+    )
+    maps = {}
+    for value in np.unique(strength[strength > 0.0]).tolist():
+        level = logistic_of(np.clip(common.bent(logit, value), -EXTREME, EXTREME))
+        bent = from_polyline(scores, level if rate == 1.0 else np.asarray(odds_divided(level, rate)))
+        row = np.searchsorted(bent.score_hi, middle, side="right")
+        weight, positives = (
+            np.bincount(row, x, len(bent)).astype(np.float64) for x in (rows.weight, rows.positives)
+        )
+        maps[value] = replace(bent, weight=weight, positives=positives)
+    return maps
+
+
+_FARTHEST = float(np.finfo(np.float64).max)
 
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
@@ -384,7 +416,7 @@ def _fit_level(
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     columns = [list(column) for column in zip(*(part.columns for part in parts), strict=True)]
     adjustments = _adjustments(
-        segments.level, level.adjusted, above.adjustments, _parents(numbered, depth), parts, rate
+        segments.level, level, above.adjustments, _parents(numbered, depth), parts, rate
     )
     fit = LevelFit(
         segments.level,
@@ -399,6 +431,11 @@ def _fit_level(
         np.flatnonzero(level.adjusted.outlying).tolist(),
         level.one_range,
         checked=_joined(parts),
+        bent={
+            n: level.bent[-n / STRENGTHS]
+            for n in np.unique(adjustments.fitted_level).tolist()
+            if n < 0 == depth
+        },
     )
     part_curves = [part.curves for part in parts if part.curves is not None]
     curves = None
@@ -418,9 +455,14 @@ def _joined(parts: list[TaskMaps]) -> SegmentSums:
     return joined([(of, part.checked) for of, part in zip(codes, parts, strict=True)], starts[-1])
 
 
+def _bent_level(strength: float) -> int:
+    """Return the level in the lookup table of a map of all rows that is bent."""
+    return -round(strength * STRENGTHS)
+
+
 def _adjustments(
-    level: int,
-    adjusted: Adjusted,
+    depth: int,
+    level: _AdjustedLevel,
     above: MapAdjustments,
     parent: Codes,
     parts: list[TaskMaps],
@@ -429,12 +471,16 @@ def _adjustments(
     """Compose each segment's adjustment with that of its parent, unless the parent has its own map."""
     # Sampling multiplies odds by the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
-    slope = adjusted.slope
-    shift = adjusted.shift + (1.0 - slope) * log_rate
+    slope = level.adjusted.slope
+    shift = level.adjusted.shift + (1.0 - slope) * log_rate
     low, high = above.low[parent], above.high[parent]
     fitted = np.concatenate([part.fitted for part in parts])
     fitted_level = above.fitted_level[parent]
-    fitted_level[fitted] = level
+    for strength, bent in level.bent.items():
+        segments = level.strength == strength
+        fitted_level[segments] = _bent_level(strength)
+        low[segments], high[segments] = bent.prob_lo[0], bent.prob_lo[-1]
+    fitted_level[fitted] = depth
     for bound, i in ((low, 0), (high, 1)):
         bound[fitted] = np.concatenate([_ends(part)[i] for part in parts])
     shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])

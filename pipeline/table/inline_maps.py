@@ -24,34 +24,50 @@ _SHARE, _LEAST_SHARE = 0.999, 1e-9
 """Share of the largest error that a map may use; where segments adjust it, smaller ones are tried down to the least."""
 
 
-def inline_maps(table: LookupTable, max_error: float) -> dict[str, list[tuple[Key, Rows]]]:
-    """Return the maps, and the ends of their intervals, by key: the longest keys first, all rows last.
+def inline_maps(table: LookupTable, max_error: float) -> dict[str, list[tuple[list[Key], Rows]]]:
+    """Return the maps, and the ends of their intervals, with the keys that use them: longest first, all rows last.
+
+    A bent map's keys are the values of the first column whose segments adjust it.
 
     max_error : see `pipeline.table.sql.query`
     """
-    columns, bounds = table.maps, table.bounds
+    columns = table.maps
+    users = [[key] for key in table.bounds] + [
+        _users(table, n) for n in range(len(table.bounds), table.levels.size)
+    ]
+    longest_first = sorted(range(len(users)), key=lambda n: _place(users[n][0]))
     zero = np.zeros(columns["slope"].size)
     results = {"probability": columns}
     if table.interval is not None:
         for name, values in zip(("prob_lower", "prob_upper"), table.interval, strict=True):
             results[name] = {**columns, "prob_lo": values, "slope": zero, "anchor": zero}
-    found: dict[str, list[tuple[Key, Rows]]] = {}
+    found: dict[str, list[tuple[list[Key], Rows]]] = {}
     for name, of_maps in results.items():
         found[name] = []
-        for key in in_order(bounds):
-            rows = slice(*bounds[key])
+        for number in longest_first:
+            rows = slice(*table.starts[number : number + 2].tolist())
             map_ = CalibrationMap(**{column: of_maps[column][rows] for column in schema.LOOKUP_TABLE.names})
-            entries = _adjusting(table, key) if name == "probability" else []
+            entries = _adjusting(table, number) if name == "probability" else []
             map_ = _simplified(map_, max_error, entries)
-            found[name].append((key, list(zip(*(getattr(map_, c).tolist() for c in _MAP), strict=True))))
+            columns_of_map = zip(*(getattr(map_, c).tolist() for c in _MAP), strict=True)
+            found[name].append((users[number], list(columns_of_map)))
     return found
 
 
-def _adjusting(table: LookupTable, key: Key) -> list[Callable[[Array], Array]]:
-    """Return the functions by which segments adjust the probabilities of a key's map."""
+def _users(table: LookupTable, number: int) -> list[Key]:
+    """Return the keys of one column that adjust a map, in order."""
+    assert table.adjustments is not None
+    adjusted = table.adjustments.map
+    return in_order(
+        key for key, entry in table.entries.items() if len(key) == 1 and adjusted[entry] == number
+    )
+
+
+def _adjusting(table: LookupTable, number: int) -> list[Callable[[Array], Array]]:
+    """Return the functions by which segments adjust the probabilities of a map."""
     if table.adjustments is None:
         return []
-    all_, number = table.adjustments, list(table.bounds).index(key)
+    all_ = table.adjustments
     used = all_.map == number
     if all_.kind is not None:
         used &= all_.kind == schema.LOGIT_FROM.index("map")
@@ -85,4 +101,8 @@ def _simplified(
 
 def in_order(keys: Iterable[Key]) -> list[Key]:
     """Sort keys, the longest first."""
-    return sorted(keys, key=lambda key: (-len(key), str(key)))
+    return sorted(keys, key=_place)
+
+
+def _place(key: Key) -> tuple[int, str]:
+    return -len(key), str(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from logcal.segment_types import kind_of
 
 FORMAT = "logcal-map"
 """Name of the format, which docs/recipes.md describes."""
+
+_NOT_HERE = (schema.INTERVAL, schema.BENT)
+"""Features that a reader of the format does not meet: segments have the numbers of bent maps as of others."""
 
 _ROW = ("score_lo", "prob_lo", "slope", "anchor")
 
@@ -41,7 +45,7 @@ def json_map(table: LookupTable, name: str, grid: str | None = None) -> dict[str
     facts = {
         "format": FORMAT,
         "format_version": schema.FORMAT_VERSION,
-        "features": [name for name in table.facts.features if name != schema.INTERVAL],
+        "features": [name for name in table.facts.features if name not in _NOT_HERE],
         "table": name,
         "version": table.facts.version,
         "method": table.facts.method,
@@ -58,7 +62,7 @@ def json_map(table: LookupTable, name: str, grid: str | None = None) -> dict[str
         "columns": [
             {"name": column, "type": type_} for column, type_ in zip(table.columns, types, strict=True)
         ],
-        "maps": [_rows(table.maps, *bounds) for bounds in table.bounds.values()],
+        "maps": [_rows(table.maps, *bounds) for bounds in pairwise(table.starts.tolist())],
         "segments": [_segment(table, key, number_of) for key in _in_order({*table.bounds, *table.entries})],
     }
 

@@ -1,9 +1,9 @@
 """Files of lookup tables, and predictions with them in tasks.
 
 lookup.parquet has the maps of all rows (segment_level 0, every segment column null), of the leading columns, and of
-the segments, sorted by level, segment and score. segments.parquet has one row per segment: its number of rows, the
-source of its map and, if it has no map of its own, the reason. With partial pooling it has the segments of all levels,
-and their adjustments. `logcal.reading` reads both files.
+the segments, sorted by level, segment and score; then those of all rows that are bent (below 0). segments.parquet has
+one row per segment: its number of rows, the source of its map and, if it has no map of its own, the reason. With
+partial pooling it has the segments of all levels, and their adjustments. `logcal.reading` reads both files.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
         schema.INTERVAL: fit.interval != NONE,
         schema.ADJUSTMENTS: "logit_shift" in segments.schema.names,
         schema.SIGMOIDS: "logit_from" in segments.schema.names,
+        schema.BENT: any(level.bent for level in fit.levels),
     }
     facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
     facts["features"] = [name for name, has in present.items() if has]
@@ -160,13 +161,24 @@ def _depths(levels: Sequence[LevelFit]) -> Codes:
 
 def _maps_table(fit: SegmentedFit, columns: tuple[str, ...]) -> pa.Table:
     """Make the table of all maps."""
-    levels = _depths(fit.levels)
-    rows = np.array([size for level in fit.levels for size in level.maps.sizes])
+    bent = {number: map_ for level in fit.levels for number, map_ in level.bent.items()}
+    levels = np.append(_depths(fit.levels), np.array(list(bent), np.int32))
+    rows = np.array([*(size for level in fit.levels for size in level.maps.sizes), *map(len, bent.values())])
     owner = np.repeat(np.arange(rows.size), rows)
-    segment = [column.take(as_column(owner)) for column in _columns(fit.levels, fit)]
-    maps = zip(*(level.maps.arrays() for level in fit.levels), strict=True)
+    keys = [
+        pa.concat_arrays([column, pa.nulls(len(bent), column.type)]) for column in _columns(fit.levels, fit)
+    ]
+    maps = zip(
+        *(level.maps.arrays() for level in fit.levels),
+        *([getattr(map_, name) for name in _MAP] for map_ in bent.values()),
+        strict=True,
+    )
     return pa.Table.from_arrays(
-        [*segment, as_column(levels[owner]), *(as_column(np.concatenate(parts)) for parts in maps)],
+        [
+            *(column.take(as_column(owner)) for column in keys),
+            as_column(levels[owner]),
+            *(as_column(np.concatenate(parts)) for parts in maps),
+        ],
         schema=schema.segmented_lookup(zip(columns, fit.types, strict=True), interval=fit.interval != NONE),
     )
 
@@ -207,7 +219,7 @@ def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
     """Return the source of each segment's map."""
     adjustments = level.adjustments
     assert adjustments is not None
-    adjusted = (adjustments.shift != 0) | (adjustments.slope != 1)
+    adjusted = (adjustments.shift != 0) | (adjustments.slope != 1) | (adjustments.fitted_level < 0)
     if adjustments.kind is not None:
         adjusted &= adjustments.kind == 0
     kinds = np.where(adjustments.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)

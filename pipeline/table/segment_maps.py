@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,7 +69,8 @@ class MapAdjustments(NamedTuple):
 
     Attributes
     ----------
-    fitted_level : int32 array: number of leading columns in the key of the segment that the map belongs to
+    fitted_level : int32 array: number of leading columns in the key of the segment that the map belongs to; below 0 a
+        map of all rows that is bent, see `LevelFit.bent`
     shift, slope : float64 arrays, finite, slope >= 0; 0 and 1 if the map is the segment's own or is not adjusted
     low, high : float64 arrays, in (0, 1): clipping bounds of the map's p before the logit
     kind : int8 array: indices into `logcal.schema.LOGIT_FROM`, the adjusted quantity; None: always the map's p
@@ -167,6 +168,7 @@ class LevelFit:
     one_range : with partial pooling, indices of the segments with rows in one block range of their parent's map
     of : int32 array: index at this level of each segment of the last level; None with partial pooling
     checked : sums for the check of the maps against their rows; None for level 0
+    bent : maps of all rows that are bent and that segments adjust, by their levels in the lookup table, below 0
     """
 
     level: int
@@ -182,6 +184,7 @@ class LevelFit:
     one_range: Sequence[int] = ()
     of: Codes | None = None
     checked: SegmentSums | None = None
+    bent: Mapping[int, CalibrationMap] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ def query(
         columns=table.facts.segments,
         ends=[] if table.interval is None else ["prob_lower", "prob_upper"],
         adjusting=adjustments is not None,
+        bent=sorted({level for level in table.levels.tolist() if level < 0}),
         sigmoids=schema.LOGIT_FROM[1:] if adjustments is not None and adjustments.kind is not None else (),
         lookup=_located(d, path),
         segments=_located(d, storage.sibling(path, SEGMENTS_FILE)),
@@ -157,7 +158,7 @@ def _located(d: Dialect, path: str) -> str:
     return (d.parquet or "").format(path=path.replace("'", "''"))
 
 
-def _comment(table: LookupTable, maps: dict[str, list[tuple[Key, Rows]]], max_error: float) -> str:
+def _comment(table: LookupTable, maps: dict[str, list[tuple[list[Key], Rows]]], max_error: float) -> str:
     """Return the query's first line, which says how exact it is."""
     if max_error == 0:
         return "-- All rows of the lookup table (--max-error 0).\n"
