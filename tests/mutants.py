@@ -408,8 +408,8 @@ MUTANTS = (
     ),
     (
         "calibrators/segments/totals.py",
-        "off = np.abs(missing) > _SIGNIFICANT * np.sqrt(variance)",
-        "off = np.abs(missing) > np.sqrt(variance)",
+        "sizes, beyond = np.count_nonzero(variance > 0), _SIGNIFICANT * _SIGNIFICANT",
+        "sizes, beyond = np.count_nonzero(variance > 0), 1.0",
         "tests/test_pooled_segments.py",
     ),
     (

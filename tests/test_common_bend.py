@@ -135,10 +135,10 @@ def test_derivatives_are_those_of_dense_algebra():
     lines = np.stack([rng.normal(0, 0.5, 7), rng.uniform(0.5, 1.5, 7)], axis=1)
     strength, precision = np.array([1, 0.5, 0, 0.25, 1, 0.75, 1]), np.array([2.0, 30.0])
     bent = cells.logit + 0.1 * np.sin(cells.logit)
-    sums = np.zeros((7, 5))
+    sums = np.zeros((6, 5))
     of_cells = cells.logit, bent, cells.weight, cells.positives, cells.starts, cells.centre
     add_derivatives(*of_cells, lines, strength, precision, knots, sums)
-    gradient, second, likelihood = np.zeros(5), np.zeros((5, 5)), 0.0
+    gradient, second = np.zeros(5), np.zeros((5, 5))
     for g in np.flatnonzero(strength):
         rows = slice(cells.starts[g], cells.starts[g + 1])
         factor = lines[g, 1] * strength[g]
@@ -147,15 +147,13 @@ def test_derivatives_are_those_of_dense_algebra():
         p = expit(eta)
         weight, y = cells.weight[rows], cells.positives[rows]
         gradient += design.T @ (y - weight * p)
-        likelihood += (y * np.log(p) + (weight - y) * np.log(1 - p)).sum()
         of_line = np.stack([np.ones(80), bent[rows] - cells.centre[g]], axis=1)
         information = np.diag(weight * p * (1 - p))
         crossed = design.T @ information @ of_line
         free = np.linalg.inv(of_line.T @ information @ of_line + np.diag(precision))
         second += design.T @ information @ design - crossed @ free @ crossed.T
     np.testing.assert_allclose(sums[0], gradient, rtol=1e-10)
-    np.testing.assert_allclose(np.tril(sums[1:6]), np.tril(second), rtol=1e-9, atol=1e-9)
-    assert sums[6, 0] == pytest.approx(likelihood, rel=1e-12)
+    np.testing.assert_allclose(np.tril(sums[1:]), np.tril(second), rtol=1e-9, atol=1e-9)
 
 
 def test_many_rows_of_a_curve_at_zero_take_the_longest_steps():

@@ -56,7 +56,7 @@ _REACH = 0.35
 """Largest change of the pivot in a later round, as a share of the largest candidate."""
 
 _MOST_PIECES = 64
-_MOST_SHIFTS = 3
+_MOST_SHIFTS = 8
 """Largest number of times that the typical curve is shifted for segments of each size."""
 
 _MOST_THREADS = 8
@@ -129,7 +129,8 @@ class Adjusted:
     pivot : log odds, minus the parent's centre, at which shift and slope are independent
     typical : shift and slope - 1, at the pivot, of the typical curve
     centred : their difference from those of a curve whose mean over the prior is the parent's
-    certainty : float64 array, shape (segments,), in [0, 1]: 1 - the shift's posterior variance over its prior variance
+    certainty : float64 array, shape (segments,), in [0, 1]: share of the variance of all shifts, at the pivot, that the
+        segment's rows and size take away
     """
 
     variances: tuple[float, float]
@@ -170,6 +171,11 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
         shifts = shifts + step
         found, totals = _adjust(_Shifted(cells, shifts), processors)
         found = replace(found, shift=found.shift + found.slope * shifts)
+    if shifts.any():
+        weight = totals[0] / totals[0].sum()
+        by_size = float((weight * np.square(shifts - (weight * shifts).sum())).sum())
+        left = (1.0 - found.certainty) * found.variances[0] / (found.variances[0] + by_size)
+        found = replace(found, certainty=1.0 - left)
     return found
 
 

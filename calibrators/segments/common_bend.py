@@ -34,7 +34,7 @@ _MOST_ROUNDS, _ROUNDS_OF_MANY, _MOST_HALVINGS = 4, 1, 3
 _SAMPLE = 1 << 15
 _PIECE = 1 << 12
 _MOST_THREADS = 8
-_LEAST_VARIANCE, _RIDGE = 1e-6, 1e-12
+_LEAST_VARIANCE, _RIDGE = 1e-6, 1e-9
 
 
 class CommonBend(NamedTuple):
@@ -146,36 +146,23 @@ def _rounds(
 ) -> tuple[CommonBend, Adjusted]:
     """Bend and adjust in turn, until there is no evidence for more; a step that goes too far is halved."""
     bent = bent_cells(cells, bend, strength) if bend.scale else cells
-    sums = _sums(cells, bent, adjusted, strength, bend, processors)
+    step = _step(bend, _sums(cells, bent, adjusted, strength, bend, processors))
     for _ in range(rounds):
-        scale, step = _step(bend, sums)
-        if not scale:
+        if step.gain < _LEAST_GAIN:
             break
         for halving in range(_MOST_HALVINGS):
-            values = bend.values + 0.5**halving * step
+            values = bend.values + 0.5**halving * step.values
             # Segments' lines do what a line does.
-            new = CommonBend(scale, bend.logit, values - _line(bend.logit, values, share))
+            new = CommonBend(step.scale, bend.logit, values - _line(bend.logit, values, share))
             bent = bent_cells(cells, new, strength)
             new_adjusted = adjust(bent, processors)
-            new_sums = _sums(cells, bent, new_adjusted, strength, new, processors)
-            if _objective(new, scale, new_sums) > _objective(bend, scale, sums):
+            following = _step(new, _sums(cells, bent, new_adjusted, strength, new, processors))
+            if following.gain < step.gain:
                 break
         else:
             break
-        bend, adjusted, sums = new, new_adjusted, new_sums
+        bend, adjusted, step = new, new_adjusted, following
     return bend, adjusted
-
-
-def _objective(bend: CommonBend, scale: float, sums: Array) -> float:
-    """Return the log likelihood minus the bend's penalty."""
-    bending, width = _changes(bend)
-    return float(sums[-1, 0] - 0.5 * (bending * bending / (scale * scale * width)).sum())
-
-
-def _changes(bend: CommonBend) -> tuple[Array, Array]:
-    """Return the changes of slope at the inner knots, and the widths in which they lie."""
-    knots = bend.logit
-    return np.diff(np.diff(bend.values) / np.diff(knots)), (knots[2:] - knots[:-2]) / 2
 
 
 def _sums(
@@ -195,7 +182,7 @@ def _sums(
     def of_piece(start: int) -> Array:
         span = slice(start, min(start + _PIECE, groups))
         part, moved = (of.part(span.start, span.stop) for of in (cells, bent))
-        inner, sums = np.clip(part.logit, knots[0], knots[-1]), np.zeros((knots.size + 2, knots.size))
+        inner, sums = np.clip(part.logit, knots[0], knots[-1]), np.zeros((knots.size + 1, knots.size))
         of_cells = (
             inner,
             moved.logit,
@@ -207,37 +194,44 @@ def _sums(
         add_derivatives(*of_cells, lines[span], strength[span], precision, knots, sums)
         return sums
 
-    sums = np.zeros((knots.size + 2, knots.size))
+    sums = np.zeros((knots.size + 1, knots.size))
     with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:
         for part in threads.map(of_piece, range(0, groups, _PIECE)):
             sums += part
     return sums
 
 
-def _step(bend: CommonBend, sums: Array) -> tuple[float, Array]:
-    """Find the scale with the most evidence, and the most likely change of the bend; 0 without evidence for one."""
+class _Step(NamedTuple):
+    """Most likely change of a bend: the bend's scale, the gain of log likelihood less penalty, values at the knots."""
+
+    scale: float
+    gain: float
+    values: Array
+
+
+def _step(bend: CommonBend, sums: Array) -> _Step:
+    """Find the scale with the most evidence, and the most likely change of the bend; none without evidence for one."""
     hinges = np.maximum(bend.logit[:, np.newaxis] - bend.logit[1:-1], 0.0)
-    lower = np.tril(sums[1:-1])
+    lower = np.tril(sums[1:])
     second = _product(hinges.T, _product(lower + np.tril(lower, -1).T, hinges))[np.newaxis]
     inner = np.arange(hinges.shape[1])
     second[0, inner, inner] += _RIDGE * second[0, inner, inner].max()  # beyond rounding, if weights are huge
     gradient = _product(hinges.T, sums[:1].T).T
     # The prior holds for the whole bend.
-    before, width = _changes(bend)
-    best, gain, result = -np.inf if bend.scale else _MIN_EVIDENCE, 0.0, (0.0, np.zeros(before.size))
+    before = np.diff(np.diff(bend.values) / np.diff(bend.logit))
+    width = (bend.logit[2:] - bend.logit[:-2]) / 2
+    most, best = -np.inf if bend.scale else _MIN_EVIDENCE, _Step(0.0, 0.0, np.zeros(bend.logit.size))
     for scale in SCALES:
         variance = scale * scale * width
         factor = factored(second, variance)
         pull = gradient - before / variance
-        step = solved(factor, pull)
+        change = solved(factor, pull)
         roots = log_of(factor[0, inner, inner]).sum() + 0.5 * log_of(variance).sum()
-        half = 0.5 * float((pull * step).sum())
-        evidence = half - 0.5 * float((before * before / variance).sum()) - roots
-        if evidence > best:
-            best, gain, result = evidence, half, (scale, step[0])
-    if gain < _LEAST_GAIN:
-        return 0.0, np.zeros(bend.logit.size)
-    return result[0], _product(hinges, result[1][:, np.newaxis])[:, 0]
+        gain = 0.5 * float((pull * change).sum())
+        evidence = gain - 0.5 * float((before * before / variance).sum()) - roots
+        if evidence > most:
+            most, best = evidence, _Step(scale, gain, _product(hinges, change.T)[:, 0])
+    return best
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -23,7 +23,7 @@ _LONGEST = 1.0
 _MOST_ROUNDS = 30
 _SINGULAR = 1e-6
 _SIGNIFICANT = 4.5
-"""Standard errors of the positives of segments of one size that cannot be chance."""
+"""Standard errors of the positives of segments of one size that cannot be chance, nor that of all sizes together."""
 
 _LEAST_MOVED = 1.0
 
@@ -54,21 +54,30 @@ def _moved(derivatives: Array, prior: Array) -> Array:
 
 
 def shifts_by_size(totals: Array) -> Array:
-    """Return the shift of the typical curve for each segment; 0 unless some size's total is significantly off.
+    """Return the shift of the typical curve for each segment; 0 unless totals of sizes are significantly off.
 
     totals : float64 array, shape (4, segments): weight, positives minus expected ones, their variance, and by how much
         the expected ones grow if the typical curve is shifted by 1; 0 for outlying segments
 
-    Sizes are powers of 2 of the weight.
+    The shift is linear between weights that are powers of 2.
     """
-    weight, missing, variance, moved = totals
-    size = np.frexp(np.maximum(weight, 1.0))[1]
-    missing, variance, moved = (np.bincount(size, column) for column in (missing, variance, moved))
-    off = np.abs(missing) > _SIGNIFICANT * np.sqrt(variance)
-    if not off.any():
+    weight, *columns = totals
+    mantissa, size = np.frexp(np.maximum(weight, 1.0))
+    share = 2.0 * mantissa - 1.0
+    missing, variance, moved = (
+        np.bincount(size, column * (1.0 - share), size.max() + 2)
+        + np.bincount(size + 1, column * share, size.max() + 2)
+        for column in columns
+    )
+    off = np.divide(missing, np.sqrt(variance), out=np.zeros(missing.size), where=variance > 0)
+    sizes, beyond = np.count_nonzero(variance > 0), _SIGNIFICANT * _SIGNIFICANT
+    # The quantile of chi-square to the second order (Cornish and Fisher, 1938): several sizes may be off alike.
+    together = sizes + _SIGNIFICANT * np.sqrt(2.0 * sizes) + 2.0 / 3.0 * (beyond - 1.0)
+    if np.square(off).max() <= beyond and np.square(off).sum() <= together:
         return np.zeros(weight.size)
     step = np.divide(missing, moved, out=np.zeros(moved.size), where=moved > _LEAST_MOVED)
-    return np.asarray(np.clip(step, -_LONGEST, _LONGEST)[size])
+    step = np.clip(step, -_LONGEST, _LONGEST)
+    return np.asarray(step[size] * (1.0 - share) + step[size + 1] * share)
 
 
 def centring(sums: Array) -> Array:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from calibrators.core.compiled import kernel
-from calibrators.core.kernels.log_odds import exp_of_negative, log_of, probability_of
+from calibrators.core.kernels.log_odds import probability_of
 
-_SINGULAR = 1e-10  # of an information matrix: its determinant, as a share of the product of its diagonal
+_SINGULAR = 1e-6  # of an information matrix: its determinant, as a share of the product of its diagonal
 
 
 @kernel
@@ -25,11 +25,10 @@ def add_derivatives(logit, bent, weight, positives, starts, centre, lines, stren
     lines : float64 array, shape (groups, 2): shift and slope
     precision : float64 array, shape (2,), > 0: of the priors
     knots : float64 array, shape (k,), ascending
-    sums : float64 array, shape (k + 2, k): row 0 gets the gradient, the next ones the negated second derivatives (their
-        lower triangle), the last one begins with the log likelihood
+    sums : float64 array, shape (k + 1, k): row 0 gets the gradient, the others the negated second derivatives (their
+        lower triangle)
     """
     k = knots.size
-    likelihood = 0.0
     value, tilt = np.zeros(k), np.zeros(k)
     for g in range(starts.size - 1):
         if strength[g] == 0.0:
@@ -44,11 +43,7 @@ def add_derivatives(logit, bent, weight, positives, starts, centre, lines, stren
             while m < k - 2 and logit[i] >= knots[m + 1]:
                 m += 1
             last = m + 1
-            eta = shift + slope * bent[i]
-            p = probability_of(eta)
-            likelihood += positives[i] * eta - weight[i] * (
-                max(eta, 0.0) + log_of(1.0 + exp_of_negative(-abs(eta)))
-            )
+            p = probability_of(shift + slope * bent[i])
             information = weight[i] * p * (1.0 - p)
             x = bent[i] - centre[g]
             h_aa += information
@@ -79,4 +74,3 @@ def add_derivatives(logit, bent, weight, positives, starts, centre, lines, stren
                 sums[1 + i, j] -= of_value * value[j] + of_tilt * tilt[j]
         value[first : last + 1] = 0.0
         tilt[first : last + 1] = 0.0
-    sums[k + 1, 0] += likelihood
