@@ -34,6 +34,7 @@ _MOST_ROUNDS, _ROUNDS_OF_MANY, _MOST_HALVINGS = 4, 1, 3
 _SAMPLE = 1 << 15
 _PIECE = 1 << 12
 _MOST_THREADS = 8
+_LONGEST = 2.0
 _LEAST_VARIANCE, _RIDGE = 1e-6, 1e-9
 
 
@@ -150,10 +151,10 @@ def _rounds(
     for _ in range(rounds):
         if step.gain < _LEAST_GAIN:
             break
+        change = step.values - _line(bend.logit, step.values, share)  # segments' lines do what a line does
+        change *= min(1.0, _LONGEST / np.abs(change).max())
         for halving in range(_MOST_HALVINGS):
-            values = bend.values + 0.5**halving * step.values
-            # Segments' lines do what a line does.
-            new = CommonBend(step.scale, bend.logit, values - _line(bend.logit, values, share))
+            new = CommonBend(step.scale, bend.logit, bend.values + 0.5**halving * change)
             bent = bent_cells(cells, new, strength)
             new_adjusted = adjust(bent, processors)
             following = _step(new, _sums(cells, bent, new_adjusted, strength, new, processors))
