@@ -171,9 +171,9 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
         shifts = shifts + step
         found, totals = _adjust(_Shifted(cells, shifts), processors)
         found = replace(found, shift=found.shift + found.slope * shifts)
-    if shifts.any():
-        weight = totals[0] / totals[0].sum()
-        by_size = float((weight * np.square(shifts - (weight * shifts).sum())).sum())
+    weight = totals[0] / max(float(totals[0].sum()), _FLAT)
+    by_size = float((weight * np.square(shifts - (weight * shifts).sum())).sum())
+    if by_size > 0.0:
         left = (1.0 - found.certainty) * found.variances[0] / (found.variances[0] + by_size)
         found = replace(found, certainty=1.0 - left)
     return found

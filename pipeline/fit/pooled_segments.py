@@ -289,7 +289,7 @@ class _AdjustedLevel(NamedTuple):
 
     lines : shift and slope of the last step alone, see `_adjusted`
     strength : float64 array, shape (segments,): strength of the bend of their parent's curve, see `CommonBend`
-    bent : map of all rows, bent, for each strength that segments have
+    bent : maps of all rows, bent by each strength that segments have: see `LevelFit`
     variances_across, bend_facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
@@ -297,7 +297,7 @@ class _AdjustedLevel(NamedTuple):
     adjusted: Adjusted
     lines: tuple[Array, Array]
     strength: Array
-    bent: dict[float, CalibrationMap]
+    bent: dict[int, CalibrationMap]
     variances_across: tuple[float, float]
     bend_facts: dict[str, float]
     inputs: list[MapInput | None]
@@ -318,16 +318,17 @@ def _adjust(
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
     lines = above.lines[0][parent], above.lines[1][parent]
     adjusted, main, lines = _adjusted(cells, centre, level, parent, lines)
-    facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
     common, strength, bent = None, np.zeros(cells.groups), {}
     if parent_fit is not None:
-        knots = _knots(parent_fit, above, rate)
-        if knots[0].size:  # a curve that is nearly constant has nothing to bend
-            common, strength, adjusted = bend_in_common(cells, adjusted, processors())
+        found, of_segments, of_bent = bend_in_common(cells, adjusted, processors())
+        # A curve that is nearly constant has nothing to bend.
+        if found is not None and (knots := _knots(parent_fit, above, rate))[0].size:
+            common, strength, adjusted = found, of_segments, of_bent
             lines = adjusted.shift, adjusted.slope
-        if common is not None:
             cells = bent_cells(cells, common, strength)
             bent = _bent_maps(parent_fit, common, strength, knots, rate)
+    facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
+    if parent_fit is not None:
         facts["common_bend"] = 0.0 if common is None else common.scale
     bends = bend(cells, adjusted, pooled, processors())
     facts["bend"] = bends.sigma
@@ -344,7 +345,7 @@ def _adjust(
 
 def _bent_maps(
     all_rows: _AllRows, common: CommonBend, strength: Array, knots: tuple[Array, Array], rate: float
-) -> dict[float, CalibrationMap]:
+) -> dict[int, CalibrationMap]:
     """Bend the map of all rows by each strength that segments have; its rows count where their middle lies.
 
     knots : see `_knots`
@@ -362,7 +363,7 @@ def _bent_maps(
         weight, positives = (
             np.bincount(row, x, len(bent)).astype(np.float64) for x in (rows.weight, rows.positives)
         )
-        maps[value] = replace(bent, weight=weight, positives=positives)
+        maps[-round(value * STRENGTHS)] = replace(bent, weight=weight, positives=positives)
     return maps
 
 
@@ -431,11 +432,7 @@ def _fit_level(
         np.flatnonzero(level.adjusted.outlying).tolist(),
         level.one_range,
         checked=_joined(parts),
-        bent={
-            n: level.bent[-n / STRENGTHS]
-            for n in np.unique(adjustments.fitted_level).tolist()
-            if n < 0 == depth
-        },
+        bent={n: bent for n, bent in level.bent.items() if n in adjustments.fitted_level},
     )
     part_curves = [part.curves for part in parts if part.curves is not None]
     curves = None
@@ -455,11 +452,6 @@ def _joined(parts: list[TaskMaps]) -> SegmentSums:
     return joined([(of, part.checked) for of, part in zip(codes, parts, strict=True)], starts[-1])
 
 
-def _bent_level(strength: float) -> int:
-    """Return the level in the lookup table of a map of all rows that is bent."""
-    return -round(strength * STRENGTHS)
-
-
 def _adjustments(
     depth: int,
     level: _AdjustedLevel,
@@ -476,9 +468,9 @@ def _adjustments(
     low, high = above.low[parent], above.high[parent]
     fitted = np.concatenate([part.fitted for part in parts])
     fitted_level = above.fitted_level[parent]
-    for strength, bent in level.bent.items():
-        segments = level.strength == strength
-        fitted_level[segments] = _bent_level(strength)
+    for number, bent in level.bent.items():
+        segments = level.strength == -number / STRENGTHS
+        fitted_level[segments] = number
         low[segments], high[segments] = bent.prob_lo[0], bent.prob_lo[-1]
     fitted_level[fitted] = depth
     for bound, i in ((low, 0), (high, 1)):
