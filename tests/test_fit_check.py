@@ -121,6 +121,11 @@ def test_differences_are_the_binomial_deviance_and_the_limits_those_of_many_test
     assert roots(weight, positives, positives) == 0
 
 
+def test_the_root_of_positives_where_none_are_expected_is_finite():
+    weight = np.array([2.0, 1e90])
+    assert np.isfinite(roots(weight, weight / 2, np.zeros(2))).all()
+
+
 def test_a_rate_that_falls_counts_only_against_maps_that_could_follow_it():
     score, truth = dipped()
     points = drawn(truth, score)

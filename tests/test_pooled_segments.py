@@ -578,6 +578,16 @@ def test_rows_as_heavy_as_can_be_have_probabilities(tmp_path, weight):
     assert 0 <= got.min() <= got.max() <= 1
 
 
+def test_crossed_segments_of_unequal_huge_weights_have_probabilities(tmp_path):
+    """Evidence is below rounding there: estimates in turns ended at log odds of 1e170."""
+    table = some_log(7, rows=3000)
+    weight = np.exp(np.random.default_rng(7).normal(size=3000)) * 1e90
+    table = table.set_column(2, "w", pa.array(weight))
+    _, path = published(tmp_path, fit(tmp_path, table, weighted=True, method="auto"))
+    got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
+    assert 0 <= got.min() <= got.max() <= 1
+
+
 @pytest.mark.parametrize("method", ["isotonic", "auto"])
 def test_sampled_negatives_multiply_all_odds(tmp_path, method):
     """Fitted to the same rows, the map of all rows has the odds of the log's times the rate."""
@@ -1042,6 +1052,8 @@ def test_sizes_whose_totals_differ_by_chance_have_one_typical_curve():
     totals[1, totals[0] < 16] += 20.0
     shifts = shifts_by_size(totals)
     assert (shifts[totals[0] < 16] > 0.9).all()
+    totals[1:] *= 1e200
+    assert np.abs(shifts_by_size(totals)).max() <= 1
 
 
 def test_large_segments_keep_their_totals_where_the_others_do_not_differ():

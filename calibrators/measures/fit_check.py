@@ -200,7 +200,8 @@ def check_fit(cells: CheckCells, ends: float = 1.0, heaviest: float = 1.0) -> Fi
 def roots(weight: Array, observed: Array, expected: Array) -> Array:
     """Compute signed roots of the binomial deviance; observed and expected numbers of positives need not be whole."""
     k = np.clip(observed, 0.0, weight)
-    e = np.clip(expected, 1e-300, weight * (1 - 2.0**-53))
+    # The deviance is finite with any weights.
+    e = np.clip(expected, 1e-300 * np.maximum(weight, 1.0), weight * (1 - 2.0**-53))
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = np.where(k > 0, k * np.log(k / e), 0.0)
         gain += np.where(k < weight, (weight - k) * np.log((weight - k) / (weight - e)), 0.0)

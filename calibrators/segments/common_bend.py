@@ -17,7 +17,7 @@ from calibrators.core.arrays import Array, Integers
 from calibrators.core.log_odds import log_of
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts, adjust, selected
 from calibrators.segments.cholesky import factored, solved
-from calibrators.segments.curves import logistic_of
+from calibrators.segments.curves import MOST_INFORMATION, logistic_of
 from calibrators.segments.kernels.common_bend import add_derivatives
 
 SCALES = (2.0**-7, 2.0**-5, 2.0**-3, 2.0**-1)
@@ -35,6 +35,8 @@ _SAMPLE = 1 << 15
 _PIECE = 1 << 12
 _MOST_THREADS = 8
 _LONGEST = 2.0
+"""Largest change of log odds in a round."""
+
 _LEAST_VARIANCE, _RIDGE = 1e-6, 1e-9
 
 
@@ -241,7 +243,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _knots(sample: BlockCells, adjusted: Adjusted, chosen: Integers) -> tuple[Array, Array]:
-    """Return knots over the log odds of the parent's curve, and the share of the information at each.
+    """Return knots over the log odds of the parent's curve, and the share of the information at each; none without any.
 
     chosen : the sample's indices among the segments
     """
@@ -253,6 +255,8 @@ def _knots(sample: BlockCells, adjusted: Adjusted, chosen: Integers) -> tuple[Ar
     if logit.size < 3:
         return logit, logit
     cumulative = np.cumsum(np.bincount(index, sample.weight * p * (1.0 - p)))
+    if not 0.0 < cumulative[-1] < MOST_INFORMATION:
+        return logit[:0], logit[:0]
     place = cumulative / cumulative[-1] + (logit - logit[0]) / (logit[-1] - logit[0])
     inner = np.interp(
         np.arange(1, _INNER + 1) / (_INNER + 1), (place - place[0]) / (place[-1] - place[0]), logit

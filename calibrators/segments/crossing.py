@@ -9,7 +9,7 @@ import numpy as np
 from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.log_odds import exp_of_negative, log_of
 from calibrators.segments.adjusting import Adjusted, BlockCells, adjust
-from calibrators.segments.curves import EXTREME, logistic_of
+from calibrators.segments.curves import EXTREME, MOST_INFORMATION, logistic_of
 
 _ROUNDS = 2
 """Number of times that parents are estimated again."""
@@ -77,7 +77,7 @@ def cross(
     nothing = np.zeros(sizes.size), np.zeros(sizes.size)
     found, of_value = values.adjusted(*line(of_parent, nothing), processors)
     start = line(of_parent, of_value)
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if information.sum() < MOST_INFORMATION else 0):
         _, (shift, slope) = parents.adjusted(*line(nothing, of_value), processors)
         # What all parents have in common is left to the values: it depends on their errors, and would drift.
         slope = slope + _mean(estimated[1] - slope, information)

@@ -73,7 +73,8 @@ def shifts_by_size(totals: Array) -> Array:
     sizes, beyond = np.count_nonzero(variance > 0), _SIGNIFICANT * _SIGNIFICANT
     # The quantile of chi-square to the second order (Cornish and Fisher, 1938): several sizes may be off alike.
     together = sizes + _SIGNIFICANT * np.sqrt(2.0 * sizes) + 2.0 / 3.0 * (beyond - 1.0)
-    if np.square(off).max() <= beyond and np.square(off).sum() <= together:
+    off = np.square(np.clip(off, -together, together))
+    if off.max() <= beyond and off.sum() <= together:
         return np.zeros(weight.size)
     step = np.divide(missing, moved, out=np.zeros(moved.size), where=moved > _LEAST_MOVED)
     step = np.clip(step, -_LONGEST, _LONGEST)
