@@ -31,6 +31,9 @@ _INNER = 24
 """Number of knots at which the slope changes: half of them by information, half by distance in log odds."""
 
 _MOST_ROUNDS, _ROUNDS_OF_MANY, _MOST_HALVINGS = 4, 1, 3
+_CONVERGING = 0.5
+"""Share of the gain that may be left after a round for another one; what remains then is no error of the bend."""
+
 _SAMPLE = 1 << 15
 _PIECE = 1 << 12
 _MOST_THREADS = 8
@@ -164,7 +167,10 @@ def _rounds(
                 break
         else:
             break
+        converging = following.gain < _CONVERGING * step.gain
         bend, adjusted, step = new, new_adjusted, following
+        if not converging:
+            break
     return bend, adjusted
 
 
