@@ -19,7 +19,7 @@ EXTREME = 27.6
 """Largest log odds of a segment's probabilities, about those of 1 - 1e-12."""
 
 MOST_INFORMATION = 1e15
-"""Of more information doubles do not resolve a nat of evidence."""
+"""Most information with which doubles resolve a nat of evidence."""
 
 _FLAT = 1e-12
 
