@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import ne
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from common import python, two_workers
-from distributed import Client, Future, SpecCluster, Worker
+from dask.config import get as configured
+from distributed import Client, Future, SpecCluster, Worker, secede
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
@@ -362,6 +364,20 @@ def write_later(path):
     Path(path).write_text("x")
 
 
+def test_a_programs_dask_is_configured_as_before_once_its_job_has_ended():
+    keys = (
+        "distributed.worker.multiprocessing-method",
+        "distributed.nanny.pre-spawn-environ",
+        "distributed.scheduler.work-stealing",
+        "distributed.admin.low-level-log-length",
+    )
+    before = [configured(key) for key in keys]
+    with starting_executor(ClusterConfig(kind="local", workers=1, memory="400MiB")) as executor:
+        executor()
+        assert all(map(ne, map(configured, keys), before))
+    assert [configured(key) for key in keys] == before
+
+
 def test_ctrl_c_is_not_the_workers():
     with starting_executor(ClusterConfig(kind="local", workers=1, memory="400MiB")) as executor:
         (pid,) = executor().run("stage", os.getpid, [()])
@@ -678,7 +694,11 @@ def test_an_error_whose_result_is_released_before_it_is_fetched(pair, monkeypatc
 
 
 def await_list():
-    """A task that ends once the error has been listed."""
+    """A task that ends once the error has been listed.
+
+    It keeps no worker busy meanwhile: what is to fail may wait behind it, and nobody need take it from there.
+    """
+    secede()
     return LISTED.wait()
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from concurrent.futures import Future as Answer
+from contextlib import AbstractContextManager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
@@ -147,14 +148,14 @@ _STARTS = 3
 """Attempts to start worker processes on this machine."""
 
 
-def local_cluster(config: ClusterConfig, method: str) -> Any:
-    """Start worker processes on this machine. method : start method of `multiprocessing`."""
-    import dask
-    import distributed.utils
+def local_settings(method: str) -> AbstractContextManager[Any]:
+    """Configure Dask for worker processes of this machine, as long as the context lasts.
 
-    # The fork server imports what workers need; otherwise distributed would import pandas here to list it.
-    distributed.utils._forkserver_preload_set = True
-    dask.config.set(
+    method : start method of `multiprocessing`
+    """
+    import dask
+
+    return dask.config.set(
         {
             "distributed.worker.multiprocessing-method": method,
             "distributed.nanny.pre-spawn-environ": worker_process.ENVIRONMENT,
@@ -163,6 +164,14 @@ def local_cluster(config: ClusterConfig, method: str) -> Any:
             "distributed.admin.low-level-log-length": _LOG_LENGTH,
         }
     )
+
+
+def local_cluster(config: ClusterConfig) -> Any:
+    """Start worker processes on this machine, with `local_settings`."""
+    import distributed.utils
+
+    # The fork server imports what workers need; otherwise distributed would import pandas here to list it.
+    distributed.utils._forkserver_preload_set = True
     for attempt in range(_STARTS):
         try:
             return _start_cluster(config, local_workers(config))

@@ -215,6 +215,7 @@ class _Starting:
         self.waiting = _WorkerWait(config, f"the cluster {name}", self._message_at_start)
         self.refusals = kinds.Refusals()
         self._method = worker_process.begin() if config.on_this_machine else "spawn"
+        self._settings = ExitStack()
         self._future = in_background(self._start)
 
     def result(self) -> tuple[Any, ClusterWatch]:
@@ -239,6 +240,7 @@ class _Starting:
             if opened is not None:
                 # A scheduler that does not answer keeps nobody; processes of this machine end with this one.
                 wait_for_futures([in_background(opened.close)], _STOP)
+        self._settings.close()
 
     def _start(self) -> tuple[Any, ClusterWatch]:
         import distributed  # noqa: F401 - sets the levels of its loggers
@@ -249,7 +251,9 @@ class _Starting:
             raise TemporaryError("the run ended before the cluster started")
         config = self.config
         if config.on_this_machine:
-            self.cluster = kinds.local_cluster(config, self._method)
+            # Nannies read them whenever they start a worker again; a program's own Dask must not have them.
+            self._settings.enter_context(kinds.local_settings(self._method))
+            self.cluster = kinds.local_cluster(config)
         elif config.by_class:
             self.cluster = kinds.cluster_of_class(config)
         if self.cluster is not None:
