@@ -13,7 +13,7 @@ from typing import Any
 from calibrators.core.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
 from jobs.config.naming import in_keys
-from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
+from jobs.config.sections import AUTO_HOLDOUT, GateConfig, SegmentsConfig, whole_days
 from jobs.fit_outcome import outcome_of
 from jobs.gate import requirements
 from jobs.outcome import Outcome, Plan, Startable
@@ -112,7 +112,11 @@ def open_fitting(config: FitConfig, choice: ChosenRows = ANY) -> Fitting:
     recipe = recipe_of(config)
     _check_segments(config)
     _check_interval(recipe)
-    if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe.rules.partial_pooling:
+    if (
+        config.log.segment
+        and recipe.rules.partial_pooling
+        and config.segments.min_rows != SegmentsConfig().min_rows
+    ):
         _logger.warning(
             "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "
             "segments.min_positives, the positives that a segment needs for its own map, or segments.shrinkage=none"

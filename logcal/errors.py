@@ -104,6 +104,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun[-2:] == 'ch' else 's'}"
 
 
+def range_text(low: float, high: float) -> str:
+    """Return 'from LOW to HIGH' with four digits, or as many as tell different numbers apart."""
+    for digits in (4, 6, 9, 17):
+        texts = [f"{x:.{digits}g}" for x in (low, high)]
+        if texts[0] != texts[1] or low == high:
+            break
+    return f"from {texts[0]} to {texts[1]}"
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Ask whether the most similar name was meant; empty if no name is similar."""
     import difflib

@@ -204,6 +204,7 @@ def test_the_hint_for_a_setting_is_quoted_for_the_shell():
         ("cluster=local", "expected a map of keys and values, found the text 'local'"),
         ("calibrator.params=20", "expected a map of keys and values, found the number 20"),
         ("log.path=[]", "expected at least one, found an empty list"),
+        ("log.segment=null", "expected text, or a list of texts, found nothing: write [] for none"),
         ("log.path=[a, 1]", "expected text, found the number 1"),
         ("log.path=''", "expected text that is not empty, found the text ''"),
         ("store.table=a/b", "choose a plain name"),

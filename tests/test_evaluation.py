@@ -23,6 +23,7 @@ from calibrators.measures.in_memory import assess, assess_points
 from calibrators.measures.reliability_curve import reliability_curve
 from jobs.config.sections import REQUIRABLE
 from logcal.displays.view import EXACT_ROWS, View
+from logcal.errors import range_text
 from pipeline.evaluate.evaluation import (
     MEASURE_LABELS,
     Evaluation,
@@ -36,6 +37,7 @@ from pipeline.execution import InlineExecutor
 from pipeline.files.records import jsonable, to_json
 from pipeline.fit.self_check import no_check
 from pipeline.log.logs import Columns, open_log
+from pipeline.pages.figures import number_text
 from pipeline.pages.residual_figures import residual_figures
 from pipeline.sort import run_files
 from pipeline.sort.score_table import SortPlan, build_score_table
@@ -451,6 +453,42 @@ def test_measures_are_shown_before_and_after(case, page):
             assert f"{getattr(side.measures, name):.4f}" in said
     assert "Measured on 1,500 rows" in said
     assert f"{evaluation.before.by_width[0].weight:,.0f}" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(12.0, "12"), (8.4541, "8.454"), (27067.8, "27,068"), (9e20, "9e+20")]
+)
+def test_sums_are_written_without_a_power_of_ten(value, text):
+    assert number_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(0.25, 0.5, "from 0.25 to 0.5"), (0.5, 0.50001, "from 0.5 to 0.50001"), (0.1, 0.1, "from 0.1 to 0.1")],
+)
+def test_two_scores_are_written_so_that_they_differ(low, high, text):
+    assert range_text(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("positives", "badge", "headline"),
+    [
+        (210, "within chance", "within chance"),
+        (231, None, "chance rarely"),
+        (300, "too low", "beyond chance"),
+    ],
+)
+def test_totals_are_within_chance_only_where_the_headline_says_so(positives, badge, headline):
+    constant = CalibrationMap.from_bins(np.array([0.5]), np.array([0.2, 0.2]), np.ones(2), np.zeros(2))
+    rows = np.arange(1000)
+    label = (rows * positives % 1000 < positives).astype(float)
+    found = replace(evaluation_of(rows / 1000, label, constant), bars_after=bars(np.full(1000, 0.2), label))
+    page = render_report(found, constant, {})
+    [tile] = re.findall(
+        r'class="tile">\s*<div class="tile-label">Predicted : observed.*?tile-hint', page, re.DOTALL
+    )
+    assert re.findall(r'class="badge[^>]*>([^<]*)<', tile) == ([badge] if badge else [])
+    assert headline in words(page)
 
 
 def residual_texts(page):

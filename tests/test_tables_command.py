@@ -321,6 +321,11 @@ def test_before_the_first_table_there_is_nothing_to_watch_and_no_way_back(place,
     call("score", output__path=place.output).expect(3, "run `logcal fit` first")
     call("fit", "gate.min_rows=3000").expect(4, "gate.min_rows")
     call("evaluate", "report.path=page").expect(99)
+    for error in (
+        call("score", output__path=place.output),
+        place.run("tables", "show", "--store", str(place.store), "--table", "ads"),
+    ):
+        error.expect(3, "found no live version in ", place.versions[0], "`logcal tables promote`")
     lines = tables.list_versions(str(place.store), "ads").lines
     assert lines[-1].startswith("no version has been live yet: run `logcal fit` again")
     name = TableStore(str(place.store), "ads").names()[0]

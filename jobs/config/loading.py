@@ -533,6 +533,8 @@ def _hint(
         choices = re.split(r"\W+", expected)
         close = difflib.get_close_matches(str(value), choices, n=1)
         return f"; did you mean {close[0]}?" if close else ""
+    if detail["type"] == "tuple_type" and value is None:
+        return ": write [] for none"
     if expected.startswith("text") and isinstance(value, bool | int | float | dt.date) and written:
         quoted = f"""put it in quotes: --set "{_dotted(path)}='{written}'\""""
         quotes = quoted if provenance and provenance.source.startswith("--set") else "put it in quotes"

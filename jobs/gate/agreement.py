@@ -6,13 +6,21 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from logcal.errors import counted
+from jobs.config.jobs import FitConfig
+from logcal.errors import counted, range_text
 from pipeline.fit.self_check import FALLBACKS
 
-REMEDY = (
-    "Use another calibrator.method: auto and isotonic follow the rows; or accept the difference with "
-    "gate.agreement=false"
-)
+_ACCEPT = "or accept the difference with gate.agreement=false"
+
+
+def remedy(config: FitConfig) -> str:
+    """Say what to do about a table that does not agree with its rows."""
+    follows = config.calibrator.method in ("auto", "isotonic") and not config.calibrator.params.get("strict")
+    if not follows or not config.log.segment:
+        return f"Use another calibrator.method: auto and isotonic follow the rows; {_ACCEPT}"
+    if config.segments.shrinkage == "none":
+        return f"Use segments.shrinkage=auto, so that each segment adjusts its parent's map; {_ACCEPT}"
+    return f"Use other columns in log.segment, or another order of them; {_ACCEPT}"
 
 
 def disagreement(agreement: dict[str, Any] | None) -> str | None:
@@ -145,7 +153,7 @@ def _range_text(misfit: dict[str, Any]) -> str:
     elif low is None or high is None:
         where = f"for scores up to {high:.4g}" if low is None else f"for scores from {low:.4g} on"
     else:
-        where = f"for scores from {low:.4g} to {high:.4g}" if low != high else f"for the score {low:.6g}"
+        where = f"for scores {range_text(low, high)}" if low != high else f"for the score {low:.6g}"
     return f"{where} {_difference(misfit)}"
 
 

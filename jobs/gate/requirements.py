@@ -11,7 +11,7 @@ from calibrators.core.map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig
-from jobs.gate.agreement import REMEDY, disagreement, fallback_text
+from jobs.gate.agreement import disagreement, fallback_text, remedy
 from jobs.rows import ChosenRows, open_log_and_window
 from logcal.errors import InputRejectedError, counted
 from logcal.version import __version__
@@ -79,11 +79,10 @@ WHAT_TO_DO = {
     "max_rows_drop": "Are files missing? Otherwise raise gate.max_rows_drop",
     "scale": "Correct the log, or give scores of another kind a table of their own",
     "ranking": "Correct the log",
-    "agreement": REMEDY,
     "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
     "holdout": "Are their labels complete and right? If so, fit again when there are newer rows to test on",
 }
-"""Remedy by rule; it ends the rule's message."""
+"""Remedy by rule; it ends the rule's message. That of gate.agreement: `jobs.gate.agreement.remedy`."""
 COPIED, COPIES = 1000, 10
 """Fewest distinct scores, and most rows per score, for a warning that rows are copies. Rounded scores of three or four
 digits repeat more often."""
@@ -159,9 +158,11 @@ def _worse(against: Comparison, spread: float) -> list[tuple[str, str]]:
     return [("holdout", f"{text} (+{loss.difference:.2g} +- {error:.2g}): worse than the current version")]
 
 
-def _with_remedy(message: str, rule: str, *, dated: bool) -> str:
-    days = ", or leave out its days with `logcal days exclude`" if dated and rule == "ranking" else ""
-    return f"gate.{rule}: {message}{'' if message[-1] == '?' else '.'} {WHAT_TO_DO[rule]}{days}"
+def _with_remedy(message: str, rule: str, config: FitConfig) -> str:
+    advice = remedy(config) if rule == "agreement" else WHAT_TO_DO[rule]
+    if rule == "ranking" and config.window.column is not None:
+        advice += ", or leave out its days with `logcal days exclude`"
+    return f"gate.{rule}: {message}{'' if message[-1] == '?' else '.'} {advice}"
 
 
 def _by_days(against: Comparison, spread: float) -> float:
@@ -220,7 +221,7 @@ def judge(
     """
     data, overall_map, agreement = content.facts["data"], content.whole, content.facts.get("agreement")
     facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
-    gate, dated = config.gate, config.window.column is not None
+    gate = config.gate
     failed, warnings = _sizes(gate, data, current), []
     failed += _scale(data, current)
     if overall_map is not None:
@@ -247,7 +248,7 @@ def judge(
         facts["holdout"] = held_out.facts
         failed += [(refusal["rule"], refusal["message"]) for refusal in held_out.refusals]
         warnings += held_out.warnings
-    refusals = [{"rule": rule, "message": _with_remedy(text, rule, dated=dated)} for rule, text in failed]
+    refusals = [{"rule": rule, "message": _with_remedy(text, rule, config)} for rule, text in failed]
     if gate.on_fail == "warn":
         warnings += [refusal["message"] for refusal in refusals]
         refusals = []

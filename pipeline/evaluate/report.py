@@ -23,6 +23,7 @@ from pipeline.evaluate.evaluation import (
 )
 from pipeline.evaluate.significance import (
     HIGHER_IS_BETTER,
+    UNSURE,
     comparison_sentence,
     excess_error,
     judge,
@@ -101,6 +102,7 @@ def render_report(
         interval=interval_text,
         chance_error=chance_error,
         excess_error=excess_error,
+        unsure=UNSURE,
         sources=SOURCES,
         verdict=judge(after, evaluation.bars_after),
         comparison_sentence=None

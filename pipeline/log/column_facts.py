@@ -293,7 +293,7 @@ def _hive_keys(files: Sequence[LogFile]) -> list[ColumnFacts]:
 
 def _formatted(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value + 0.0:.4g}"  # a footer's smallest 0 is -0
     if isinstance(value, dt.datetime):
         return value.date().isoformat()
     return str(value)[:40]

@@ -378,7 +378,9 @@ def _date_files(log: Log, column: str, calendar: Calendar, setting: str = "$[dat
     dated = list(together(lambda file: date_file(log.filesystem, file, column, limits, zone), filled))
     problems = [file for file in dated if isinstance(file, str)]
     if problems:
-        raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")
+        raise InputRejectedError(
+            f"{setting}={column} cannot be used: set it to the column of the days, or to null.\n{listing(problems)}"
+        )
     return [file for file in dated if not isinstance(file, str)]
 
 

@@ -143,7 +143,8 @@ def _percent(value: float) -> str:
 
 def number_text(value: float) -> str:
     """Format a count or a sum of weights."""
-    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.4g}"
+    whole = value == round(value) or abs(value) >= 1e4
+    return f"{value:,.0f}" if whole and abs(value) < 1e15 else f"{value:,.4g}"
 
 
 BEFORE, AFTER, ALERT = ORANGE, BLUE, "#a12b2b"

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrators.measures.fit_check import normal_limit, roots
 from logcal.displays.view import MUTED
-from logcal.errors import counted
+from logcal.errors import counted, range_text
 from pipeline.pages.figures import AFTER, ALERT, Tip, grid, number_text, render
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _ends(first: float | None, last: float | None) -> tuple[float, float]:
 def _range_text(low: float, high: float) -> str:
     if math.isinf(low):
         return "All scores" if math.isinf(high) else f"Scores up to {high:.4g}"
-    return f"Scores from {low:.4g} on" if math.isinf(high) else f"Scores from {low:.4g} to {high:.4g}"
+    return f"Scores from {low:.4g} on" if math.isinf(high) else f"Scores {range_text(low, high)}"
 
 
 def _of_segments(level: Mapping[str, Any], dispersion: float) -> list[Residual]:

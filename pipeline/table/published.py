@@ -147,9 +147,13 @@ class PublishedTable:
         if name is None:
             current = self.current()
             if current is None:
-                raise InputRejectedError(
-                    f"expected a published table '{self.table}', found none in {self.root}: run `logcal fit` first"
-                )
+                expected = f"expected a published table '{self.table}', found"
+                if names := self.names():
+                    raise InputRejectedError(
+                        f"{expected} no live version in {self.root}, only {examples(names)}: name one of them, or make "
+                        "it live with `logcal tables promote`"
+                    )
+                raise InputRejectedError(f"{expected} none in {self.root}: run `logcal fit` first")
             return current
         manifest = self._manifest(name)
         if manifest is None:
