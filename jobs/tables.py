@@ -189,7 +189,7 @@ def _line(row: dict[str, Any]) -> str:
 def show(store: str, table: str, name: str | None) -> Outcome:
     """Show a version: its manifest as JSON, its main facts as lines."""
     from jobs.fit_outcome import outlying_lines
-    from jobs.gate.agreement import agreement_lines
+    from jobs.gate.agreement import agreement_lines, fall_lines
 
     published = PublishedTable(store, table)
     version = published.version(name)
@@ -203,7 +203,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines += [f"window: {_window(manifest)['summary']}"] if manifest.get("window") else []
     lines += [f"day {day}" for day in describe_suspect_days(version)]
     lines += outlying_lines(manifest.get("segments") or {})
-    lines += agreement_lines(manifest.get("agreement"))
+    lines += agreement_lines(manifest.get("agreement")) + fall_lines(manifest)
     lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]

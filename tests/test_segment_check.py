@@ -23,9 +23,9 @@ def cells_of(score, label, segment, predict):
     return SegmentCells(starts, score, np.ones(score.size), label, predict(score, segment))
 
 
-def checked(*log, predict, falls=0.0, **settings):
+def checked(*log, predict, **settings):
     sums = segment_sums(cells_of(*log, predict), RANGES)
-    return check_segments(sums, RANGES, np.full(RANGES.size, falls), tests=sums.tests, **settings)
+    return check_segments(sums, RANGES, tests=sums.tests, **settings)
 
 
 def drawn(segments, rows, seed=0, *, truth=None, spread=0.5):
@@ -137,12 +137,19 @@ def test_a_rate_that_falls_in_all_segments_counts_not_against_them():
     log, _ = drawn(20, 5000, truth=truth)
     score, label, _ = log
     level = IsotonicRegression().fit(score, label).predict
-    place = np.searchsorted(RANGES, score, side="right") - 1
-    falls = np.bincount(place, level(score) - label, RANGES.size)
-    sums = segment_sums(cells_of(*log, lambda s, _: level(s)), RANGES)
-    settings = {"tests": sums.tests}
-    assert check_segments(sums, RANGES, falls, **settings).agrees
-    assert check_segments(sums, RANGES, np.zeros(32), **settings).scores.significant
+    check = checked(*log, predict=lambda s, _: level(s))
+    assert check.agrees
+    # It is said, though: these maps cannot follow the rows.
+    inside = (score >= check.fall.first) & (score <= check.fall.last)
+    assert (check.fall.weight, check.fall.positives) == (inside.sum(), label[inside].sum())
+    assert abs(check.fall.root) > 10
+    # The ends of its range have rows.
+    by_range = np.histogram(score, np.append(RANGES, np.inf))[0]
+    assert by_range[[np.searchsorted(RANGES, x, side="right") - 1 for x in check.fall[:2]]].all()
+    # A map that is wrong in another way is not excused, and a truth that rises has no fall.
+    assert not checked(*log, predict=lambda s, _: np.minimum(1.3 * level(s), 1.0)).agrees
+    rising, offset = drawn(20, 5000)
+    assert checked(*rising, predict=right(offset)).fall is None
 
 
 def test_sums_do_not_depend_on_how_segments_are_divided():
@@ -171,8 +178,8 @@ def test_segments_without_rows_and_of_one_label():
         np.array([1.0, 1.0, 1.0, 39.0, 39.0]),
     )
     sums = segment_sums(cells, RANGES)
-    check = check_segments(sums, RANGES, np.zeros(32), tests=sums.tests)
+    check = check_segments(sums, RANGES, tests=sums.tests)
     assert check.agrees
     assert sums.sums[0].tolist() == [0, 120, 80]
     wrong = segment_sums(cells._replace(expected=np.array([20.0, 20, 20, 39, 39])), RANGES)
-    assert [i for i, _ in check_segments(wrong, RANGES, np.zeros(32), tests=3).misfits] == [1]
+    assert [i for i, _ in check_segments(wrong, RANGES, tests=3).misfits] == [1]

@@ -119,6 +119,33 @@ def test_a_version_says_whether_it_agrees_with_its_rows(place, call):
     assert lines[0].endswith(f"({abs(worst['deviance_residual']):.1f} standard errors)")
 
 
+@pytest.mark.parametrize(
+    ("segments", "said"), [(0, "not monotone: "), (200, "not monotone in segments of level 1: ")]
+)
+def test_a_score_with_many_rows_that_are_less_often_positive_is_named(place, call, segments, said):
+    """A default score: honest segments are published although their maps cannot follow it, and the user is told."""
+    rows = np.arange(60_000)
+    random = np.random.default_rng(5)
+    score = 1 / (1 + np.exp(2 - 1.3 * random.normal(size=rows.size)))
+    default = rows % 10 == 0
+    label = (random.random(rows.size) < np.where(default, 0.02, score)).astype(np.int8)
+    columns = {"score": np.where(default, 0.5, score), "label": label}
+    of_segment = {"country": random.integers(0, segments, rows.size)} if segments else {}
+    place.write_log(columns | of_segment)
+    settings = ("calibrator.method=auto", "gate={}")
+    fitted = call("fit", *settings, *(["log.segment=country"] if segments else [])).expect(0)
+    (warning,) = [line for line in fitted.stderr.splitlines() if "scores are not monotone" in line]
+    shown = tables.show(str(place.store), "ads", None)
+    assert sum(line.startswith(f"scores are {said}") for line in shown.lines) == 1
+    if not segments:
+        return
+    # As it says: such rows in a segment of their own.
+    assert "segment of their own (a first column of log.segment)" in warning
+    place.write_log(columns | of_segment | {"default": default})
+    fitted = call("fit", *settings, "log.segment=[default, country]").expect(0)
+    assert "not monotone" not in fitted.stderr
+
+
 def test_a_version_names_its_three_worst_misfits_and_its_fallback():
     def misfit(root, **more):
         at = {"first_score": 0.25, "last_score": 0.5, "weight": 100.0, "positives": 10.0, "expected": 40.0}

@@ -145,13 +145,18 @@ def _candidate(
 ) -> tuple[float, ...]:
     """Return a candidate's column, see `SegmentSums`: with what isotonic regression of the segment expects."""
     start, stop = cells.starts[segment : segment + 2].tolist()
-    weight = cells.weight[start:stop]
-    observed = np.concatenate([[1.0], cells.positives[start:stop] / weight, [0.0]])
-    level = isotonic_fit(observed, np.concatenate([[1.0], weight, [1.0]]))[1:-1]
+    possible = _isotonic(cells.weight[start:stop], cells.positives[start:stop])
     inside = slice(begin - start, end - start)
     w, k, e, information = (float(column[begin:end].sum()) for column in columns)
     after = float(cells.first[end]) if end < stop else math.inf
-    return float(cells.first[begin]), after, w, k, e, float((weight * level)[inside].sum()), information
+    return float(cells.first[begin]), after, w, k, e, float(possible[inside].sum()), information
+
+
+def _isotonic(weight: Array, positives: Array) -> Array:
+    """Compute the positives that isotonic regression expects, with a positive below all and a negative above."""
+    observed = np.concatenate([[1.0], positives / weight, [0.0]])
+    level = isotonic_fit(observed, np.concatenate([[1.0], weight, [1.0]]))
+    return np.asarray(weight * level[1:-1])
 
 
 def joined(parts: Sequence[tuple[Integers, SegmentSums]], count: int) -> SegmentSums:
@@ -180,6 +185,7 @@ class SegmentCheck(NamedTuple):
     misfits : significant segments with their worst ranges, largest excess first
     scores, sizes : the largest excess of all segments together, in ranges of scores and of sizes of segments (`first`
         and `last` are then weights of segments)
+    fall : the same in ranges of scores, where it is significant only against the observed positives: their share falls
     """
 
     tests: int
@@ -187,6 +193,7 @@ class SegmentCheck(NamedTuple):
     misfits: tuple[tuple[int, Misfit], ...]
     scores: Misfit | None
     sizes: Misfit | None
+    fall: Misfit | None = None
 
     @property
     def agrees(self) -> bool:
@@ -198,7 +205,6 @@ class SegmentCheck(NamedTuple):
 def check_segments(
     found: SegmentSums,
     ranges: Array,
-    falls: Array,
     *,
     tests: int,
     dispersion: float = 1.0,
@@ -207,7 +213,6 @@ def check_segments(
     """Check the segments of a level.
 
     ranges : see `segment_sums`
-    falls : float64 array, shape (ranges,): what isotonic regression of all rows expects beyond the observed positives
     tests : number of ranges of segments of all levels
     dispersion, heaviest : see `fit_check.FitCheck` and `fit_check.check_fit`, of all rows
     """
@@ -226,13 +231,20 @@ def check_segments(
         ]
         misfits.sort(key=lambda entry: (-entry[1].excess, entry[0]))
     settings = dispersion, heaviest
-    scores = _together(found.by_score, found.by_score[1] + falls, ranges, settings)
+    weight, positives, _ = found.by_score
+    filled = weight > 0
+    possible = np.zeros(weight.size)
+    possible[filled] = _isotonic(weight[filled], positives[filled])
+    scores = _together(found.by_score, possible, ranges, settings)
+    fall = _together(found.by_score, positives, ranges, settings)
+    excused = scores is None or not scores.significant
     return SegmentCheck(
         found.tests,
         misfits[0] if misfits and misfits[0][1].root else None,
         tuple(entry for entry in misfits if entry[1].significant),
         scores,
         _by_size(found.sums, settings) if found.sums.shape[1] else None,
+        fall if excused and fall is not None and fall.significant else None,
     )
 
 
@@ -268,5 +280,8 @@ def _together(
     k = int(np.argmax(excess))
     if last is None:
         last = _before(np.append(first[1:], np.inf))
-    columns = (first[i], last[j - 1], weight, positives, expected, pooled, difference, root)
-    return Misfit._make([*np.stack(columns)[:, k].tolist(), limit])
+    filled = i[k] + np.flatnonzero(
+        sums[0, i[k] : j[k]]
+    )  # parts without observations at the ends do not count
+    columns = np.stack((weight, positives, expected, pooled, difference, root))
+    return Misfit._make([float(first[filled[0]]), float(last[filled[-1]]), *columns[:, k].tolist(), limit])

@@ -99,6 +99,26 @@ def fallback_text(agreement: dict[str, Any] | None) -> str | None:
     return f"auto: {FALLBACKS[agreement['fallback']]}: {_range_text(misfits[0])}"
 
 
+def fall_lines(manifest: dict[str, Any]) -> list[str]:
+    """Describe in lines where the share of positives falls as the score rises, which no rising map can follow."""
+    lines, fall = [], manifest.get("proven_fall")
+    if fall:
+        low, high = (
+            f"{100 * fall[f'{side}_share']:.3g} % of the rows are positive for scores "
+            + range_text(fall[f"{side}_first_score"], fall[f"{side}_last_score"])
+            for side in ("lower", "upper")
+        )
+        lines.append(
+            f"scores are not monotone: {low}, {high} ({fall['deviance_residual']:.1f} standard errors)"
+        )
+    levels = (manifest.get("agreement") or {}).get("levels", ())
+    return lines + [
+        f"scores are not monotone in segments of level {level['level']}: {_range_text(level['fall'])}"
+        for level in levels
+        if level.get("fall")
+    ]
+
+
 _MOST_LINES = 3
 
 

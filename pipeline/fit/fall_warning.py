@@ -1,12 +1,16 @@
-"""Warning that the share of positives falls as the score rises."""
+"""Warnings that the share of positives falls as the score rises."""
 
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
+from typing import Any
 
 from calibrators.base import Calibrator
 from calibrators.core.fine_cells import FineCells
 from calibrators.measures.falls import proven_fall
+from logcal.errors import range_text
 
 _logger = logging.getLogger("logcal")
 
@@ -37,3 +41,27 @@ def warn_of_fall(
         fall.root,
     )
     return fall.facts()
+
+
+def warn_of_segments_fall(levels: Sequence[dict[str, Any]]) -> None:
+    """Say in one warning where the maps of all segments together miss the rows since the share of positives falls.
+
+    levels : see `pipeline.fit.self_check.level_facts`
+    """
+    fall = next((level["fall"] for level in reversed(levels) if level["fall"] is not None), None)
+    if fall is None:
+        return
+    low, high = (
+        beyond if fall[name] is None else fall[name]
+        for name, beyond in (("first_score", -math.inf), ("last_score", math.inf))
+    )
+    _logger.warning(
+        "scores are not monotone within segments: for scores %s their maps expect %s positives, but %s of %s rows are "
+        "positive (%.1f standard errors). These maps never decrease, so each has one mean where shares of positives "
+        "fall. If the rows have a default score, give them a segment of their own (a first column of $[segment]); "
+        "$[method] enir or abb can follow a fall",
+        range_text(low, high),
+        *(f"{fall[name]:,.6g}" for name in ("expected", "positives")),
+        f"{fall['weight']:,.10g}",
+        abs(fall["deviance_residual"]),
+    )

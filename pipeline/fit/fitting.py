@@ -21,7 +21,7 @@ from pipeline.fit.calibration import (
     keep_monotone,
     with_table_path,
 )
-from pipeline.fit.fall_warning import warn_of_fall
+from pipeline.fit.fall_warning import warn_of_fall, warn_of_segments_fall
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
@@ -231,6 +231,7 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
         **(no_check() if overall.agreement is None else overall.agreement.facts()),
         **level_facts(fit.levels[1:], fit.shared, overall.agreement, overall.calibrator.sampling_.heaviest),
     }
+    warn_of_segments_fall(facts["agreement"]["levels"])
     if fit.interval != NONE:
         facts["interval"] = fit.interval
         segments["intervals_refuted"] = fit.refuted

@@ -251,13 +251,9 @@ def level_facts(
     facts: dict[str, Any] = {"levels": [], "shared_maps": None}
     for level in checked:
         assert level.checked is not None
-        ranges, falls = ONE_RANGE, np.zeros(ONE_RANGE.size)
-        if agreement is not None and level.checked.by_score.shape[1] > 1:
-            first, _, _, positives, _, possible = agreement.check.profile
-            ranges, falls = first, possible - positives
-        check = check_segments(
-            level.checked, ranges, falls, tests=tests, dispersion=dispersion, heaviest=heaviest
-        )
+        several = agreement is not None and level.checked.by_score.shape[1] > 1
+        ranges = agreement.check.profile[0] if agreement is not None and several else ONE_RANGE
+        check = check_segments(level.checked, ranges, tests=tests, dispersion=dispersion, heaviest=heaviest)
         found = _check_facts(check, level)
         if level is shared:
             facts["shared_maps"] = found
@@ -286,6 +282,7 @@ def _check_facts(check: SegmentCheck, level: LevelFit) -> dict[str, Any]:
         "segments_with_misfits": len(check.misfits),
         "all_by_score": None if check.scores is None else misfit_facts(check.scores),
         "all_by_size": None if check.sizes is None else misfit_facts(check.sizes),
+        "fall": None if check.fall is None else misfit_facts(check.fall),
         "agrees": check.agrees,
         "most_informative": [
             {

@@ -148,7 +148,7 @@ def check_of(level: LevelFit, agreement: Checked | None, heaviest: float) -> Seg
     sums = level.checked
     assert sums is not None
     return check_segments(
-        sums, ONE_RANGE, np.zeros(1), tests=sums.tests, dispersion=dispersion_of(agreement), heaviest=heaviest
+        sums, ONE_RANGE, tests=sums.tests, dispersion=dispersion_of(agreement), heaviest=heaviest
     )
 
 
