@@ -53,6 +53,10 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
 def _values(config: Mapping[str, Any] | str | Path) -> Values:
     if isinstance(config, (str, Path)):
         return read_values([config], [])
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            f"expected a mapping of sections or the path of a YAML file, found {type(config).__name__}"
+        )
     values = Values(copy.deepcopy(dict(config)))
     resolve_paths(values)
     return values

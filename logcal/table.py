@@ -366,7 +366,7 @@ class Table:
         if missing:
             raise ConfigError(
                 f"segments: the table needs {', '.join(self.segments)}, found none of {', '.join(missing)}: "
-                f"predict(scores, segments={{'{missing[0]}': ...}})"
+                f"give segments={{'{missing[0]}': ...}}"
             )
         return [segments[name] for name in self.segments]
 

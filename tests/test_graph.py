@@ -252,6 +252,8 @@ def test_a_job_of_another_program_runs_on_its_cluster(fitted, place, given, monk
         assert client.status == "running"
     with pytest.raises(ConfigError, match="fitt"):
         logcal.run("fitt", config)
+    with pytest.raises(ConfigError, match="found list"):
+        logcal.run("fit", ["log"])
     records = [json.loads(path.read_text()) for path in (place.root / "other/ads/runs").iterdir()]
     ended = [("evaluate", 0), ("fit", 0), ("fit", 3), ("fit", 99), ("score", 0)]
     assert sorted((one["job"], one["exit_code"]) for one in records) == ended

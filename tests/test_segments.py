@@ -339,6 +339,13 @@ def test_what_segments_do_not_go_with_is_refused(place):
     assert not (place.store / place.table / "CURRENT").exists()
     place.job("fit", "log.segment=[model]").expect(0)
     place.job("evaluate", "log.segment=[country]").expect(2, "expected those of the table, model")
+    # `score` has no log.segment that could be set.
+    place.write_log(some_log(200, 5).drop_columns(["model"]), name="without")
+    without = place.job("score", log__path=place.root / "without")
+    without.expect(
+        3, "column 'model' (log.segment) is not in any file", ": the table has a map for each of its values"
+    )
+    assert "set log.segment" not in without.stderr
     place.job("fit").expect(0)
     place.job("evaluate", "log.segment=[model]").expect(2, "the table has no segments")
 

@@ -102,25 +102,30 @@ def check_roles(
     """
     types: dict[str, str] = {}
     problems = []
+    labelled = any(role in ("label", "key") for role, _ in roles)
     for role, name in roles if schemas else ():
         setting = f"$[{prefix}{role}]"
-        found, problem = types_of(name, setting, schemas, f": set {setting}")
-        if problem := problem or _problem(role, name, setting, found):
+        of_table = role == "segment" and not labelled  # rows to score: the table has chosen the columns
+        advice = "the table has a map for each of its values" if of_table else f"set {setting}"
+        found, problem = types_of(name, setting, schemas, f": {advice}")
+        if problem := problem or _problem(role, name, setting, found, of_table):
             problems.append(problem)
         else:
             types[name] = _common(role, found)
     return types, problems
 
 
-def _problem(role: str, name: str, setting: str, found: Mapping[pa.DataType, list[str]]) -> str:
-    """Return the problem with a column's types; '' if there is none."""
+def _problem(
+    role: str, name: str, setting: str, found: Mapping[pa.DataType, list[str]], of_table: bool = False
+) -> str:
+    """Return the problem with a column's types; '' if there is none. of_table : whether no setting can name another."""
     meanings = {meaning(role, kind) for kind in found}
     if None in meanings:
         other = [kind for kind in found if meaning(role, kind) is None]
         shown = str(other[0]) if len(found) == 1 else _by_type({kind: found[kind] for kind in other})
         return (
             f"column '{name}' ({setting}): expected {_WANTED.get(role, _NUMBERS)}, found {shown}: "
-            f"set {setting} to another column or convert this one"
+            f"{'' if of_table else f'set {setting} to another column or '}convert this one"
         )
     meanings.discard("null")
     if len(meanings) > 1 and not (role == "segment" and meanings == {"text", "dates"}):
