@@ -862,3 +862,24 @@ def test_tasks_that_wait_on_a_paused_worker_are_given_to_others(monkeypatch, exe
     }
     watch(ClusterState({}, False, workers), 0.0)
     assert found == sent
+
+
+def test_the_time_between_two_graphs_is_not_time_without_workers(pair):
+    """The first look at a graph comes before the scheduler's answer; a stream's last graph may be hours ago."""
+    watch = ClusterWatch(pair, ClusterConfig(timeout=5), set(pair.scheduler_info()["workers"]))
+    watch.last_look -= 1e6
+    assert DaskExecutor(pair, 2, watch=watch).run("stage", slept, [(1,)]) == [1]
+    # While there is a graph, it is.
+    empty = ClusterState({}, False, {})
+    for _ in range(5):
+        watch.last_look -= 1e6
+        watch(empty, 0.0)
+    watch.last_look -= 1e6
+    with pytest.raises(TemporaryError, match="no worker came within 5 s"):
+        watch(empty, 0.0)
+
+
+def slept(seconds):
+    """A task."""
+    time.sleep(seconds)
+    return seconds

@@ -15,7 +15,7 @@ from typing import Any
 from jobs.config.cluster import ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
 from logcal.own_packages import source_digest
-from pipeline.execution.cluster import ClusterState, WorkerState, in_background, resubmit
+from pipeline.execution.cluster import LONGEST_LOOK, ClusterState, WorkerState, in_background, resubmit
 
 log = logging.getLogger("logcal")
 
@@ -86,7 +86,8 @@ class ClusterWatch:
     jobs: Callable[[], None] | None = None
     warned: int = field(default=0, init=False)
     last_problem: str = field(default="", init=False)
-    last_alive: float = field(default_factory=time.monotonic, init=False)
+    last_look: float = field(default_factory=time.monotonic, init=False)
+    without_worker: float = field(default=0.0, init=False)
     paused: dict[str, float] = field(default_factory=dict, init=False)
     pending: dict[str, Answer[str | None]] = field(default_factory=dict, init=False)
 
@@ -110,8 +111,12 @@ class ClusterWatch:
         now = time.monotonic()
         suitable = {a: w for a, w in state.workers.items() if a in self.checked or a in self.pending}
         if any(worker.status == "running" or worker.executing for worker in suitable.values()):
-            self.last_alive = now
-        elif now - self.last_alive > self.config.timeout:
+            self.without_worker = 0.0
+        else:
+            # Between two graphs, such as a stream's batches, nobody looks: that time tells nothing of the workers.
+            self.without_worker += min(now - self.last_look, LONGEST_LOOK)
+        self.last_look = now
+        if self.without_worker > self.config.timeout:
             raise no_worker(self.config, self._reason(state.workers))
 
     def _reason(self, workers: Mapping[str, WorkerState]) -> str:

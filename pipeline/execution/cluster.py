@@ -34,8 +34,8 @@ _ANSWER = 2.0
 _SIGHT = 10.0
 """Seconds to wait for the workers' answers whether they see a file."""
 
-_LONGEST_LOOK = 1.0
-"""Most seconds that count as the scheduler's silence from one look to the next."""
+LONGEST_LOOK = 1.0
+"""Most seconds that count as the scheduler's silence, or as without workers, from one look to the next."""
 
 _LARGE_GRAPH_KEY = "distributed.admin.large-graph-warning-threshold"
 _LARGE_GRAPH = 1 << 30
@@ -228,7 +228,7 @@ class _Poll:
     def __call__(self) -> None:
         now = time.monotonic()
         # While this process is stopped, no time passes.
-        self.silence += min(now - self._called, _LONGEST_LOOK)
+        self.silence += min(now - self._called, LONGEST_LOOK)
         self._called = now
         if self._state is not None and self._state.done():
             # Errors are ignored: if the scheduler is lost, Dask cancels the futures.
