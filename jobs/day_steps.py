@@ -197,6 +197,7 @@ def score(survey: Survey, entry: DayState, executor: Executor) -> DayRecord | No
         path, among=above_days(config.output.path), replace=config.output.mode == "replace"
     )
     # A run that was killed before it wrote the record, perhaps before the live version changed.
+    output.settle()
     manifest = output.manifest() or {}
     if manifest.get("log_files") != digest_of(owned):
         if live is None:

@@ -27,6 +27,7 @@ from pipeline.days.states import DayRules, day_states
 from pipeline.files import clock, folders
 from pipeline.files.folders import Folder
 from pipeline.files.locks import locking
+from pipeline.files.output import LocalOutput
 from pipeline.log.log_files import LogFile
 from pipeline.log.windows import day_number
 from pipeline.monitor.history import read_history
@@ -388,6 +389,30 @@ def test_a_run_killed_after_any_step_goes_on_and_repeats_nothing(daily, fit_each
     for day in (4, 5):
         counts = {step: len(found) for step, found in daily.records(day).items() if step != "compared"}
         assert counts == {"evaluate": 1, "monitor": 1, FIT: 1, SCORE: 1}
+
+
+@pytest.mark.system
+def test_a_run_killed_before_a_scored_days_manifest_is_repaired_by_the_next(daily):
+    daily.day(1, 2, 3)
+    assert daily.begin(4) == 0
+    daily.day(4)
+
+    def killed(self):
+        if self._renamed() is not None:
+            raise KeyboardInterrupt
+
+    with daily.monkeypatch.context() as patched:
+        patched.setattr(LocalOutput, "settle", killed)
+        with pytest.raises(KeyboardInterrupt):
+            daily.run(5)
+    beside = daily.root / ".scored.logcal"
+    assert [path.name for path in (beside / "2026-03-04").iterdir()] == ["unfinished.json"]
+    assert daily.run(5) == 0
+    assert daily.scored == {3: 4 * ROWS, 4: 4 * ROWS}
+    assert {path.relative_to(beside).as_posix() for path in beside.rglob("*.json")} == {
+        "2026-03-03/manifest.json",
+        "2026-03-04/manifest.json",
+    }
 
 
 @pytest.mark.system

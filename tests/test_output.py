@@ -282,7 +282,7 @@ def test_a_run_that_ended_between_the_rename_and_the_manifest_has_finished(tmp_p
     if replaced:
         write_beside(path, "first", b"0")
     with monkeypatch.context() as patched:
-        patched.setattr(LocalOutput, "_settle", failing)
+        patched.setattr(LocalOutput, "settle", failing)
         patched.setattr(LocalOutput, "check", lambda self, run_id: None)
         with pytest.raises(KeyboardInterrupt):
             write_beside(path, replace=replaced)

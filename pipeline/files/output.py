@@ -104,6 +104,10 @@ class Output(ABC):
         manifest = self._read(self._manifest)
         return None if manifest is None or not self._matches(manifest) else manifest
 
+    def settle(self) -> None:
+        """Write the manifest beside the folder if the folder was renamed and only its marker is there."""
+        return
+
     def _matches(self, manifest: dict[str, Any]) -> bool:
         """Tell whether the folder still has the first file that a manifest beside it names."""
         if self.beside is None:
@@ -238,13 +242,13 @@ class LocalOutput(Output):
 
     def check(self, run_id: str, needed: int = 0) -> None:
         """See `Output.check`."""
-        self._settle()
+        self.settle()
         super().check(run_id, needed)
         above = Folder.of(self.filesystem, self.root.rpartition("/")[0])
         above.check_writable(self.setting, int(needed * _HEADROOM))
 
-    def _settle(self) -> None:
-        """Write the manifest beside the folder if the folder was renamed and only its marker is there."""
+    def settle(self) -> None:
+        """See `Output.settle`."""
         marker = self._renamed()
         if marker is not None:
             self._side.write(self._manifest, as_json(marker["manifest"]))
@@ -317,7 +321,7 @@ class LocalOutput(Output):
                 if new:
                     side.rmdir()
             raise
-        self._settle()
+        self.settle()
 
 
 class StoreOutput(Output):
