@@ -120,7 +120,8 @@ def test_a_version_says_whether_it_agrees_with_its_rows(place, call):
 
 
 @pytest.mark.parametrize(
-    ("segments", "said"), [(0, "not monotone: "), (200, "not monotone in segments of level 1: ")]
+    ("segments", "said"),
+    [(0, "not monotone: "), (200, "not monotone in segments of level 1: ")],
 )
 def test_a_score_with_many_rows_that_are_less_often_positive_is_named(place, call, segments, said):
     """A default score: honest segments are published although their maps cannot follow it, and the user is told."""

@@ -14,15 +14,22 @@ from logcal.errors import range_text
 
 _logger = logging.getLogger("logcal")
 
+_OF_ONE_MAP = "The map never decreases, so it has one mean for both; $[method] enir or abb can follow this"
+_IN_SEGMENTS = (
+    "Segments' maps never decrease, so each has one mean where its own shares fall. If a default score is the reason, "
+    "give its rows a segment of their own (a first column of $[segment]); $[method] enir or abb can follow a fall"
+)
+
 
 def warn_of_fall(
-    calibrator: Calibrator, cells: FineCells | None, dispersion: float
+    calibrator: Calibrator, cells: FineCells | None, dispersion: float, *, segments: bool = False
 ) -> dict[str, float] | None:
     """Say in one warning where the rows prove that the share of positives falls; return its facts.
 
     calibrator : the calibrator, after the fit; its map never decreases
     cells : cells of `CellCollector`. Methods without cells are not examined.
     dispersion : see `FitCheck`
+    segments : whether this is the map of all rows beside those of segments
     """
     cells = calibrator.fine_cells_ if cells is None else cells
     fall = None if cells is None else proven_fall(cells, dispersion, calibrator.sampling_.heaviest)
@@ -30,8 +37,7 @@ def warn_of_fall(
         return None
     _logger.warning(
         "scores are not monotone: for scores from %.4g to %.4g %.3g %% of the rows are positive, but from %.4g to %.4g "
-        "%.3g %% (%.1f standard errors). The map never decreases, so it has one mean for both; $[method] enir "
-        "or abb can follow this",
+        "%.3g %% (%.1f standard errors). %s",
         fall.first,
         fall.turn,
         100 * fall.before,
@@ -39,6 +45,7 @@ def warn_of_fall(
         fall.last,
         100 * fall.after,
         fall.root,
+        _IN_SEGMENTS if segments else _OF_ONE_MAP,
     )
     return fall.facts()
 
@@ -57,11 +64,10 @@ def warn_of_segments_fall(levels: Sequence[dict[str, Any]]) -> None:
     )
     _logger.warning(
         "scores are not monotone within segments: for scores %s their maps expect %s positives, but %s of %s rows are "
-        "positive (%.1f standard errors). These maps never decrease, so each has one mean where shares of positives "
-        "fall. If the rows have a default score, give them a segment of their own (a first column of $[segment]); "
-        "$[method] enir or abb can follow a fall",
+        "positive (%.1f standard errors). %s",
         range_text(low, high),
         *(f"{fall[name]:,.6g}" for name in ("expected", "positives")),
         f"{fall['weight']:,.10g}",
         abs(fall["deviance_residual"]),
+        _IN_SEGMENTS,
     )

@@ -231,7 +231,12 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
         **(no_check() if overall.agreement is None else overall.agreement.facts()),
         **level_facts(fit.levels[1:], fit.shared, overall.agreement, overall.calibrator.sampling_.heaviest),
     }
-    warn_of_segments_fall(facts["agreement"]["levels"])
+    facts["proven_fall"] = None
+    if overall.agreement is not None and overall.agreement.fitted.monotone:
+        dispersion = overall.agreement.check.dispersion
+        facts["proven_fall"] = warn_of_fall(overall.calibrator, overall.checked, dispersion, segments=True)
+    if facts["proven_fall"] is None:
+        warn_of_segments_fall(facts["agreement"]["levels"])
     if fit.interval != NONE:
         facts["interval"] = fit.interval
         segments["intervals_refuted"] = fit.refuted
