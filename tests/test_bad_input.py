@@ -398,3 +398,10 @@ def test_the_command_that_converts_another_format_does(place, kind, name):
         [command] = shlex.split(said.partition("duckdb -c ")[2])
         duckdb.execute(command)
     place.job("fit", log__path=f"{path}.parquet").expect(0)
+
+
+def test_margins_need_the_transform_that_the_message_names(place):
+    place.write_log({"score": [-3.0, -1.0, 0.5, 2.0] * 500, "label": [0, 1, 0, 1] * 500})
+    said = "put margins through the sigmoid first (log.score_transform=sigmoid)"
+    place.job("fit", "calibrator.method=beta").expect(3, said)
+    place.job("fit", "calibrator.method=beta", "log.score_transform=sigmoid").expect(0)

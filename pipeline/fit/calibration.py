@@ -257,7 +257,8 @@ def fit_log(
         sampling = Sampling(sampling_rate, table.heaviest)
         calibrator.fit_passes(lambda request: first.pop() if first else run(request), sampling)
     except ValueError as error:
-        raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
+        key = " ($[score_transform]=sigmoid)" if "sigmoid" in str(error) else ""
+        raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}{key}") from None
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
     cells = run_passes(cell_passes(), run) if interval == BAND else None
     assert table is not None
