@@ -12,7 +12,6 @@ from calibrators.core.local_choice import Choice
 from calibrators.core.passes import run_in_memory
 from calibrators.measures.comparison import comparison_passes
 from calibrators.measures.in_memory import error_bars
-from calibrators.segments import own
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import load
 from jobs.config.sections import GateConfig, WindowConfig
@@ -21,7 +20,7 @@ from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from logcal.version import __version__
 from pipeline.execution import InlineExecutor
-from pipeline.fit import pooled_segments
+from pipeline.fit import pooled_cells, pooled_segments
 from pipeline.fit.holdout import HeldOut, RowWeights
 from pipeline.table.map_change import one_level, ranking
 from pipeline.table.published import Version
@@ -181,7 +180,8 @@ def test_an_adjusted_map_that_does_not_agree_is_named(place, gated, method, off,
 
     pooled = pooled_segments._adjusted
     monkeypatch.setattr(pooled_segments, "_adjusted", adjusted)
-    monkeypatch.setattr(own, "LEAST_EVIDENCE", np.inf)  # otherwise it has a map of its own rows
+    # otherwise it has a map of its own rows
+    monkeypatch.setattr(pooled_cells, "least_evidence", lambda segments: np.inf)
     columns = predictions(20_000, country=np.array(["at", "be", "ch"])[np.arange(20_000) % 3])
     place.write_log(columns)
     settings = (f"calibrator.method={method}", "log.segment=country", "segments.min_positives=100000")

@@ -20,13 +20,12 @@ from calibrators.auto.calibrator import Auto
 from calibrators.core.fine_cells import fine_cells_pass
 from calibrators.core.map import MapBlockRanges
 from calibrators.segments import adjusting, crossing
-from calibrators.segments import own as own_module
 from calibrators.segments.adjusting import SHIFTS, SLOPES, UNLIKELY, BlockCells, adjust
 from calibrators.segments.bends import STRENGTH
 from calibrators.segments.curves import curve_of
 from calibrators.segments.kernels import adjusting as kernel
-from calibrators.segments.own import choose_maps
-from calibrators.segments.partial_pooling import BlockRanges, cells_within
+from calibrators.segments.own import choose_maps, least_evidence
+from calibrators.segments.partial_pooling import BlockRanges, cells_within, own_maps
 from calibrators.segments.totals import large, shifts_by_size
 from calibrators.segments.wide_ranges import cell_begins, divide
 from jobs import tables
@@ -324,10 +323,16 @@ def own_map(rows, before, part, at, exact, score, label, weight, sigma):
     total = (own * label[rows]).sum()
     shift = optimize.brentq(lambda s: (own * expit(curve + s)).sum() - total, -20, 20, xtol=1e-14)
     q = expit(curve + shift)
-    c = STRENGTH / (own * q * (1 - q)).sum()
-    target = (label[rows] + c * q) / (1 + c)
-    q = IsotonicRegression().fit(score[rows], target, sample_weight=own).predict(score[rows])
-    at[rows] = exact[rows] = logit(q)
+    information = own * q * (1 - q)
+    penalty = 1 - 0.5 * np.bincount(cell, information).max() / information.sum()
+    tried = []
+    for strength in (3000, 1000, 300, 100):
+        c = strength / information.sum()
+        target = (label[rows] + c * q) / (1 + c)
+        p = IsotonicRegression().fit(score[rows], target, sample_weight=own).predict(score[rows])
+        gain = (own * np.where(label[rows] > 0, np.log(p), np.log1p(-p))).sum()
+        tried.append((gain - penalty * np.unique(p).size / (1 + c) - (strength < 3000), p))
+    at[rows] = exact[rows] = logit(max(tried, key=lambda entry: entry[0])[1])
     part[rows] = 0  # its own map's blocks count from now on
     return True
 
@@ -351,9 +356,8 @@ def groups_of(keys):
     ],
 )
 def test_equals_doing_it_in_memory(tmp_path, monkeypatch, seed, columns, weighted, wave, method):
-    monkeypatch.setattr(
-        own_module, "LEAST_EVIDENCE", np.inf
-    )  # no own maps of segments that contradict their curve
+    # no own maps of segments that contradict their curve
+    monkeypatch.setattr(pooled_cells, "least_evidence", lambda segments: np.inf)
     across = []
 
     def recorded(*arguments):
@@ -1127,15 +1131,54 @@ def test_a_segment_has_its_own_map_if_its_rows_contradict_the_curve():
     label = (rng.random(truth.shape) < truth).astype(float)
     starts = np.arange(0, groups * rows + 1, rows)
     columns = (score.ravel(), score.ravel(), np.ones(score.size), label.ravel())
-    assert choose_maps(columns, starts, truth.ravel(), False).own.sum() <= 3
+    assert choose_maps(columns, starts, truth.ravel(), False, 10.0).own.sum() <= 3
     flat = np.repeat(label.mean(axis=1), rows)
-    chosen = choose_maps(columns, starts, flat, False)
+    chosen = choose_maps(columns, starts, flat, False, 10.0)
     assert chosen.own.mean() > 0.99
     for bending in (False, True):
-        maps = choose_maps(columns, starts, flat, bending).maps
+        maps = choose_maps(columns, starts, flat, bending, 10.0).maps
         level = np.repeat(maps.level, maps.weight.astype(int))
         assert level.sum() == pytest.approx(label.sum(), rel=0.01)
         assert np.mean((level - truth.ravel()[: level.size]) ** 2) < 0.2 * truth.var()
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_few_segments_need_less_evidence_against_their_curve(flat):
+    """Of levels whose segments follow their curves fewer than one in five has a segment that contradicts it."""
+    rng = np.random.default_rng(3)
+    rows, levels = 300, 200
+    for segments in (1, 3, 10, 40):
+        groups = segments * levels
+        score = np.sort(rng.normal(0, 1.2, (groups, rows)), axis=1)
+        truth = np.full(score.shape, 0.5) if flat else expit(score)
+        label = (rng.random(score.shape) < truth).astype(float)
+        columns = (score.ravel(), score.ravel(), np.ones(score.size), label.ravel())
+        starts = np.arange(0, score.size + 1, rows)
+        found = choose_maps(columns, starts, truth.ravel(), False, least_evidence(segments)).own.sum()
+        assert found < 0.2 * levels
+        assert found < choose_maps(columns, starts, truth.ravel(), False, 0.0).own.sum()
+    assert least_evidence(2) < least_evidence(40) < least_evidence(50) == least_evidence(1_000_000) == 10
+
+
+def test_a_bent_curve_is_weaker_where_the_rows_have_steps():
+    """A curve of 3,000 rows' information hides a step in 10,000 rows; segments that follow it keep it."""
+    rng = np.random.default_rng(4)
+    groups, rows = 20, 10_000
+    score = np.sort(rng.normal(0, 1.2, (groups, rows)), axis=1)
+    curve = expit(score - 1)
+    truth = curve.copy()
+    truth[::2] = expit(score[::2] - 1 + np.where(score[::2] > 0.3, 0.5, -0.4))
+    label = (rng.random(truth.shape) < truth).astype(float)
+    columns = (score.ravel(), score.ravel(), np.ones(score.size), label.ravel())
+    starts = np.arange(0, score.size + 1, rows)
+    chosen = choose_maps(columns, starts, curve.ravel(), True, np.inf).maps
+    errors = [
+        ((np.repeat(maps.level, maps.weight.astype(int)).reshape(truth.shape) - truth) ** 2).mean(axis=1)
+        for maps in (chosen, own_maps(*columns, starts, curve.ravel(), STRENGTH))
+    ]
+    assert errors[0][::2].mean() < 0.5 * errors[1][::2].mean()
+    assert (errors[0] < errors[1] + 1e-15).all()
+    np.testing.assert_array_equal(errors[0][1::2], errors[1][1::2])
 
 
 def test_many_segments_are_adjusted_by_a_samples_variances():

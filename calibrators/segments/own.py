@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,24 +17,40 @@ WEAK, WEAK_FLAT = 30.0, 3.0
 """Information of the curve as prior of an own map if the segment's rows contradict the curve's shape; where it is flat
 it tells nothing."""
 
-LEAST_EVIDENCE, RISING, FLAT = 10.0, 1.0, 0.5
-"""Least gain of log likelihood by isotonic regression of the segment's rows alone, and for each of its blocks.
+RISING, FLAT = 1.0, 0.5
+"""Least gain of log likelihood by isotonic regression of the segment's rows alone for each of its blocks.
 
-If the curve is the truth, isotonic regression gains .85 for each block where it rises, .6 where it is flat; in 600
-simulations of 700 to 20,000 rows more than this in at most one of a hundred.
+If the curve is the truth, it gains .85 for each block where the curve rises, .6 where it is flat.
 """
 
+_MOST, _OF_ONE, _PER_LOG = 10.0, 3.0, 1.8
 
-def can_contradict(weight: Array, positives: Array) -> Mask:
+_WEAKER, _OF_WEAKER = (1000.0, 300.0, 100.0), 1.0
+"""Strengths that a bent curve can have instead of `STRENGTH`, and the least evidence for one of them."""
+
+
+def least_evidence(segments: int) -> float:
+    """Return the gain, beyond that for each block, from which the rows of one of so many segments contradict its curve.
+
+    The more segments a level has, the more of them seem to contradict their curve by chance. With this evidence fewer
+    than .2 do on average, if the curve is the truth: a gain of 3 has a probability of up to .15, 4 of .10, 6 of .03,
+    8 of .009, 10 of .002 (up to 20,000 simulations of segments of 40 to 20,000 rows, 2 and 50 % positives; flat and
+    rising curves). From 49 segments on it is 10, so that more do, if there are hundreds.
+    """
+    return min(_MOST, _OF_ONE + _PER_LOG * math.log(max(segments, 1)))
+
+
+def can_contradict(weight: Array, positives: Array, evidence: float) -> Mask:
     """Tell which groups' labels can be evidence enough against a curve: by the most that a map could explain.
 
     weight, positives : float64 arrays, shape (groups,)
+    evidence : see `least_evidence`
     """
     entropy = np.zeros(weight.size)
     for count in (positives, weight - positives):
         some = count > 0
         entropy[some] += count[some] * log_of(weight[some] / count[some])
-    return np.asarray(entropy > LEAST_EVIDENCE)
+    return np.asarray(entropy > evidence)
 
 
 class Chosen(NamedTuple):
@@ -52,6 +69,7 @@ def choose_maps(
     starts: Integers,
     prior: Array,
     bending: bool,
+    evidence: float,
     dispersion: float = 1.0,
 ) -> Chosen:
     """Fit own maps of groups: of all of them if the level bends, else of those whose rows contradict the curve's shape.
@@ -62,29 +80,56 @@ def choose_maps(
     ----------
     columns, starts, prior : see `own_maps`; prior : the bent or adjusted curve
     bending : whether the level's segments bend
+    evidence : see `least_evidence`
     dispersion : over-dispersion, by which the evidence of rows is divided
     """
+    flat = _flat_share(columns[2], prior, starts)
+    per_block = RISING + (FLAT - RISING) * flat
     alone = own_maps(*columns, starts, prior, 0.0)
+    strength = np.zeros(flat.size)
     if bending:
-        pooled = own_maps(*columns, starts, prior, STRENGTH * dispersion)
-        before = _log_likelihood(pooled.weight, pooled.positives, pooled.level, pooled.sizes)
+        strength, before = _strengths(columns, starts, prior, per_block, dispersion)
     else:
         before = _log_likelihood(columns[2], columns[3], prior, np.diff(starts))
     gain = _log_likelihood(alone.weight, alone.positives, alone.level, alone.sizes) - before
-    flat = _flat_share(columns[2], prior, starts)
-    per_block = RISING + (FLAT - RISING) * flat
-    free = gain / dispersion > LEAST_EVIDENCE + per_block * alone.sizes
+    free = gain / dispersion > evidence + per_block * alone.sizes
     own = free | bending
     if not own.any():
         return Chosen(own, None)
-    if bending and not free.any():
-        return Chosen(own, pooled)
     items = np.diff(starts)
     mask = np.repeat(own, items)
     starts = np.concatenate([[0], np.cumsum(items[own])])
-    strength = dispersion * np.where(free, WEAK + (WEAK_FLAT - WEAK) * flat, STRENGTH)[own]
+    strength = dispersion * np.where(free, WEAK + (WEAK_FLAT - WEAK) * flat, strength)[own]
     first, last, weight, positives = (column[mask] for column in columns)
     return Chosen(own, own_maps(first, last, weight, positives, starts, prior[mask], strength))
+
+
+def _strengths(
+    columns: tuple[Array, Array, Array, Array],
+    starts: Integers,
+    prior: Array,
+    per_block: Array,
+    dispersion: float,
+) -> tuple[Array, Array]:
+    """Choose the bent curve's strength in each group's map; return also the log likelihood of maps with `STRENGTH`.
+
+    Cosines cannot follow a step of one segment. A weaker curve must explain the rows better by `per_block` for each
+    degree of freedom: a block has as many as the rows' share of its information, the curve having the other part.
+    """
+    weight = columns[2]
+    information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
+    first = best = chosen = np.empty(0)
+    for strength in (STRENGTH, *_WEAKER):
+        maps = own_maps(*columns, starts, prior, strength * dispersion)
+        likelihood = _log_likelihood(maps.weight, maps.positives, maps.level, maps.sizes)
+        share = information / (information + strength * dispersion)
+        score = likelihood / dispersion - per_block * share * maps.sizes
+        if strength == STRENGTH:
+            first, best, chosen = likelihood, score + _OF_WEAKER, np.full(score.size, strength)
+        else:
+            chosen = np.where(score > best, strength, chosen)
+            best = np.maximum(score, best)
+    return chosen, first
 
 
 def _log_likelihood(weight: Array, positives: Array, level: Array, sizes: Integers) -> Array:

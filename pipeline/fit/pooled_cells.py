@@ -21,7 +21,7 @@ from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
 from calibrators.segments.bends import Bends, bent
 from calibrators.segments.common_bend import CommonBend
 from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
-from calibrators.segments.own import Chosen, can_contradict, choose_maps
+from calibrators.segments.own import Chosen, can_contradict, choose_maps, least_evidence
 from calibrators.segments.partial_pooling import (
     BlockRanges,
     OwnMaps,
@@ -217,6 +217,7 @@ class MapInput(NamedTuple):
     pooled : mask of the segments that can have their own map
     theta : coefficients of these segments' bends, see `Bends`
     bending : whether all of them have their own map
+    evidence : see `calibrators.segments.own.least_evidence`
     dispersion : see `LevelCells`
     common : bend of the parent's curve; None if there is none
     strength : float64 array, shape (segments,): its strength for each segment
@@ -227,6 +228,7 @@ class MapInput(NamedTuple):
     pooled: Mask
     theta: Array
     bending: bool
+    evidence: float
     dispersion: float
     common: CommonBend | None
     strength: Array
@@ -244,6 +246,7 @@ def map_inputs(
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
     before = starts_of(pooled.astype(np.int64))
+    bending, evidence = bends.sigma > 0, least_evidence(pooled.size)
     at = 0
     for part in gathered:
         if part is None:
@@ -252,7 +255,16 @@ def map_inputs(
         span = slice(at, at + part.segments)
         theta = bends.theta[before[span.start] : before[span.stop]]
         adjustment = adjusted.shift[span], adjusted.slope[span]
-        of_segments = (*adjustment, pooled[span], theta, bends.sigma > 0, dispersion, common, strength[span])
+        of_segments = (
+            *adjustment,
+            pooled[span],
+            theta,
+            bending,
+            evidence,
+            dispersion,
+            common,
+            strength[span],
+        )
         inputs.append(MapInput(*of_segments))
         at += part.segments
     return inputs
@@ -347,15 +359,17 @@ def _small_maps(
     """
     weight, positives = gathered.numbers(2), gathered.numbers(3)
     starts = np.cumsum(cells) - cells
-    totals = (np.add.reduceat(column, starts) for column in (weight, positives))
-    own = ~estimates.pooled & (cells > 1) & can_contradict(*totals)
+    of_weight, of_positives = (np.add.reduceat(column, starts) for column in (weight, positives))
+    own = ~estimates.pooled & (cells > 1) & can_contradict(of_weight, of_positives, estimates.evidence)
     if not own.any():
         return Chosen(own, None)
     mask = np.repeat(own, cells)
     level = logistic_of(logit[mask])
     first, last, weight, positives = (column[mask] for column in (*bounds, weight, positives))
     columns = (first, last, weight, positives)
-    own[own], maps = choose_maps(columns, starts_of(cells[own]), level, False, estimates.dispersion)
+    own[own], maps = choose_maps(
+        columns, starts_of(cells[own]), level, False, estimates.evidence, estimates.dispersion
+    )
     return Chosen(own, maps)
 
 
@@ -402,6 +416,7 @@ def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells:
         starts_of(items[several]),
         prior[mask],
         estimates.bending,
+        estimates.evidence,
         estimates.dispersion,
     )
     several[several] = chosen.own
