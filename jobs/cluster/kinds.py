@@ -327,14 +327,14 @@ def client_of(cluster: Any, config: ClusterConfig) -> Any:
         ) from None
 
 
-def connect(config: ClusterConfig) -> Any:
-    """Connect a client to a running cluster."""
+def connect(config: ClusterConfig, seconds: float) -> Any:
+    """Connect a client to a running cluster. seconds : what is left of `cluster.timeout`."""
     from distributed import Client
 
     address = str(config.address) if config.kind == ADDRESS else _address_in(config.scheduler_file or "")
     security = _security(address, config)
     try:
-        return Client(address, timeout=config.timeout, security=security)
+        return Client(address, timeout=seconds, security=security)
     except ValueError as error:
         raise ConfigError(
             f"cluster.{config.kind}: expected an address such as tcp://10.0.0.5:8786, found {address} ({error})"

@@ -157,6 +157,11 @@ class _WorkerWait:
         # Workers of this machine take a second to start.
         self._next_message = now + (_WAITING if config.on_this_machine else 0)
 
+    @property
+    def left(self) -> float:
+        """Seconds until the timeout."""
+        return self._deadline - time.monotonic()
+
     def result(self, answer: Answer[T]) -> T:
         """Wait for the start's result.
 
@@ -166,7 +171,7 @@ class _WorkerWait:
             The cluster does not start or answer.
         """
         # A connection to a port that is open but silent does not time out by itself.
-        if not wait_for_futures([answer], self._deadline - time.monotonic() + _LATE).done:
+        if not wait_for_futures([answer], self.left + _LATE).done:
             raise TemporaryError(
                 f"{self.cluster} did not start or answer within {self.config.timeout:g} s (cluster.timeout)"
             )
@@ -258,7 +263,11 @@ class _Starting:
             self.cluster = kinds.cluster_of_class(config)
         if self.cluster is not None:
             self.jobs = kinds.ClusterJobs(self.cluster)
-        self.client = kinds.connect(config) if self.cluster is None else kinds.client_of(self.cluster, config)
+        if self.cluster is None:
+            # Importing Dask may have taken most of the time; beyond it, Dask's own message would come too late.
+            self.client = kinds.connect(config, max(self.waiting.left, _SLICE))
+        else:
+            self.client = kinds.client_of(self.cluster, config)
         self.waiting.await_worker(self.client)
         # Workers of this machine have nannies, which start them again.
         jobs = self.jobs if config.by_class else None
