@@ -72,6 +72,9 @@ class BlockCells(NamedTuple):
     centre : float64 array, shape (segments,): centre of the parent's `Curve`
     logit : float64 array, shape (cells,): log odds of the parent's level in the cell's block
     weight, positives : float64 arrays, shape (cells,)
+    part_stretched : float64 array, shape (cells,): part of the log odds that slopes stretch, to which `centre` belongs;
+        None for all. What was estimated from the same rows is not to be stretched: it is shrunken, and their labels
+        always ask for more of it.
     """
 
     starts: Integers
@@ -79,16 +82,22 @@ class BlockCells(NamedTuple):
     logit: Array
     weight: Array
     positives: Array
+    part_stretched: Array | None = None
 
     @property
     def groups(self) -> int:
         """Number of segments."""
         return self.starts.size - 1
 
+    @property
+    def stretched(self) -> Array:
+        """What slopes stretch."""
+        return self.logit if self.part_stretched is None else self.part_stretched
+
     def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1]
-        columns = (column[starts[0] : starts[-1]] for column in self[2:])
+        columns = (None if column is None else column[starts[0] : starts[-1]] for column in self[2:])
         return BlockCells(starts - starts[0], self.centre[start:stop], *columns)
 
     def selected(self, segments: Integers) -> BlockCells:
@@ -96,7 +105,8 @@ class BlockCells(NamedTuple):
         sizes = np.diff(self.starts)[segments]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         rows = np.arange(starts[-1]) + np.repeat(self.starts[segments] - starts[:-1], sizes)
-        return BlockCells(starts, self.centre[segments], *(column[rows] for column in self[2:]))
+        columns = (None if column is None else column[rows] for column in self[2:])
+        return BlockCells(starts, self.centre[segments], *columns)
 
     def sums(self, column: Array) -> Array:
         """Add up a column by segment."""
@@ -123,7 +133,8 @@ class Adjusted:
     Attributes
     ----------
     variances : prior variances of the shifts and of the slopes
-    shift, slope : float64 arrays, shape (segments,): logit p = shift + slope * logit of the parent's level; slope >= 0
+    shift, slope : float64 arrays, shape (segments,): logit p = shift + slope * logit of the parent's level; slope >= 0.
+        Of cells that are stretched in part: logit + shift + (slope - 1) times this part.
     outlying : bool array, shape (segments,): segments that contradict the others: their shift or slope is too far from
         the typical one for these variances, or their truth falls where the parent's curve rises
     pivot : log odds, minus the parent's centre, at which shift and slope are independent
@@ -229,8 +240,10 @@ class _Shifted:
     def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
         cells, shifts = self._cells.part(start, stop), self._shifts[start:stop]
-        logit = cells.logit + np.repeat(shifts, np.diff(cells.starts))
-        return cells._replace(logit=logit, centre=cells.centre + shifts)
+        of_cells = np.repeat(shifts, np.diff(cells.starts))
+        part = None if cells.part_stretched is None else cells.part_stretched + of_cells
+        centre = cells.centre + shifts
+        return cells._replace(logit=cells.logit + of_cells, centre=centre, part_stretched=part)
 
 
 class _Search:
@@ -256,9 +269,10 @@ class _Search:
         sizes = np.diff(cells.starts)
         self._weight[piece], self._positives[piece] = cells.sums(cells.weight), cells.sums(cells.positives)
         self._centre[piece] = cells.centre
-        if cells.logit.size:
-            self._first[piece] = cells.logit[np.minimum(cells.starts[:-1], cells.logit.size - 1)]
-        return moments(cells.logit - np.repeat(cells.centre, sizes), cells.logit, cells.weight, sizes)
+        stretched = cells.stretched
+        if stretched.size:
+            self._first[piece] = stretched[np.minimum(cells.starts[:-1], stretched.size - 1)]
+        return moments(stretched - np.repeat(cells.centre, sizes), cells.logit, cells.weight, sizes)
 
     def pivots(self) -> tuple[float, ...]:
         """Compute candidates for the pivot, as differences to the parents' centres."""
@@ -284,7 +298,7 @@ class _Search:
 
     def _climb(self, piece: slice, variances: tuple[float, float]) -> None:
         cells = self._cells.part(piece.start, piece.stop)
-        data = (cells.logit, cells.weight, cells.positives, cells.starts, cells.centre + self._pivot)
+        data = (*_of_kernel(cells), cells.starts, cells.centre + self._pivot)
         found = self._theta[piece], self._derivatives[piece], self._kind[piece]
         kernel.adjust_curves(*data, self._typical, np.array([variances, _WIDE]), UNLIKELY, *found)
 
@@ -410,9 +424,12 @@ class _Search:
 def _derived(cells: BlockCells, pivot: float, curves: Array) -> Array:
     """Compute the derivatives of segments' log likelihoods: see the kernel's `derive`."""
     derivatives = np.empty((curves.shape[0], 5))
-    data = (cells.logit, cells.weight, cells.positives, cells.starts, cells.centre + pivot)
-    kernel.derive(*data, curves, derivatives)
+    kernel.derive(*_of_kernel(cells), cells.starts, cells.centre + pivot, curves, derivatives)
     return derivatives
+
+
+def _of_kernel(cells: BlockCells) -> tuple[Array, Array, Array, Array]:
+    return cells.logit, cells.stretched, cells.weight, cells.positives
 
 
 def _slices(groups: int, size: int) -> list[slice]:
@@ -427,5 +444,7 @@ def selected(cells: CellParts, chosen: Integers) -> BlockCells:
         if low < high:
             parts.append(cells.part(piece.start, piece.stop).selected(chosen[low:high] - piece.start))
     sizes = np.concatenate([np.diff(part.starts) for part in parts])
-    columns = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:])
+    columns = (
+        None if column[0] is None else np.concatenate(column) for column in list(zip(*parts, strict=True))[1:]
+    )
     return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), *columns)

@@ -20,6 +20,9 @@ _CLOSE = 0.01
 _PER_UNIT = 32
 """Ranges per unit of log odds in which cells are merged: a mean probability changes by less than 1e-4 of itself."""
 
+_PER_UNIT_OF_BASE = 4
+"""The same for the log odds that slopes stretch."""
+
 _STEEP = 2.0**-6
 """Least slope of a parent's curve from which the curve that it adjusts is computed."""
 
@@ -62,8 +65,8 @@ def cross(
     first = np.where(steep, lines[0], 0.0), np.where(steep, lines[1], 1.0)
     base = cells._replace(logit=(cells.logit - np.repeat(first[0], sizes)) / np.repeat(first[1], sizes))
     values, parents = _Groups(base, value, in_several), _Groups(base, parent, sizes > 0)
-    information = base.sums(_information(base.logit, base.weight))
-    middle = _mean(base.logit, _information(base.logit, base.weight))
+    of_cells = _information(cells.logit, cells.weight)
+    information, middle = cells.sums(of_cells), _mean(base.logit, of_cells)
 
     def line(of_parent: tuple[Array, Array], of_value: tuple[Array, Array]) -> tuple[Array, Array]:
         slope = 1.0 + of_parent[1] + of_value[1]
@@ -108,51 +111,49 @@ class _Groups:
         self._groups = group.size
 
     def adjusted(self, shift: Array, slope: Array, processors: int) -> tuple[Adjusted, tuple[Array, Array]]:
-        """Adjust groups, after each segment's shift and slope.
+        """Adjust groups, after each segment's shift and slope, which are not stretched.
 
         Return the adjustments, of which only `outlying` is by segment, and what each segment's group adds to its shift
-        and its slope: the mean over the group, as if these were equal; 0 for segments in no group.
+        and its slope; 0 for segments in no group.
         """
         sizes = np.diff(self._cells.starts)
         logit = np.repeat(shift, sizes) + np.repeat(slope, sizes) * self._cells.logit
         np.clip(logit, -EXTREME, EXTREME, out=logit)
-        information = self._cells.sums(_information(logit, self._cells.weight))[self._chosen]
-        starts, *columns = self._merged(logit, sizes) or self._sorted(logit)
-        logit, weight, _ = columns
-        centre = np.full(self._groups, _mean(logit, _information(logit, weight)))
-        found = adjust(BlockCells(starts, centre, *columns), processors)
-        total = np.maximum(np.bincount(self._of, information), np.finfo(np.float64).tiny)
-        shift, slope = (np.bincount(self._of, information * x[self._chosen]) / total for x in (shift, slope))
+        starts, logit, weight, positives, base = self._merged(logit, sizes) or self._sorted(logit)
+        centre = np.full(self._groups, _mean(base, _information(logit, weight)))
+        found = adjust(BlockCells(starts, centre, logit, weight, positives, base), processors)
         added = np.zeros((2, sizes.size))
-        added[0, self._chosen] = (found.shift + (found.slope - 1.0) * shift)[self._of]
-        added[1, self._chosen] = ((found.slope - 1.0) * slope)[self._of]
+        added[:, self._chosen] = found.shift[self._of], found.slope[self._of] - 1.0
         outlying = np.zeros(sizes.size, np.bool_)
         outlying[self._chosen] = found.outlying[self._of]
         return replace(found, outlying=outlying), (added[0], added[1])
 
-    def _sorted(self, logit: Array) -> tuple[Integers, Array, Array, Array]:
+    def _sorted(self, logit: Array) -> tuple[Integers, Array, Array, Array, Array]:
         """Return the groups' starts and columns of cells: each segment's, one after the other."""
         order = np.argsort(self._of, kind="stable")
-        cells = self._cells._replace(logit=logit).selected(self._chosen[order])
+        base = self._cells.logit
+        cells = self._cells._replace(logit=logit, part_stretched=base).selected(self._chosen[order])
         starts = cells.starts[np.searchsorted(self._of[order], np.arange(self._groups + 1))]
-        return starts, cells.logit, cells.weight, cells.positives
+        return starts, cells.logit, cells.weight, cells.positives, cells.stretched
 
-    def _merged(self, logit: Array, sizes: Integers) -> tuple[Integers, Array, Array, Array] | None:
+    def _merged(self, logit: Array, sizes: Integers) -> tuple[Integers, Array, Array, Array, Array] | None:
         """Return the same with cells of nearly equal log odds merged; None if this leaves more than half of them."""
-        place = (logit - logit.min()) * _PER_UNIT
-        places = int(place.max()) + 1
+        base, weight = self._cells.logit, self._cells.weight
+        fine, coarse = (logit - logit.min()) * _PER_UNIT, (base - base.min()) * _PER_UNIT_OF_BASE
+        columns = int(coarse.max()) + 1
+        places = (int(fine.max()) + 1) * columns
         if 2 * places * self._groups > logit.size:
             return None
         group = np.full(sizes.size, self._groups)  # those in no group are merged behind the others
         group[self._chosen] = self._of
         index = np.repeat(group * places, sizes)
-        index += place.astype(np.int64)
-        weight = self._cells.weight
-        columns = weight * logit, weight, self._cells.positives
-        sums = np.stack([np.bincount(index, column, places * (self._groups + 1)) for column in columns])
+        index += fine.astype(np.int64) * columns
+        index += coarse.astype(np.int64)
+        summed = weight * logit, weight, self._cells.positives, weight * base
+        sums = np.stack([np.bincount(index, column, places * (self._groups + 1)) for column in summed])
         filled = np.flatnonzero(sums[1, : places * self._groups] > 0)
         sums = sums[:, filled]
-        sums[0] /= sums[1]
+        sums[[0, 3]] /= sums[1]
         return np.searchsorted(filled, places * np.arange(self._groups + 1)), *sums
 
 

@@ -27,19 +27,19 @@ for a lesser one."""
 def _derivatives(cells, start, stop, centre, a, d, chance, out):
     """Write gradient and information of one group's log likelihood at (a, d) to out: g_a, g_d, h_aa, h_ad, h_dd.
 
-    cells : logit, weight, positives: see `adjust_curves`
+    cells : logit, at, weight, positives: see `adjust_curves`
     a, d : logit p = logit + a + d x
     chance : float64 array, shape (_BLOCK,), for the probabilities
     """
-    logit, weight, positives = cells
+    logit, at, weight, positives = cells
     g_a = g_d = h_aa = h_ad = h_dd = 0.0
     for begin in range(start, stop, _BLOCK):
         n = min(_BLOCK, stop - begin)
         for j in range(n):
-            chance[j] = probability_of(logit[begin + j] + a + d * (logit[begin + j] - centre))
+            chance[j] = probability_of(logit[begin + j] + a + d * (at[begin + j] - centre))
         for j in range(n):
             i = begin + j
-            x = logit[i] - centre
+            x = at[i] - centre
             p = chance[j]
             residual = positives[i] - weight[i] * p
             information = weight[i] * p * (1.0 - p)
@@ -52,13 +52,13 @@ def _derivatives(cells, start, stop, centre, a, d, chance, out):
 
 
 @kernel
-def derive(logit, weight, positives, starts, centre, curves, derivatives):
+def derive(logit, at, weight, positives, starts, centre, curves, derivatives):
     """Compute the derivatives of each group's log likelihood for its curve.
 
     curves : float64 array, shape (groups, 2): logit p = logit + a + d x
     derivatives : float64 array, shape (groups, 5), filled: see `adjust_curves`, which has the other parameters, too
     """
-    cells = (logit, weight, positives)
+    cells = (logit, at, weight, positives)
     chance = np.empty(_BLOCK)
     for g in range(starts.size - 1):
         a, d = curves[g]
@@ -140,17 +140,17 @@ def _mode(cells, start, stop, centre, typical, prior, a, d, chance, out):
 
 @kernel
 def _log_likelihood(cells, start, stop, centre, a, d):
-    logit, weight, positives = cells
+    logit, at, weight, positives = cells
     total = 0.0
     for i in range(start, stop):
-        eta = logit[i] + a + d * (logit[i] - centre)
+        eta = logit[i] + a + d * (at[i] - centre)
         total += positives[i] * eta - weight[i] * (max(eta, 0.0) + log_of(1.0 + exp_of_negative(-abs(eta))))
     return total
 
 
 @kernel
 def adjust_curves(
-    logit, weight, positives, starts, centre, typical, priors, unlikely, theta, derivatives, kind
+    logit, at, weight, positives, starts, centre, typical, priors, unlikely, theta, derivatives, kind
 ):
     """Fit a and d of each group: logit p = logit + m_a + a + (m_d + d) x, a ~ N(0, variance_a), d ~ N(0, variance_d).
 
@@ -159,9 +159,9 @@ def adjust_curves(
 
     Parameters
     ----------
-    logit, weight, positives : float64 arrays, shape (cells,), group after group
+    logit, at, weight, positives : float64 arrays, shape (cells,), group after group
     starts : int64 array, shape (groups + 1,): first cell of each group, and the end
-    centre : float64 array, shape (groups,): x is logit - centre
+    centre : float64 array, shape (groups,): x is at - centre
     typical : float64 array, shape (2,): m
     priors : float64 array, shape (2, 2), >= 0: variances of a and d, usual and of outliers; with 0 the parameter is 0
     unlikely : prior probability of outliers
@@ -170,7 +170,7 @@ def adjust_curves(
         optimum, for `evidence`
     kind : int8 array, shape (groups,), filled
     """
-    cells = (logit, weight, positives)
+    cells = (logit, at, weight, positives)
     chance = np.empty(_BLOCK)
     penalty = -log_of(unlikely)
     wide, none = np.empty(5), np.zeros(2)
