@@ -27,6 +27,13 @@ def cells_of(seed, bend, segments=60, rows=20_000, spread=1.0, centre=-2.0, half
     return BlockCells(starts, np.full(segments, centre), logits, weight.ravel(), positives.ravel()), truth
 
 
+def bent_by_certainty(cells, adjusted, processors=1):
+    """Bend, strengths and adjustments, as at the first level of segments."""
+    strength = common_bend.strengths(adjusted.certainty)
+    bend, after = bend_in_common(cells, adjusted, strength, processors)
+    return bend, np.zeros(strength.size) if bend is None else strength, after
+
+
 def error_of(cells, adjusted, truth):
     """Sum over cells of information times squared error of the log odds; on average a parameter costs 1."""
     eta = np.repeat(adjusted.shift, 80) + np.repeat(adjusted.slope, 80) * cells.logit
@@ -38,7 +45,7 @@ def error_of(cells, adjusted, truth):
 def test_the_bend_is_found_and_brings_segments_to_the_truth(size):
     cells, truth = cells_of(0, lambda x: size * np.cos(x))
     before = adjust(cells)
-    bend, strength, adjusted = bend_in_common(cells, before)
+    bend, strength, adjusted = bent_by_certainty(cells, before)
     assert bend is not None
     assert (strength == 1).all()
     after = error_of(bent_cells(cells, bend, strength), adjusted, truth)
@@ -62,7 +69,7 @@ def test_the_mean_of_lines_bends_and_segments_do_not(rows, centre, strengths):
     segments = 12_000 if rows < 100 else 300
     cells, truth, weight, positives, _ = mean_log(1, segments, rows, 1.5, centre)
     before = adjust(cells)
-    bend, strength, adjusted = bend_in_common(cells, before)
+    bend, strength, adjusted = bent_by_certainty(cells, before)
     assert bend is not None
     assert strengths[0] <= strength.mean() <= strengths[1]
     bent = bent_cells(cells, bend, strength)
@@ -84,7 +91,7 @@ def test_lines_have_no_bend():
     bent = 0
     for seed in range(40):
         cells, _ = cells_of(seed, np.zeros_like, 20, 3000)
-        bent += bend_in_common(cells, adjust(cells))[0] is not None
+        bent += bent_by_certainty(cells, adjust(cells))[0] is not None
     assert bent <= 1
 
 
@@ -93,13 +100,13 @@ def test_many_rows_in_cells_of_little_information_are_no_bend():
     weight = np.tile(np.linspace(4000, 1000, 200), 50)
     positives = np.tile(expit(logits), 50) * weight
     cells = BlockCells(np.arange(51) * 200, np.full(50, -1.0), np.tile(logits, 50), weight, positives)
-    assert bend_in_common(cells, adjust(cells))[0] is None
+    assert bent_by_certainty(cells, adjust(cells))[0] is None
 
 
 def test_segments_that_do_not_differ_do_not_bend_the_curve():
     cells, _ = cells_of(1, np.zeros_like, 300, 200, spread=0.0)
     adjusted = adjust(cells)
-    bend, strength, same = bend_in_common(cells, adjusted)
+    bend, strength, same = bent_by_certainty(cells, adjusted)
     assert bend is None
     assert not strength.any()
     assert same is adjusted
@@ -108,9 +115,9 @@ def test_segments_that_do_not_differ_do_not_bend_the_curve():
 def test_a_sample_of_many_segments_bends_the_curve_first(monkeypatch):
     cells, truth, *_ = mean_log(2, 400, 2000, 1.5, -1.0)
     adjusted = adjust(cells)
-    everything, strength, of_all = bend_in_common(cells, adjusted)
+    everything, strength, of_all = bent_by_certainty(cells, adjusted)
     monkeypatch.setattr(common_bend, "_SAMPLE", 128)
-    found, same, of_sample = bend_in_common(cells, adjusted)
+    found, same, of_sample = bent_by_certainty(cells, adjusted)
     assert found is not None
     np.testing.assert_array_equal(strength, same)
     bent = bent_cells(cells, found, same)
@@ -122,7 +129,7 @@ def test_a_sample_of_many_segments_bends_the_curve_first(monkeypatch):
 def test_results_do_not_depend_on_threads():
     cells, *_ = mean_log(3, 9000, 30, 1.5, -1.0)
     adjusted = adjust(cells)
-    one, two = (bend_in_common(cells, adjusted, processors) for processors in (1, 2))
+    one, two = (bent_by_certainty(cells, adjusted, processors) for processors in (1, 2))
     assert one[0] is not None
     np.testing.assert_array_equal(one[0].values, two[0].values)
     np.testing.assert_array_equal(one[2].shift, two[2].shift)

@@ -229,38 +229,39 @@ def in_memory(table, columns, weighted, found, method, across):
         at = logit_of_finite(score, weight, whole.predict(score))
         exact = at.copy()
     part = np.searchsorted(lower_ends(method, score, label, weight), score, side="right")
-    lines = np.zeros(score.size), np.ones(score.size)
+    identity = np.array([[0.0], [1.0]])
+    lines, before = (np.repeat(identity, score.size, axis=1) for _ in range(2))
     for level, variances in enumerate(found.variances, 1):
         facts, centre = found.levels[level].bend_facts, np.empty(score.size)
-        count = weight / facts["dispersion"]
+        assert facts["common_bend"] == 0
+        count, curve = weight / facts["dispersion"], at.copy()
         for rows in groups_of([key[: level - 1] for key in keys]):
-            information = (weight * expit(at) * (1 - expit(at)))[rows]
-            centre[rows] = (information * at[rows]).sum() / information.sum()
+            p = expit(lines[0, rows] + lines[1, rows] * at[rows])
+            centre[rows] = np.average(at[rows], weights=weight[rows] * p * (1 - p))
         if level > 1:
             parents = groups_of([key[: level - 1] for key in keys])
             values = groups_of([key[level - 1] for key in keys])
             values = [v for v in values if len({keys[i][: level - 1] for i in v}) > 1]
-            first = at.copy()
-            shift, slope = crossed((at - lines[0]) / lines[1], lines, parents, values, (label, count), across)
-            for column in (at, exact, centre):
-                column[:] = shift + slope * ((column - lines[0]) / lines[1])
-            assert not np.array_equal(at, first)
-        x, before = at - centre - facts["pivot"], at.copy()
+            before = crossed(at, lines, before, parents, values, (label, count), across)
+            assert not np.array_equal(before, lines)
         groups = groups_of([key[:level] for key in keys])
         typical = np.array([facts["typical_shift"], facts["typical_slope"]])
-        curves, outliers = adjusted(at, x, label, count, groups, variances, typical)
+        x = at - centre - facts["pivot"]
+        curves, outliers = adjusted(before[0] + before[1] * at, x, label, count, groups, variances, typical)
         assert outliers == 0
-        lines[0][:], lines[1][:] = 0.0, 1.0
+        lines = before.copy()
         for rows, (a, d) in zip(groups, curves, strict=True):
-            exact[rows] += a + d * (exact[rows] - centre[rows] - facts["pivot"])
-            at[rows] = before[rows] + a + d * x[rows]
-            if not own_map(rows, before, part, at, exact, score, label, weight, facts["bend"]):
-                lines[0][rows], lines[1][rows] = a - d * (centre[rows] + facts["pivot"]), 1 + d
+            lines[:, rows] += np.stack([a - d * (centre[rows] + facts["pivot"]), np.full(rows.size, d)])
+            own, ends = at.copy(), exact.copy()
+            own[rows] = lines[0, rows] + lines[1, rows] * at[rows]
+            if own_map(rows, curve, part, own, ends, score, label, weight, facts["bend"]):
+                lines[:, rows] = before[:, rows] = identity
+                at[rows], exact[rows] = own[rows], ends[rows]
     assert not across
-    return expit(exact)
+    return expit(lines[0] + lines[1] * exact)
 
 
-def crossed(base, lines, parents, values, counts, chosen):
+def crossed(base, lines, before, parents, values, counts, chosen):
     """Shift and slope of base for each row, from effects of values and of parents that add up, in turns.
 
     chosen : what the evidence chose each time, in this order; used up
@@ -280,25 +281,23 @@ def crossed(base, lines, parents, values, counts, chosen):
             added[:, rows] = np.array([[a - d * middle], [d]])
         return added
 
-    before = lines[0] + lines[1] * base
-    information = counts[1] * expit(before) * (1 - expit(before))
+    information = counts[1] * expit(lines[0] + lines[1] * base) * (1 - expit(lines[0] + lines[1] * base))
     middle = np.average(base, weights=information)
-    identity = np.array([[0.0], [1.0]])
-    of_parent = first = np.array(lines) - identity
-    of_value = effects(of_parent + identity, values)
-    start = of_parent + of_value + identity
+    of_parent = first = lines - before
+    of_value = effects(of_parent + before, values)
+    start = of_parent + of_value + before
     for _ in range(2):
-        new = effects(of_value + identity, parents)
+        new = effects(of_value + before, parents)
         new[1] += np.average(first[1] - new[1], weights=information)
         new[0] += np.average(([1, middle] @ (first - new)), weights=information)
         moved, of_parent = new - of_parent, new
         if np.average(np.hypot([1, middle] @ moved, moved[1]), weights=information) <= 0.01:
             break
-        of_value = effects(of_parent + identity, values)
-    turned = of_parent + of_value + identity
+        of_value = effects(of_parent + before, values)
+    turned = of_parent + of_value + before
     assert min(start[1].min(), turned[1].min()) > 0
-    f, before = (line[0] + line[1] * base for line in (turned, start))
-    gain = counts[1] * (counts[0] * (f - before) - np.logaddexp(0, f) + np.logaddexp(0, before))
+    f, f_before = (line[0] + line[1] * base for line in (turned, start))
+    gain = counts[1] * (counts[0] * (f - f_before) - np.logaddexp(0, f) + np.logaddexp(0, f_before))
     kept = turned.copy()
     for rows in parents:
         if gain[rows].sum() < 0:
@@ -440,9 +439,7 @@ def test_lines_of_segments_are_found_though_their_mean_bends(tmp_path, monkeypat
         return found, Table(read_table(path)).predict(score, table)
 
     found, p = fitted("bent")
-    monkeypatch.setattr(
-        pooled_segments, "bend_in_common", lambda cells, adjusted, _: (None, np.zeros(cells.groups), adjusted)
-    )
+    monkeypatch.setattr(pooled_segments, "bend_in_common", lambda cells, adjusted, *_: (None, adjusted))
     _, before = fitted("adjusted")
 
     def divergence(q):
@@ -1302,20 +1299,18 @@ def test_effects_across_parents_are_those_of_a_logistic_regression(monkeypatch):
     starts = np.arange(5) * 6 * x.size
     parents = BlockCells(starts, np.full(4, -2.0), np.tile(curve, 24), weight.ravel(), positives.ravel())
     first = adjust(parents)
-    lines = first.shift[parent], first.slope[parent]
-    before = lines[0][:, None] + lines[1][:, None] * curve
-    cells = BlockCells(
-        np.arange(25) * x.size, lines[0] - 2 * lines[1], before.ravel(), weight.ravel(), positives.ravel()
-    )
+    lines, before = (first.shift[parent], first.slope[parent]), (np.zeros(24), np.ones(24))
+    columns = np.tile(curve, 24), weight.ravel(), positives.ravel()
+    cells = BlockCells(np.arange(25) * x.size, np.full(24, -2.0), *columns)
 
     def error(found):
-        eta = found.shift[:, None] + found.slope[:, None] * before
+        eta = found.shift[:, None] + found.slope[:, None] * curve
         information = weight * expit(best) * (1 - expit(best))
         return np.sqrt(np.average((eta - best) ** 2, weights=information))
 
-    joint = error(crossing.cross(cells, value, parent, lines))
+    joint = error(crossing.cross(cells, value, parent, lines, before))
     monkeypatch.setattr(crossing, "_ROUNDS", 0)
-    assert error(crossing.cross(cells, value, parent, lines)) > 0.1
+    assert error(crossing.cross(cells, value, parent, lines, before)) > 0.1
     assert joint < 0.03
 
 
@@ -1323,10 +1318,10 @@ def test_merging_cells_hardly_changes_effects_across_parents(monkeypatch):
     parent, value, x, weight, positives = crossed_cells(np.random.default_rng(4), 300, grid=6001)
     columns = np.tile(-2 + x, 24), weight.ravel(), positives.ravel()
     cells = BlockCells(np.arange(25) * x.size, np.full(24, -2.0), *columns)
-    lines = np.zeros(24), np.ones(24)
-    merged = crossing.cross(cells, value, parent, lines)
+    lines = before = np.zeros(24), np.ones(24)
+    merged = crossing.cross(cells, value, parent, lines, before)
     monkeypatch.setattr(crossing._Groups, "_merged", lambda *_: None)
-    exact = crossing.cross(cells, value, parent, lines)
+    exact = crossing.cross(cells, value, parent, lines, before)
     assert not np.array_equal(merged.shift, exact.shift)
     np.testing.assert_allclose(merged.shift, exact.shift, atol=2e-3)
     np.testing.assert_allclose(merged.slope, exact.slope, atol=1e-3)

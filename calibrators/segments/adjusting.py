@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class BlockCells(NamedTuple):
     part_stretched : float64 array, shape (cells,): part of the log odds that slopes stretch, to which `centre` belongs;
         None for all. What was estimated from the same rows is not to be stretched: it is shrunken, and their labels
         always ask for more of it.
+    slope : float64 array, shape (segments,), >= 0: slope of the log odds in this part; None for 1
     """
 
     starts: Integers
@@ -83,6 +84,7 @@ class BlockCells(NamedTuple):
     weight: Array
     positives: Array
     part_stretched: Array | None = None
+    slope: Array | None = None
 
     @property
     def groups(self) -> int:
@@ -91,22 +93,36 @@ class BlockCells(NamedTuple):
 
     @property
     def stretched(self) -> Array:
-        """What slopes stretch."""
+        """Log odds that slopes stretch, of each cell."""
         return self.logit if self.part_stretched is None else self.part_stretched
+
+    @property
+    def steepness(self) -> Array:
+        """Slope of the log odds in those that slopes stretch, of each segment."""
+        return np.ones(self.groups) if self.slope is None else self.slope
 
     def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1]
-        columns = (None if column is None else column[starts[0] : starts[-1]] for column in self[2:])
-        return BlockCells(starts - starts[0], self.centre[start:stop], *columns)
+        return self._taken(starts - starts[0], slice(start, stop), slice(starts[0], starts[-1]))
 
     def selected(self, segments: Integers) -> BlockCells:
         """Select segments. segments : their indices."""
         sizes = np.diff(self.starts)[segments]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         rows = np.arange(starts[-1]) + np.repeat(self.starts[segments] - starts[:-1], sizes)
-        columns = (None if column is None else column[rows] for column in self[2:])
-        return BlockCells(starts, self.centre[segments], *columns)
+        return self._taken(starts, segments, rows)
+
+    def _taken(self, starts: Integers, segments: slice | Integers, rows: slice | Integers) -> BlockCells:
+        return BlockCells(
+            starts,
+            self.centre[segments],
+            self.logit[rows],
+            self.weight[rows],
+            self.positives[rows],
+            None if self.part_stretched is None else self.part_stretched[rows],
+            None if self.slope is None else self.slope[segments],
+        )
 
     def sums(self, column: Array) -> Array:
         """Add up a column by segment."""
@@ -140,8 +156,9 @@ class Adjusted:
     pivot : log odds, minus the parent's centre, at which shift and slope are independent
     typical : shift and slope - 1, at the pivot, of the typical curve
     centred : their difference from those of a curve whose mean over the prior is the parent's
-    certainty : float64 array, shape (segments,), in [0, 1]: share of the variance of all shifts, at the pivot, that the
-        segment's rows and size take away
+    spread : variance of all shifts at the pivot: the prior's, and that of typical shifts of sizes
+    certainty : float64 array, shape (segments,), in [0, 1]: share of the spread that the segment's rows and size take
+        away
     """
 
     variances: tuple[float, float]
@@ -151,6 +168,7 @@ class Adjusted:
     pivot: float = 0.0
     typical: tuple[float, float] = (0.0, 0.0)
     centred: tuple[float, float] = (0.0, 0.0)
+    spread: float = 0.0
     certainty: Array = field(default_factory=lambda: np.empty(0))
 
 
@@ -186,7 +204,7 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     by_size = float((weight * np.square(shifts - (weight * shifts).sum())).sum())
     if by_size > 0.0:
         left = (1.0 - found.certainty) * found.variances[0] / (found.variances[0] + by_size)
-        found = replace(found, certainty=1.0 - left)
+        found = replace(found, spread=found.spread + by_size, certainty=1.0 - left)
     return found
 
 
@@ -260,7 +278,7 @@ class _Search:
         self._shares = _slices(groups, _SHARE)
         self._pieces = _slices(groups, max(_PIECE, groups // _MOST_PIECES))
         self._centre, self._first = np.zeros(groups), np.zeros(groups)
-        self._weight, self._positives = np.zeros(groups), np.zeros(groups)
+        self._weight, self._positives, self._steepness = np.zeros(groups), np.zeros(groups), np.ones(groups)
         self._moments = np.concatenate([np.zeros((1, 7)), *map(self._describe, self._pieces)]).sum(axis=0)
 
     def _describe(self, piece: slice) -> Array:
@@ -268,7 +286,7 @@ class _Search:
         cells = self._cells.part(piece.start, piece.stop)
         sizes = np.diff(cells.starts)
         self._weight[piece], self._positives[piece] = cells.sums(cells.weight), cells.sums(cells.positives)
-        self._centre[piece] = cells.centre
+        self._centre[piece], self._steepness[piece] = cells.centre, cells.steepness
         stretched = cells.stretched
         if stretched.size:
             self._first[piece] = stretched[np.minimum(cells.starts[:-1], stretched.size - 1)]
@@ -298,7 +316,7 @@ class _Search:
 
     def _climb(self, piece: slice, variances: tuple[float, float]) -> None:
         cells = self._cells.part(piece.start, piece.stop)
-        data = (*_of_kernel(cells), cells.starts, cells.centre + self._pivot)
+        data = (*_of_kernel(cells), cells.starts, cells.centre + self._pivot, self._steepness[piece])
         found = self._theta[piece], self._derivatives[piece], self._kind[piece]
         kernel.adjust_curves(*data, self._typical, np.array([variances, _WIDE]), UNLIKELY, *found)
 
@@ -334,9 +352,9 @@ class _Search:
         correction = half_variance(self._derivatives, prior) @ line(self._moments, self._pivot).T
         curves = self._typical + self._theta
         # The constant curve is the end of what is allowed, not a mean.
-        constant = curves[:, 1] <= -1.0 + _FLAT
+        constant = curves[:, 1] <= _FLAT - self._steepness
         curves += np.where(constant[:, np.newaxis], 0.0, correction)
-        np.maximum(curves[:, 1], -1.0, out=curves[:, 1])
+        np.maximum(curves[:, 1], -self._steepness, out=curves[:, 1])
         return curves, prior
 
     def _derive(self, threads: ThreadPoolExecutor, curves: Array) -> Array:
@@ -401,8 +419,9 @@ class _Search:
         typical, centred = ((float(a), float(d)) for a, d in (self._typical, self._centred))
         shift, slope = shift - slope * centre, 1.0 + slope
         certainty = 1.0 - posterior_share(derivatives, prior)
-        adjusted = Adjusted(variances, shift, slope, self.outlying, self._pivot, typical, centred, certainty)
-        return adjusted, totals
+        line = variances, shift, slope
+        spread = variances[0]
+        return Adjusted(*line, self.outlying, self._pivot, typical, centred, spread, certainty), totals
 
     def _limit(self, piece: slice, curves: Array) -> None:
         chosen = self._keeping(piece)
@@ -444,7 +463,7 @@ def selected(cells: CellParts, chosen: Integers) -> BlockCells:
         if low < high:
             parts.append(cells.part(piece.start, piece.stop).selected(chosen[low:high] - piece.start))
     sizes = np.concatenate([np.diff(part.starts) for part in parts])
-    columns = (
+    joined: list[Any] = [
         None if column[0] is None else np.concatenate(column) for column in list(zip(*parts, strict=True))[1:]
-    )
-    return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), *columns)
+    ]
+    return BlockCells(np.concatenate([[0], np.cumsum(sizes)]), *joined)

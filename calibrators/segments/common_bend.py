@@ -7,6 +7,7 @@ nothing has the mean itself: so a segment's curve bends in proportion to what it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -65,6 +66,10 @@ class CommonBend(NamedTuple):
         inner = np.clip(logit, self.logit[0], self.logit[-1])
         return np.asarray(np.interp(inner, self.logit, curve) + (logit - inner))
 
+    def scaled(self, factor: float) -> CommonBend:
+        """Multiply the bend by a factor."""
+        return CommonBend(self.scale, self.logit, factor * self.values)
+
     def bent_cells(self, logit: Array, strength: Array) -> Array:
         """Bend the log odds of cells. strength : of each cell, multiples of 1 / STRENGTHS."""
         result = logit.copy()
@@ -99,46 +104,71 @@ class _BentCells(NamedTuple):
         return cells._replace(logit=self.bend.bent_cells(cells.logit, strength))
 
 
+Adjusting = Callable[[CellParts, int], Adjusted]
+"""Estimates segments' adjustments to cells' log odds with some processors: see `adjust`."""
+
+
+def strengths(certainty: Array) -> Array:
+    """Return segments' strengths of a bend. certainty : see `Adjusted`."""
+    return np.asarray(np.round(certainty * STRENGTHS) / STRENGTHS)
+
+
 def bend_in_common(
-    cells: CellParts, adjusted: Adjusted, processors: int = 1
-) -> tuple[CommonBend | None, Array, Adjusted]:
-    """Estimate the bend that all segments of one parent share, in turn with their adjustments.
+    cells: CellParts,
+    adjusted: Adjusted,
+    strength: Array,
+    processors: int = 1,
+    start: CommonBend | None = None,
+    adjusting: Adjusting = adjust,
+) -> tuple[CommonBend | None, Adjusted]:
+    """Estimate the bend of a curve that all segments share, in turn with their adjustments.
 
     h'' is white noise whose scale is the candidate with the most evidence, by the likelihood's parabola. Each segment's
     line is free beside the bend, within its prior.
 
     Parameters
     ----------
-    cells : cells of the segments
-    adjusted : their adjustments to the parent's curve
+    cells : cells of the segments, in the curve that is bent
+    adjusted : their adjustments to the curve as it is, not used with a start
+    strength : float64 array, shape (segments,), multiples of 1 / STRENGTHS: see `strengths`; with 0 the curve may be
+        another one
     processors : number of threads to use at most; the result does not depend on it
+    start : a bend to begin with, such as that of the level above; None for none
+    adjusting : estimates adjustments
 
     Returns
     -------
-    the bend, None without evidence for one; each segment's strength; and the segments' adjustments to the bent curve
+    the bend, None without a start and evidence for one; and the segments' adjustments to the bent curve
 
     Notes
     -----
-    O(cells) in each of a few rounds. Of many segments a sample bends the curve first, then all do it once. Segments
-    that contradict the others are left out.
+    O(cells) in each of a few rounds. Of many segments a sample bends the curve first, if there is no start, then all do
+    it once. Segments that contradict the others are left out.
     """
-    strength = np.round(adjusted.certainty * STRENGTHS) / STRENGTHS
     every = -(-cells.groups // _SAMPLE)
-    chosen = np.arange(0, cells.groups, every)
-    sample = selected(cells, chosen)
-    knots, share = _knots(sample, adjusted, chosen)
-    none = np.zeros(strength.size)
-    if not strength.any() or knots.size < 3:
-        return None, none, adjusted
-    bend, before, rounds = CommonBend(0.0, knots, np.zeros(knots.size)), adjusted, _MOST_ROUNDS
+    chosen = np.flatnonzero(strength > 0.0)[::every]
+    knots = share = np.empty(0)
+    if chosen.size:
+        sample = selected(cells, chosen)
+        knots, share = _knots(sample, adjusted, chosen)
+    if start is not None:
+        adjusted = adjusting(bent_cells(cells, start, strength), processors)
+    if knots.size < 3:
+        return start, adjusted
+    sampled = every > 1 and start is None and adjusting is adjust
+    begun = sampled or start is not None
+    before, rounds = adjusted, _ROUNDS_OF_MANY if begun and every > 1 else _MOST_ROUNDS
     rounds_of = partial(_rounds, share=share, processors=processors)
-    if every > 1:
-        bend, _ = rounds_of(sample, adjust(sample, processors), strength[chosen], bend, rounds)
-        rounds = _ROUNDS_OF_MANY
+    bend = CommonBend(0.0, knots, np.zeros(knots.size))
+    if start is not None:
+        bend = CommonBend(start.scale, knots, np.interp(knots, start.logit, start.values))
+    elif sampled:
+        first = adjusting(sample, processors)
+        bend, _ = rounds_of(sample, first, strength[chosen], bend, _MOST_ROUNDS, adjusting)
         if bend.scale:
-            adjusted = adjust(bent_cells(cells, bend, strength), processors)
-    bend, adjusted = rounds_of(cells, adjusted, strength, bend, rounds)
-    return (bend, strength, adjusted) if bend.scale else (None, none, before)
+            adjusted = adjusting(bent_cells(cells, bend, strength), processors)
+    bend, adjusted = rounds_of(cells, adjusted, strength, bend, rounds, adjusting)
+    return (bend, adjusted) if bend.scale else (None, before)
 
 
 def _rounds(
@@ -147,6 +177,7 @@ def _rounds(
     strength: Array,
     bend: CommonBend,
     rounds: int,
+    adjusting: Adjusting,
     share: Array,
     processors: int,
 ) -> tuple[CommonBend, Adjusted]:
@@ -161,7 +192,7 @@ def _rounds(
         for halving in range(_MOST_HALVINGS):
             new = CommonBend(step.scale, bend.logit, bend.values + 0.5**halving * change)
             bent = bent_cells(cells, new, strength)
-            new_adjusted = adjust(bent, processors)
+            new_adjusted = adjusting(bent, processors)
             following = _step(new, _sums(cells, bent, new_adjusted, strength, new, processors))
             if following.gain < step.gain:
                 break

@@ -23,12 +23,14 @@ _PER_UNIT = 32
 _PER_UNIT_OF_BASE = 4
 """The same for the log odds that slopes stretch."""
 
-_STEEP = 2.0**-6
-"""Least slope of a parent's curve from which the curve that it adjusts is computed."""
-
 
 def cross(
-    cells: BlockCells, value: Integers, parent: Integers, lines: tuple[Array, Array], processors: int = 1
+    cells: BlockCells,
+    value: Integers,
+    parent: Integers,
+    lines: tuple[Array, Array],
+    before: tuple[Array, Array],
+    processors: int = 1,
 ) -> Adjusted:
     """Estimate the main effect of the last column: one adjustment per value, common to all parents.
 
@@ -36,48 +38,44 @@ def cross(
     only are left out, since `adjust` estimates their effect.
 
     Parents were estimated without values, so that their curves have part of the values' effects. They are estimated
-    again from the curves that they adjust, with the values' effects, and then the values again, in turns (backfitting).
-    A parent whose rows are less likely after it than before it keeps the first estimates: others' may have moved it, as
-    those of a large one without positives do, for which any slope is as good.
+    again with the values' effects, and then the values again, in turns (backfitting). Shifts and slopes add up. A
+    parent whose rows are less likely after it than before it keeps the first estimates.
 
     Parameters
     ----------
-    cells : cells of the segments
+    cells : cells of the segments, in the curve that all adjustments adjust
     value, parent : int64 arrays, shape (segments,): each segment's value in the last column, and its parent
-    lines : float64 arrays, shape (segments,): shift and slope by which each segment's parent adjusts the curve that it
-        was estimated from, after effects across its own parents; 0 and 1 if it has its own map
+    lines : float64 arrays, shape (segments,): shift and slope by which each segment's parent adjusts the curve
+    before : the same before the parent's own estimate, after effects across its own parents
     processors : see `adjust`
 
     Returns
     -------
     Adjusted
-        One entry per segment, not per value: shift and slope of its parent's curve, for the value and for the parent
-        estimated again; those of the parent alone for values that are left out, and 0 and 1 if all are. The other
-        attributes are the values'. O(cells log cells).
+        One entry per segment, not per value: shift and slope for the value and for the parent estimated again; those of
+        the parent alone for values that are left out. The other attributes are the values'. O(cells log cells).
     """
     sizes = np.diff(cells.starts)
     pairs = np.unique(np.stack([value, parent]), axis=1)[0]
     in_several = (np.bincount(pairs, minlength=value.max(initial=0) + 1) > 1)[value] & (sizes > 0)
+    nothing = np.zeros(sizes.size), np.zeros(sizes.size)
     if not in_several.any():
-        groups = sizes.size
-        return Adjusted((0.0, 0.0), np.zeros(groups), np.ones(groups), np.zeros(groups, np.bool_))
-    steep = lines[1] >= _STEEP
-    first = np.where(steep, lines[0], 0.0), np.where(steep, lines[1], 1.0)
-    base = cells._replace(logit=(cells.logit - np.repeat(first[0], sizes)) / np.repeat(first[1], sizes))
-    values, parents = _Groups(base, value, in_several), _Groups(base, parent, sizes > 0)
-    of_cells = _information(cells.logit, cells.weight)
-    information, middle = cells.sums(of_cells), _mean(base.logit, of_cells)
+        none = np.zeros(sizes.size, np.bool_)
+        return Adjusted((0.0, 0.0), *lines, none, certainty=np.zeros(sizes.size))
+    values, parents = _Groups(cells, value, in_several), _Groups(cells, parent, sizes > 0)
+    logit = np.repeat(lines[0], sizes) + np.repeat(lines[1], sizes) * cells.logit
+    of_cells = _information(np.clip(logit, -EXTREME, EXTREME), cells.weight)
+    information, middle = cells.sums(of_cells), _mean(cells.logit, of_cells)
 
     def line(of_parent: tuple[Array, Array], of_value: tuple[Array, Array]) -> tuple[Array, Array]:
-        slope = 1.0 + of_parent[1] + of_value[1]
+        slope = before[1] + of_parent[1] + of_value[1]
         rising = np.maximum(slope, 0.0)
-        return of_parent[0] + of_value[0] + (slope - rising) * middle, rising
+        return before[0] + of_parent[0] + of_value[0] + (slope - rising) * middle, rising
 
     def at(effect: tuple[Array, Array]) -> Array:
         return effect[0] + effect[1] * middle
 
-    estimated = of_parent = first[0], first[1] - 1.0
-    nothing = np.zeros(sizes.size), np.zeros(sizes.size)
+    estimated = of_parent = lines[0] - before[0], lines[1] - before[1]
     found, of_value = values.adjusted(*line(of_parent, nothing), processors)
     start = line(of_parent, of_value)
     for _ in range(_ROUNDS if information.sum() < MOST_INFORMATION else 0):
@@ -91,10 +89,9 @@ def cross(
             break
         found, of_value = values.adjusted(*line(of_parent, nothing), processors)
     turned = line(of_parent, of_value)
-    gain = np.bincount(parent, base.sums(_log_likelihood(base, *turned) - _log_likelihood(base, *start)))
+    gain = np.bincount(parent, cells.sums(_log_likelihood(cells, *turned) - _log_likelihood(cells, *start)))
     shift, slope = np.where((gain >= 0.0)[parent], turned, start)
-    slope = slope / first[1]
-    return replace(found, shift=shift - slope * first[0], slope=slope)
+    return replace(found, shift=shift, slope=slope)
 
 
 class _Groups:
@@ -113,8 +110,8 @@ class _Groups:
     def adjusted(self, shift: Array, slope: Array, processors: int) -> tuple[Adjusted, tuple[Array, Array]]:
         """Adjust groups, after each segment's shift and slope, which are not stretched.
 
-        Return the adjustments, of which only `outlying` is by segment, and what each segment's group adds to its shift
-        and its slope; 0 for segments in no group.
+        Return the adjustments, of which `outlying` and `certainty` are by segment, and what each segment's group adds
+        to its shift and its slope; 0 for segments in no group.
         """
         sizes = np.diff(self._cells.starts)
         logit = np.repeat(shift, sizes) + np.repeat(slope, sizes) * self._cells.logit
@@ -124,9 +121,9 @@ class _Groups:
         found = adjust(BlockCells(starts, centre, logit, weight, positives, base), processors)
         added = np.zeros((2, sizes.size))
         added[:, self._chosen] = found.shift[self._of], found.slope[self._of] - 1.0
-        outlying = np.zeros(sizes.size, np.bool_)
-        outlying[self._chosen] = found.outlying[self._of]
-        return replace(found, outlying=outlying), (added[0], added[1])
+        outlying, certainty = np.zeros(sizes.size, np.bool_), np.zeros(sizes.size)
+        outlying[self._chosen], certainty[self._chosen] = found.outlying[self._of], found.certainty[self._of]
+        return replace(found, outlying=outlying, certainty=certainty), (added[0], added[1])
 
     def _sorted(self, logit: Array) -> tuple[Integers, Array, Array, Array, Array]:
         """Return the groups' starts and columns of cells: each segment's, one after the other."""
@@ -153,7 +150,8 @@ class _Groups:
         sums = np.stack([np.bincount(index, column, places * (self._groups + 1)) for column in summed])
         filled = np.flatnonzero(sums[1, : places * self._groups] > 0)
         sums = sums[:, filled]
-        sums[[0, 3]] /= sums[1]
+        sums[0] /= sums[1]
+        sums[3] /= sums[1]
         return np.searchsorted(filled, places * np.arange(self._groups + 1)), *sums
 
 

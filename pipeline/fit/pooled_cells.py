@@ -273,7 +273,7 @@ def map_inputs(
 class AdjustedMaps(NamedTuple):
     """Curves of some segments, the parents of the level below: see `pooled_segments._Curves`.
 
-    edges, logit : float64 arrays: first score and level's logit of each block range
+    edges, logit : float64 arrays: first score of each block range, and log odds of its level in the adjusted map
     sizes : number of block ranges of each segment
     centre : float64 array: centre of each segment
     """
@@ -317,7 +317,7 @@ def make_maps(
         return None
     cells = gathered.sizes()
     of_cells = gathered.block_ranges() - task.parents.starts[0]
-    logit = task.parents.read(task.parents.logits)[of_cells]
+    logit = logit_of_map = task.parents.read(task.parents.logits)[of_cells]
     if estimates.common is not None:
         logit = estimates.common.bent_cells(logit, np.repeat(estimates.strength, cells))
     eta = np.repeat(estimates.shift, cells) + np.repeat(estimates.slope, cells) * logit
@@ -329,7 +329,7 @@ def make_maps(
         prob = maps.level if rate == 1.0 else np.asarray(odds_divided(maps.level, rate))
         blocks = np.stack([maps.first, maps.last, maps.weight, maps.positives])
         columns, sizes[own] = maps_of_blocks(blocks, prob, maps.sizes)
-    curves = _curves(gathered, eta, cells, own, maps) if task.below else None
+    curves = _curves(gathered, logit_of_map, eta, cells, own, maps) if task.below else None
     checked = segment_sums(_checked_cells(gathered, edges[of_cells], eta, cells, own, maps), ranges)
     return TaskMaps(own, sizes, columns, curves, checked)
 
@@ -453,30 +453,30 @@ def _checked_cells(
 def _curves(
     gathered: GatheredCells,
     logit: Array,
+    adjusted: Array,
     cells: Integers,
     fitted: Mask,
     maps: OwnMaps | None,
 ) -> AdjustedMaps:
-    """Collect own maps and, for the other segments, adjusted maps, whose block ranges are the cells.
+    """Collect own maps and, for the other segments, the maps that they adjust, whose block ranges are the cells.
 
-    logit : adjusted logit of each cell
+    logit, adjusted : log odds of each cell in the adjusted map, and adjusted
     cells : number of cells of each segment
     """
     owner = np.repeat(np.arange(fitted.size), cells)
-    adjusted = ~fitted[owner]
-    edges, weight = gathered.numbers(4)[adjusted], gathered.numbers(2)[adjusted]
-    logit, owner = logit[adjusted], owner[adjusted]
+    others = ~fitted[owner]
+    p = logistic_of(adjusted[others])
+    columns = [gathered.numbers(4)[others], logit[others], gathered.numbers(2)[others] * p * (1.0 - p)]
+    owner = owner[others]
     if maps is not None:
         level = np.clip(maps.level, LEAST, MOST)
         owner = np.concatenate([owner, np.repeat(np.flatnonzero(fitted), maps.sizes)])
-        edges = np.concatenate([edges, maps.first])
-        logit = np.concatenate([logit, logit_of(level, 1.0 - level)])
-        weight = np.concatenate([weight, maps.weight])
         order = np.argsort(owner, kind="stable")
-        owner, edges, logit, weight = owner[order], edges[order], logit[order], weight[order]
+        own = maps.first, logit_of(level, 1.0 - level), maps.weight * level * (1.0 - level)
+        columns = [np.concatenate(parts)[order] for parts in zip(columns, own, strict=True)]
+        owner = owner[order]
+    edges, logit, information = columns
     starts = np.searchsorted(owner, np.arange(fitted.size + 1))
-    p = logistic_of(logit)
-    information = weight * p * (1.0 - p)
     total = np.add.reduceat(information, starts[:-1])
     centre = np.add.reduceat(information * logit, starts[:-1]) / np.where(total > 0, total, 1.0)
     return AdjustedMaps(edges, logit, np.diff(starts), centre)

@@ -12,7 +12,7 @@ import copy
 import functools
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,7 +29,14 @@ from calibrators.isotonic.calibrator import Isotonic
 from calibrators.measures.segment_check import SegmentSums, joined
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust
 from calibrators.segments.bends import bend
-from calibrators.segments.common_bend import STRENGTHS, CommonBend, bend_in_common, bent_cells
+from calibrators.segments.common_bend import (
+    STRENGTHS,
+    Adjusting,
+    CommonBend,
+    bend_in_common,
+    bent_cells,
+    strengths,
+)
 from calibrators.segments.crossing import cross
 from calibrators.segments.curves import EXTREME, LEAST, MOST, bounded, curve_of, logistic_of, logit_of
 from calibrators.segments.partial_pooling import BlockRanges
@@ -61,24 +68,37 @@ from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, LevelFit, MapAdjustm
 
 @dataclass(frozen=True)
 class _Curves:
-    """Curves of a level, the parents of the level below.
+    """Curves of a level, the parents of the level below: each adjusts a map in the table.
 
     Attributes
     ----------
     block_ranges : block ranges on which each curve is constant
-    logit : float64 array, shape (block ranges,): logit of the curve's value
-    centre : float64 array, shape (curves,): see `calibrators.segments.curves.Curve`
-    adjustments : how each curve follows from a map in the table
+    logit : float64 array, shape (block ranges,): log odds of the adjusted map
+    centre : float64 array, shape (curves,): their mean, see `calibrators.segments.curves.Curve`
+    origin : int32 array, shape (curves,): level of the adjusted map; 0 for that of all rows
+    low, high : float64 arrays, shape (curves,): its ends
+    lines : float64 arrays, shape (curves,): shift and slope of the adjusted map
+    before : the same before the last step, see `calibrators.segments.crossing.cross`
+    bend, strength : bend of the map of all rows, None for none, and each curve's strength
+    variances, spread : see `Adjusted`, of all levels together
+    removed : float64 array, shape (curves,): part of the spread that the curve's rows took away
     dispersion : over-dispersion of all rows, by which the evidence of segments is divided
-    lines : see `calibrators.segments.crossing.cross`
     """
 
     block_ranges: BlockRanges
     logit: Array
     centre: Array
-    adjustments: MapAdjustments
-    dispersion: float
+    origin: Codes
+    low: Array
+    high: Array
     lines: tuple[Array, Array]
+    before: tuple[Array, Array]
+    bend: CommonBend | None
+    strength: Array
+    variances: tuple[float, float]
+    spread: float
+    removed: Array
+    dispersion: float
 
 
 class Numbered(NamedTuple):
@@ -115,7 +135,7 @@ def add_pooled(
     """
     plan, columns = rows.plan, rows.log.columns.segments
     fitted = graph.task("whole", _fit_all_rows, first, calibrator, rate)
-    curves = graph.task("curve", _curve_of_all_rows, fitted, rate)
+    curves = whole = graph.task("curve", _curve_of_all_rows, fitted, rate)
     ranges = graph.task("ranges", _ranges, fitted)
     most = most_batches(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
@@ -124,8 +144,7 @@ def add_pooled(
         tasks = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         gathered = graph.layer(f"join-{i + 1}", gather_cells, [(task,) for task in tasks], receipts=receipts)
-        parent = None if i else fitted
-        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, parent, rate)
+        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, gathered, curves, i, fitted, whole, rate)
         inputs = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("inputs"), adjusted), most
         )
@@ -208,19 +227,30 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
         ends = np.array([curve.low, curve.high])
         ends = np.asarray(odds_divided(ends, rate)) if rate != 1.0 else ends
     low, high = ends.reshape(2, 1)
-    adjustments = MapAdjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
-    block_ranges = BlockRanges(blocks.edges, np.array([0, blocks.edges.size]))
-    dispersion = all_rows.checked.check.over_dispersion
-    lines = np.zeros(1), np.ones(1)
-    return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments, dispersion, lines)
+    return _Curves(
+        block_ranges=BlockRanges(blocks.edges, np.array([0, blocks.edges.size])),
+        logit=curve.logit,
+        centre=np.array([curve.centre]),
+        origin=np.zeros(1, np.int32),
+        low=low,
+        high=high,
+        lines=(np.zeros(1), np.ones(1)),
+        before=(np.zeros(1), np.ones(1)),
+        bend=None,
+        strength=np.zeros(1),
+        variances=(0.0, 0.0),
+        spread=0.0,
+        removed=np.zeros(1),
+        dispersion=all_rows.checked.check.over_dispersion,
+    )
 
 
-def _knots(all_rows: _AllRows, curves: _Curves, rate: float) -> tuple[Array, Array]:
+def _knots(all_rows: _AllRows, whole: _Curves, rate: float) -> tuple[Array, Array]:
     """Return few knots of the map of all rows, none if it is nearly constant, and its log odds.
 
     Between knots the map is linear, and so short that a segment's bent curve is, too.
     """
-    fitted, low, high = all_rows.calibrator.calibration_map_, curves.adjustments.low, curves.adjustments.high
+    fitted, low, high = all_rows.calibrator.calibration_map_, whole.low, whole.high
     p = knots_of(fitted)[1]
     scores, p = knots_of(simplify(fitted, np.maximum(_COARSE * p * (1.0 - p), LEAST)))
 
@@ -287,19 +317,24 @@ def _pack_level(
 class _AdjustedLevel(NamedTuple):
     """Adjustments of a level's segments.
 
-    lines : shift and slope of the last step alone, see `_adjusted`
-    strength : float64 array, shape (segments,): strength of the bend of their parent's curve, see `CommonBend`
+    adjusted : shift and slope of the map that their parents adjust, see `_Curves`
+    main : effects across parents; None at the first level
+    variances : see `LevelFit`
+    bend, strength : see `_Curves`
     bent : maps of all rows, bent by each strength that segments have: see `LevelFit`
-    variances_across, bend_facts, one_range : see `LevelFit`
+    removed : see `_Curves`
+    facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
 
     adjusted: Adjusted
-    lines: tuple[Array, Array]
+    main: Adjusted | None
+    variances: tuple[float, float]
+    bend: CommonBend | None
     strength: Array
     bent: dict[int, CalibrationMap]
-    variances_across: tuple[float, float]
-    bend_facts: dict[str, float]
+    removed: Array
+    facts: dict[str, float]
     inputs: list[MapInput | None]
     one_range: list[int]
 
@@ -309,46 +344,127 @@ def _adjust(
     gathered: list[GatheredCells | None],
     above: _Curves,
     index: int,
-    parent_fit: _AllRows | None,
+    all_rows: _AllRows,
+    whole: _Curves,
     rate: float,
 ) -> _AdjustedLevel:
-    """Estimate a level's adjustments. parent_fit : fit of its only parent, all rows; None if it has several parents."""
+    """Estimate a level's adjustments. whole : curve of all rows."""
     parent, pooled, level = _parents(numbered, index), numbered.wanted[index], numbered.segments.levels[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
-    lines = above.lines[0][parent], above.lines[1][parent]
-    adjusted, main, lines = _adjusted(cells, centre, level, parent, lines)
-    common, strength, bent = None, np.zeros(cells.groups), {}
-    if parent_fit is not None:
-        found, of_segments, of_bent = bend_in_common(cells, adjusted, processors())
-        # A curve that is nearly constant has nothing to bend.
-        if found is not None and (knots := _knots(parent_fit, above, rate))[0].size:
-            common, strength, adjusted = found, of_segments, of_bent
-            lines = adjusted.shift, adjusted.slope
-            cells = bent_cells(cells, common, strength)
-            bent = _bent_maps(parent_fit, common, strength, knots, rate)
-    facts = {"pivot": adjusted.pivot, "dispersion": above.dispersion}
-    if parent_fit is not None:
-        facts["common_bend"] = 0.0 if common is None else common.scale
+    adjusting: Adjusting = adjust if index == 0 else _Across(level, parent, above)
+    bent = cells if above.bend is None else bent_cells(cells, above.bend, above.strength[parent])
+    before = adjusting(bent, processors())
+    removed = above.removed[parent] + _removed(before)
+    certainty = removed / max(before.spread, _TINY)
+    strength = np.where(above.origin[parent] == 0, strengths(certainty), 0.0)
+    # To second order, a bend is in proportion to the variance that is taken away.
+    start = None if above.bend is None else above.bend.scaled(before.spread / above.spread)
+    common, adjusted = bend_in_common(cells, before, strength, processors(), start, adjusting)
+    maps = {}
+    if common is not None:
+        knots = _knots(all_rows, whole, rate)
+        if knots[0].size:
+            maps = _bent_maps(all_rows, common, strength, knots, rate, STRENGTHS * index)
+        else:  # a curve that is nearly constant has nothing to bend
+            common, adjusted = None, before
+    if common is None:
+        strength = np.zeros(cells.groups)
+    else:
+        cells = bent_cells(cells, common, strength)
+    main, own = (
+        (adjusted.main, adjusted.residual) if isinstance(adjusted, _AdjustedAcross) else (None, adjusted)
+    )
     bends = bend(cells, adjusted, pooled, processors())
-    facts["bend"] = bends.sigma
-    facts |= _typical(adjusted)
+    facts = {"pivot": own.pivot, "dispersion": above.dispersion}
+    facts |= {"common_bend": 0.0 if common is None else common.scale, "bend": bends.sigma} | _typical(own)
     if main is not None:
         facts |= {"pivot_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
-    across = (0.0, 0.0) if main is None else main.variances
-    inputs = map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength)
     one_range = np.concatenate([part.sizes() for part in gathered if part is not None]) == 1
     return _AdjustedLevel(
-        adjusted, lines, strength, bent, across, facts, inputs, np.flatnonzero(one_range).tolist()
+        adjusted=adjusted,
+        main=main,
+        variances=own.variances,
+        bend=common,
+        strength=strength,
+        bent=maps,
+        removed=above.removed[parent] + _removed(adjusted),
+        facts=facts,
+        inputs=map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength),
+        one_range=np.flatnonzero(one_range).tolist(),
     )
 
 
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True)
+class _AdjustedAcross(Adjusted):
+    """Adjustments by effects across parents, and by segment.
+
+    Attributes
+    ----------
+    variances, spread : of all levels together
+    main, residual : both steps
+    """
+
+    main: Adjusted = field(kw_only=True)
+    residual: Adjusted = field(kw_only=True)
+
+
+class _Across:
+    """Estimates adjustments of a deeper level: first by the last column's value, across all parents, then by segment.
+
+    above : the parents' curves
+    """
+
+    def __init__(self, level: Level, parent: Codes, above: _Curves) -> None:
+        values: dict[Any, int] = {}
+        self._value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
+        self._parent, self._above = parent.astype(np.int64), above
+        self._lines, self._before = (
+            (shift[parent], slope[parent]) for shift, slope in (above.lines, above.before)
+        )
+
+    def __call__(self, parts: CellParts, processors: int) -> _AdjustedAcross:
+        """Adjust the cells' log odds."""
+        cells = parts.part(0, parts.groups)
+        main = cross(cells, self._value, self._parent, self._lines, self._before, processors)
+        sizes = np.diff(cells.starts)
+        logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
+        on_main = cells._replace(logit=logit, part_stretched=cells.logit, slope=main.slope)
+        residual = adjust(on_main, processors)
+        steps = self._above, main, residual
+        return _AdjustedAcross(
+            variances=(sum(x.variances[0] for x in steps), sum(x.variances[1] for x in steps)),
+            shift=main.shift + residual.shift,
+            slope=np.maximum(main.slope + (residual.slope - 1.0), 0.0),
+            outlying=residual.outlying | main.outlying,
+            pivot=residual.pivot,
+            spread=sum(x.spread for x in steps),
+            main=main,
+            residual=residual,
+        )
+
+
+def _removed(adjusted: Adjusted) -> Array:
+    """Return the part of the shifts' variance that segments' rows took away, at this level."""
+    if isinstance(adjusted, _AdjustedAcross):
+        return _removed(adjusted.main) + _removed(adjusted.residual)
+    return adjusted.spread * adjusted.certainty
+
+
 def _bent_maps(
-    all_rows: _AllRows, common: CommonBend, strength: Array, knots: tuple[Array, Array], rate: float
+    all_rows: _AllRows,
+    common: CommonBend,
+    strength: Array,
+    knots: tuple[Array, Array],
+    rate: float,
+    others: int,
 ) -> dict[int, CalibrationMap]:
     """Bend the map of all rows by each strength that segments have; its rows count where their middle lies.
 
-    knots : see `_knots`
+    knots : see `_knots`; others : number of bent maps of other levels, at most
     """
     scores, logit = knots
     rows = all_rows.calibrator.calibration_map_
@@ -363,7 +479,7 @@ def _bent_maps(
         weight, positives = (
             np.bincount(row, x, len(bent)).astype(np.float64) for x in (rows.weight, rows.positives)
         )
-        maps[-round(value * STRENGTHS)] = replace(bent, weight=weight, positives=positives)
+        maps[-others - round(value * STRENGTHS)] = replace(bent, weight=weight, positives=positives)
     return maps
 
 
@@ -372,30 +488,6 @@ _FARTHEST = float(np.finfo(np.float64).max)
 
 def _typical(adjusted: Adjusted) -> dict[str, float]:
     return {"typical_shift": adjusted.typical[0], "typical_slope": adjusted.typical[1]}
-
-
-def _adjusted(
-    parts: CellParts, centre: Array, level: Level, parent: Codes, lines: tuple[Array, Array]
-) -> tuple[Adjusted, Adjusted | None, tuple[Array, Array]]:
-    """Adjust parents' curves to segments: first by the last column's value, across all parents, then by segment.
-
-    lines : see `cross`
-
-    Returns the adjustments, those of the first step if there are several columns, and the lines of the last one.
-    """
-    if level.level < 2:
-        adjusted = adjust(parts, processors())
-        return adjusted, None, (adjusted.shift, adjusted.slope)
-    cells = parts.part(0, parts.groups)
-    values: dict[Any, int] = {}
-    value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
-    main = cross(cells, value, parent.astype(np.int64), lines, processors())
-    sizes = np.diff(cells.starts)
-    logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    residual = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), processors())
-    shift, slope = residual.shift + residual.slope * main.shift, residual.slope * main.slope
-    adjusted = replace(residual, shift=shift, slope=slope, outlying=residual.outlying | main.outlying)
-    return adjusted, main, (residual.shift, residual.slope)
 
 
 def _fit_level(
@@ -411,14 +503,17 @@ def _fit_level(
     fitted = np.concatenate([part.fitted for part in parts])
     reasons = list(numbered.reasons[depth])
     for i in np.flatnonzero(numbered.wanted[depth] & ~fitted).tolist():
-        reasons[i] = ONE_SCORE if level.bend_facts.get("bend", 1) > 0 else NO_BEND
+        reasons[i] = ONE_SCORE if level.facts.get("bend", 1) > 0 else NO_BEND
     for i in np.flatnonzero(fitted & ~numbered.wanted[depth]).tolist():
         reasons[i] = None  # its rows contradict the curve
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     columns = [list(column) for column in zip(*(part.columns for part in parts), strict=True)]
-    adjustments = _adjustments(
-        segments.level, level, above.adjustments, _parents(numbered, depth), parts, rate
-    )
+    parent = _parents(numbered, depth)
+    origin = np.where(fitted, np.int32(segments.level), above.origin[parent])
+    own = [np.clip(np.concatenate(ends), LEAST, MOST) for ends in zip(*map(_ends, parts), strict=True)]
+    low, high = above.low[parent], above.high[parent]
+    low[fitted], high[fitted] = own
+    adjustments = _adjustments(level, origin, (low, high), fitted, rate)
     fit = LevelFit(
         segments.level,
         segments.keys,
@@ -427,8 +522,8 @@ def _fit_level(
         reasons,
         Maps(sizes, columns),
         adjustments,
-        level.variances_across,
-        level.bend_facts,
+        (0.0, 0.0) if level.main is None else level.main.variances,
+        level.facts,
         np.flatnonzero(level.adjusted.outlying).tolist(),
         level.one_range,
         checked=_joined(parts),
@@ -440,10 +535,29 @@ def _fit_level(
         edges, logit, block_ranges, centre = (
             np.concatenate(column) for column in zip(*part_curves, strict=True)
         )
-        ranges = BlockRanges(edges, starts_of(block_ranges))
-        lines = np.where(fitted, 0.0, level.lines[0]), np.where(fitted, 1.0, level.lines[1])
-        curves = _Curves(ranges, logit, centre, adjustments, above.dispersion, lines)
-    return fit, curves, level.adjusted.variances
+        line, main = (
+            (level.adjusted.shift, level.adjusted.slope),
+            (np.zeros(parent.size), np.ones(parent.size)),
+        )
+        if level.main is not None:
+            main = level.main.shift, level.main.slope
+        curves = _Curves(
+            block_ranges=BlockRanges(edges, starts_of(block_ranges)),
+            logit=logit,
+            centre=centre,
+            origin=origin,
+            low=low,
+            high=high,
+            lines=(np.where(fitted, 0.0, line[0]), np.where(fitted, 1.0, line[1])),
+            before=(np.where(fitted, 0.0, main[0]), np.where(fitted, 1.0, main[1])),
+            bend=level.bend,
+            strength=level.strength,
+            variances=level.adjusted.variances,
+            spread=level.adjusted.spread,
+            removed=level.removed,
+            dispersion=above.dispersion,
+        )
+    return fit, curves, level.variances
 
 
 def _joined(parts: list[TaskMaps]) -> SegmentSums:
@@ -453,30 +567,25 @@ def _joined(parts: list[TaskMaps]) -> SegmentSums:
 
 
 def _adjustments(
-    depth: int,
-    level: _AdjustedLevel,
-    above: MapAdjustments,
-    parent: Codes,
-    parts: list[TaskMaps],
-    rate: float,
+    level: _AdjustedLevel, origin: Codes, ends: tuple[Array, Array], fitted: Mask, rate: float
 ) -> MapAdjustments:
-    """Compose each segment's adjustment with that of its parent, unless the parent has its own map."""
+    """Make the table's adjustments.
+
+    origin, ends : of the map that each segment adjusts, unless it is bent: see `_Curves`
+    fitted : mask of the segments with their own map
+    """
     # Sampling multiplies odds by the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
-    slope = level.adjusted.slope
-    shift = level.adjusted.shift + (1.0 - slope) * log_rate
-    low, high = above.low[parent], above.high[parent]
-    fitted = np.concatenate([part.fitted for part in parts])
-    fitted_level = above.fitted_level[parent]
-    for number, bent in level.bent.items():
-        segments = level.strength == -number / STRENGTHS
+    slope = np.where(fitted, 1.0, level.adjusted.slope)
+    shift = np.where(fitted, 0.0, level.adjusted.shift + (1.0 - slope) * log_rate)
+    fitted_level, (low, high) = origin.copy(), (end.copy() for end in ends)
+    of_bent = dict(
+        zip(np.unique(level.strength[level.strength > 0.0]).tolist(), level.bent.items(), strict=True)
+    )
+    for strength, (number, bent) in of_bent.items():
+        segments = (level.strength == strength) & ~fitted
         fitted_level[segments] = number
         low[segments], high[segments] = bent.prob_lo[0], bent.prob_lo[-1]
-    fitted_level[fitted] = depth
-    for bound, i in ((low, 0), (high, 1)):
-        bound[fitted] = np.concatenate([_ends(part)[i] for part in parts])
-    shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])
-    slope = np.where(fitted, 1.0, slope * above.slope[parent])
     low, high = np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST)
     return MapAdjustments(fitted_level, *bounded(shift, slope, low, high))
 

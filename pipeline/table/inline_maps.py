@@ -27,15 +27,12 @@ _SHARE, _LEAST_SHARE = 0.999, 1e-9
 def inline_maps(table: LookupTable, max_error: float) -> dict[str, list[tuple[list[Key], Rows]]]:
     """Return the maps, and the ends of their intervals, with the keys that use them: longest first, all rows last.
 
-    A bent map's keys are the values of the first column whose segments adjust it.
+    Keys that begin with a longer one's, which use another map, come first.
 
     max_error : see `pipeline.table.sql.query`
     """
     columns = table.maps
-    users = [[key] for key in table.bounds] + [
-        _users(table, n) for n in range(len(table.bounds), table.levels.size)
-    ]
-    longest_first = sorted(range(len(users)), key=lambda n: _place(users[n][0]))
+    users = sorted(_users(table), key=lambda entry: _place(entry[1][0]))
     zero = np.zeros(columns["slope"].size)
     results = {"probability": columns}
     if table.interval is not None:
@@ -43,24 +40,32 @@ def inline_maps(table: LookupTable, max_error: float) -> dict[str, list[tuple[li
             results[name] = {**columns, "prob_lo": values, "slope": zero, "anchor": zero}
     found: dict[str, list[tuple[list[Key], Rows]]] = {}
     for name, of_maps in results.items():
-        found[name] = []
-        for number in longest_first:
+        of_number: dict[int, Rows] = {}
+        for number in {number for number, _ in users}:
             rows = slice(*table.starts[number : number + 2].tolist())
             map_ = CalibrationMap(**{column: of_maps[column][rows] for column in schema.LOOKUP_TABLE.names})
             entries = _adjusting(table, number) if name == "probability" else []
             map_ = _simplified(map_, max_error, entries)
-            columns_of_map = zip(*(getattr(map_, c).tolist() for c in _MAP), strict=True)
-            found[name].append((users[number], list(columns_of_map)))
+            of_number[number] = list(zip(*(getattr(map_, c).tolist() for c in _MAP), strict=True))
+        found[name] = [(keys, of_number[number]) for number, keys in users]
     return found
 
 
-def _users(table: LookupTable, number: int) -> list[Key]:
-    """Return the keys of one column that adjust a map, in order."""
-    assert table.adjustments is not None
-    adjusted = table.adjustments.map
-    return in_order(
-        key for key, entry in table.entries.items() if len(key) == 1 and adjusted[entry] == number
-    )
+def _users(table: LookupTable) -> list[tuple[int, list[Key]]]:
+    """Return numbers of maps, and keys of one length that use them: those with a map, and those that adjust another
+    map than the next shorter key's.
+    """
+    own = {key: number for number, key in enumerate(table.bounds)}
+    users = [(number, [key]) for key, number in own.items()]
+    if table.adjustments is None:
+        return users
+    number_of = {key: int(table.adjustments.map[entry]) for key, entry in table.entries.items()} | own
+    others: dict[tuple[int, int], list[Key]] = {}
+    for key in in_order(number_of.keys() - own.keys()):
+        shorter = next(key[:n] for n in range(len(key) - 1, -1, -1) if key[:n] in number_of)
+        if number_of[key] != number_of[shorter]:
+            others.setdefault((number_of[key], len(key)), []).append(key)
+    return users + [(number, keys) for (number, _), keys in others.items()]
 
 
 def _adjusting(table: LookupTable, number: int) -> list[Callable[[Array], Array]]:

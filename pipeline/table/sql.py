@@ -124,6 +124,7 @@ def query(
     environment = Environment(loader=PackageLoader("pipeline.table"), undefined=StrictUndefined)  # noqa: S701
     writers: dict[str, Callable[..., str]] = {"number": _number, "literal": _literal, "quoted": _quoted}
     environment.filters |= {name: partial(write, d) for name, write in writers.items()}
+    environment.filters["groupby_shorter"] = _by_shorter
     adjustments = table.adjustments
     text = environment.get_template("query.sql.j2").render(
         d=d,
@@ -141,6 +142,14 @@ def query(
         adjusted=_adjusted(d, table) if inline else [],
     )
     return f"{_comment(table, maps, max_error)}{text}" if inline else text
+
+
+def _by_shorter(keys: list[Key]) -> list[tuple[Key, list[Any]]]:
+    """Return the keys' last values by the values before them."""
+    groups: dict[Key, list[Any]] = {}
+    for key in keys:
+        groups.setdefault(key[:-1], []).append(key[-1])
+    return list(groups.items())
 
 
 def _checked(max_error: float) -> float:

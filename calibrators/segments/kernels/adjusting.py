@@ -110,9 +110,10 @@ def _maximize(cells, start, stop, centre, typical, inverse_a, inverse_d, free_a,
 
 
 @kernel
-def _mode(cells, start, stop, centre, typical, prior, a, d, chance, out):
+def _mode(cells, start, stop, centre, typical, floor, prior, a, d, chance, out):
     """Find one group's mode with a slope that is not negative, and write its derivatives to out.
 
+    floor : least d
     prior : variances; with 0 a parameter is 0
     """
     free_a, free_d = prior[0] > 0.0, prior[1] > 0.0
@@ -125,7 +126,6 @@ def _mode(cells, start, stop, centre, typical, prior, a, d, chance, out):
         )
     else:
         _derivatives(cells, start, stop, centre, typical[0] + a, typical[1] + d, chance, out)
-    floor = -1.0 - typical[1]
     if d < floor:
         # A decreasing curve is not allowed, so take the constant one.
         d = floor
@@ -150,7 +150,19 @@ def _log_likelihood(cells, start, stop, centre, a, d):
 
 @kernel
 def adjust_curves(
-    logit, at, weight, positives, starts, centre, typical, priors, unlikely, theta, derivatives, kind
+    logit,
+    at,
+    weight,
+    positives,
+    starts,
+    centre,
+    steepness,
+    typical,
+    priors,
+    unlikely,
+    theta,
+    derivatives,
+    kind,
 ):
     """Fit a and d of each group: logit p = logit + m_a + a + (m_d + d) x, a ~ N(0, variance_a), d ~ N(0, variance_d).
 
@@ -161,11 +173,12 @@ def adjust_curves(
     ----------
     logit, at, weight, positives : float64 arrays, shape (cells,), group after group
     starts : int64 array, shape (groups + 1,): first cell of each group, and the end
-    centre : float64 array, shape (groups,): x is at - centre
+    centre, steepness : float64 arrays, shape (groups,): x is at - centre; slope of the log odds in x, >= 0
     typical : float64 array, shape (2,): m
     priors : float64 array, shape (2, 2), >= 0: variances of a and d, usual and of outliers; with 0 the parameter is 0
     unlikely : prior probability of outliers
-    theta : float64 array, shape (groups, 2): initial (a, d), replaced by the penalised optimum with d + m_d >= -1
+    theta : float64 array, shape (groups, 2): initial (a, d), replaced by the penalised optimum with
+        d + m_d >= -steepness
     derivatives : float64 array, shape (groups, 5): filled with gradient and information of the log likelihood at the
         optimum, for `evidence`
     kind : int8 array, shape (groups,), filled
@@ -174,16 +187,17 @@ def adjust_curves(
     chance = np.empty(_BLOCK)
     penalty = -log_of(unlikely)
     wide, none = np.empty(5), np.zeros(2)
-    floor = -1.0 - typical[1]
     for g in range(starts.size - 1):
         out, start, stop, pivot = derivatives[g], starts[g], starts[g + 1], centre[g]
-        a, d = _mode(cells, start, stop, pivot, typical, priors[0], theta[g, 0], theta[g, 1], chance, out)
+        floor = -steepness[g] - typical[1]
+        first = theta[g, 0], theta[g, 1]
+        a, d = _mode(cells, start, stop, pivot, typical, floor, priors[0], *first, chance, out)
         theta[g, 0], theta[g, 1] = a, d
         kind[g] = USUAL
         usual = _half_distance(theta[g], out, priors[0])
         if usual > penalty and usual > _half_distance(theta[g], out, priors[1]) + penalty:
             # The likelihood is far from a parabola if there are few positives, so compare the values at both modes.
-            b, e = _mode(cells, start, stop, pivot, typical, priors[1], a, d, chance, wide)
+            b, e = _mode(cells, start, stop, pivot, typical, floor, priors[1], a, d, chance, wide)
             gain = _log_likelihood(cells, start, stop, pivot, typical[0] + b, typical[1] + e)
             gain -= _log_likelihood(cells, start, stop, pivot, typical[0] + a, typical[1] + d)
             gain += _penalty(b, e, wide, priors[1]) - _penalty(a, d, out, priors[0])
