@@ -461,6 +461,31 @@ def test_lines_of_segments_are_found_though_their_mean_bends(tmp_path, monkeypat
     assert np.abs(logit(p)).max() < 28
 
 
+def test_the_mean_of_effects_of_two_columns_bends(tmp_path, monkeypatch):
+    rng = np.random.default_rng(6)
+    a, b = rng.integers(0, 60, 200_000), rng.integers(0, 5, 200_000)
+    x = 1.2 * rng.normal(size=a.size)
+    truth = expit(x + rng.normal(0, 0.7, 60)[a] + np.linspace(-2, 2, 5)[b])
+    score, label = expit(x), rng.random(a.size) < truth
+    table = pa.table({"score": score, "label": label.astype(np.int8), "a": a, "b": b})
+
+    def fitted(name):
+        (tmp_path / name).mkdir()
+        found = fit(tmp_path / name, table, ("a", "b"))
+        _, path = published(tmp_path / name, found, ("a", "b"))
+        p = Table(read_table(path)).predict(score, table)
+        return found, np.mean(truth * np.log(truth / p) + (1 - truth) * np.log((1 - truth) / (1 - p))), p
+
+    found, divergence, p = fitted("bent")
+    assert set(found.levels[2].bent) <= {-5, -6, -7, -8}
+    assert found.levels[2].bent
+    for rows in np.array_split(np.argsort(score), 10):
+        assert abs((label - p)[rows].sum()) < 3 * np.sqrt((p * (1 - p))[rows].sum())
+    monkeypatch.setattr(pooled_segments, "bend_in_common", lambda cells, adjusted, *_: (None, adjusted))
+    _, before, _ = fitted("adjusted")
+    assert divergence < 0.8 * before
+
+
 @pytest.mark.parametrize("method", ["isotonic", "auto"])
 def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
     rng = np.random.default_rng(1)
