@@ -173,13 +173,13 @@ def test_a_segment_whose_map_does_not_agree_is_named(place, gated, method, monke
 @pytest.mark.parametrize("off", [0.0, 0.6])
 def test_an_adjusted_map_that_does_not_agree_is_named(place, gated, method, off, monkeypatch):
     def adjusted(*arguments):
-        first, *rest = pooled(*arguments)
-        shift = first.shift.copy()
+        bend, found = pooled(*arguments)
+        shift = found.shift.copy()
         shift[1] += off
-        return (replace(first, shift=shift), *rest)
+        return bend, replace(found, shift=shift)
 
-    pooled = pooled_segments._adjusted
-    monkeypatch.setattr(pooled_segments, "_adjusted", adjusted)
+    pooled = pooled_segments.bend_in_common
+    monkeypatch.setattr(pooled_segments, "bend_in_common", adjusted)
     # otherwise it has a map of its own rows
     monkeypatch.setattr(pooled_cells, "least_evidence", lambda segments: np.inf)
     columns = predictions(20_000, country=np.array(["at", "be", "ch"])[np.arange(20_000) % 3])
