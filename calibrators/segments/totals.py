@@ -23,7 +23,7 @@ _LONGEST = 1.0
 _MOST_ROUNDS = 30
 _SINGULAR = 1e-6
 _SIGNIFICANT = 4.5
-"""Standard errors of the positives of segments of one size that cannot be chance, nor that of all sizes together."""
+"""Standard errors of the positives of segments of one size, up to it or from it, or of all sizes, beyond chance."""
 
 _LEAST_MOVED = 1.0
 
@@ -69,12 +69,20 @@ def shifts_by_size(totals: Array) -> Array:
         + np.bincount(size + 1, column * share, size.max() + 2)
         for column in columns
     )
-    off = np.divide(missing, np.sqrt(variance), out=np.zeros(missing.size), where=variance > 0)
+    off, smaller, larger = (
+        np.divide(part, np.sqrt(of), out=np.zeros(part.size), where=of > 0)
+        for part, of in (
+            (missing, variance),
+            (np.cumsum(missing), np.cumsum(variance)),
+            (np.cumsum(missing[::-1]), np.cumsum(variance[::-1])),
+        )
+    )
     sizes, beyond = np.count_nonzero(variance > 0), _SIGNIFICANT * _SIGNIFICANT
     # The quantile of chi-square to the second order (Cornish and Fisher, 1938): several sizes may be off alike.
     together = sizes + _SIGNIFICANT * np.sqrt(2.0 * sizes) + 2.0 / 3.0 * (beyond - 1.0)
     off = np.square(np.clip(off, -together, together))
-    if off.max() <= beyond and off.sum() <= together:
+    most = max(np.abs(part).max() for part in (smaller, larger))
+    if off.max() <= beyond and off.sum() <= together and most <= _SIGNIFICANT:
         return np.zeros(weight.size)
     step = np.divide(missing, moved, out=np.zeros(moved.size), where=moved > _LEAST_MOVED)
     step = np.clip(step, -_LONGEST, _LONGEST)

@@ -429,7 +429,8 @@ class _Across:
     def __call__(self, parts: CellParts, processors: int) -> _AdjustedAcross:
         """Adjust the cells' log odds."""
         cells = parts.part(0, parts.groups)
-        main = cross(cells, self._value, self._parent, self._lines, self._before, processors)
+        lines = self._lines, self._before
+        main, self._lines = cross(cells, self._value, self._parent, *lines, processors)
         sizes = np.diff(cells.starts)
         logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
         on_main = cells._replace(logit=logit, part_stretched=cells.logit, slope=main.slope)
