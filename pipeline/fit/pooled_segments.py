@@ -322,7 +322,7 @@ class _AdjustedLevel(NamedTuple):
     variances : see `LevelFit`
     bend, strength : see `_Curves`
     bent : maps of all rows, bent by each strength that segments have: see `LevelFit`
-    removed : see `_Curves`
+    spread, removed : see `_Curves`, as the strengths are
     facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
@@ -333,6 +333,7 @@ class _AdjustedLevel(NamedTuple):
     bend: CommonBend | None
     strength: Array
     bent: dict[int, CalibrationMap]
+    spread: float
     removed: Array
     facts: dict[str, float]
     inputs: list[MapInput | None]
@@ -388,7 +389,8 @@ def _adjust(
         bend=common,
         strength=strength,
         bent=maps,
-        removed=above.removed[parent] + _removed(adjusted),
+        spread=before.spread,
+        removed=removed,
         facts=facts,
         inputs=map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength),
         one_range=np.flatnonzero(one_range).tolist(),
@@ -554,7 +556,7 @@ def _fit_level(
             bend=level.bend,
             strength=level.strength,
             variances=level.adjusted.variances,
-            spread=level.adjusted.spread,
+            spread=level.spread,
             removed=level.removed,
             dispersion=above.dispersion,
         )
