@@ -251,6 +251,9 @@ class _Step(NamedTuple):
 
 def _step(bend: CommonBend, sums: Array) -> _Step:
     """Find the scale with the most evidence, and the most likely change of the bend; none without evidence for one."""
+    none = _Step(0.0, 0.0, np.zeros(bend.logit.size))
+    if not np.abs(sums).max() < MOST_INFORMATION:
+        return none
     hinges = np.maximum(bend.logit[:, np.newaxis] - bend.logit[1:-1], 0.0)
     lower = np.tril(sums[1:])
     second = _product(hinges.T, _product(lower + np.tril(lower, -1).T, hinges))[np.newaxis]
@@ -260,7 +263,7 @@ def _step(bend: CommonBend, sums: Array) -> _Step:
     # The prior holds for the whole bend.
     before = np.diff(np.diff(bend.values) / np.diff(bend.logit))
     width = (bend.logit[2:] - bend.logit[:-2]) / 2
-    most, best = -np.inf if bend.scale else _MIN_EVIDENCE, _Step(0.0, 0.0, np.zeros(bend.logit.size))
+    most, best = -np.inf if bend.scale else _MIN_EVIDENCE, none
     for scale in SCALES:
         variance = scale * scale * width
         factor = factored(second, variance)
