@@ -317,27 +317,35 @@ def test_sqlite_evaluates_each_map_once_a_row(place):
     assert sql.count("CASE") < len(instructions) < 20 * sql.count("CASE")
 
 
-def test_sqlite_reads_a_bent_map_of_many_segments(make_place, tmp_path):
+@pytest.mark.parametrize("columns", [("country",), ("country", "model_id")])
+def test_sqlite_reads_a_bent_map_of_many_segments(make_place, tmp_path, columns):
     """Its expressions are at most 1,000 deep."""
     place, random = make_place(tmp_path), np.random.default_rng(5)
     segment, x = random.integers(0, 1500, 600_000), 1.5 * random.normal(size=600_000)
     rate = 1 / (1 + np.exp(3 - random.normal(0, 2.5, 1500)[segment] - x))
     label = (random.random(600_000) < rate).astype(np.int8)
-    place.write_log({"score": 1 / (1 + np.exp(-x)), "label": label, "country": segment})
-    place.job("fit", "log.segment=[country]", store__table="many").expect(0)
+    values = (segment,) if len(columns) == 1 else (segment % 300, segment // 300)
+    place.write_log(
+        {"score": 1 / (1 + np.exp(-x)), "label": label, **dict(zip(columns, values, strict=True))}
+    )
+    place.job("fit", f"log.segment=[{', '.join(columns)}]", store__table="many").expect(0)
     table = table_of(place, "many")
     assert max(np.bincount(-table.levels[table.levels < 0])) == 1
-    _, users = np.unique(table.adjustments.map[table.levels.size :], return_counts=True)
+    numbers, users = np.unique(table.adjustments.map[table.levels.size :], return_counts=True)
     assert users.max() > 1000
+    assert table.levels[numbers[users.argmax()]] == -4 * len(columns)
     connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE TABLE log (row_id INTEGER, score REAL, country INTEGER)")
-    rows = [(i, score, i) for i, score in enumerate(random.random(1500).tolist())]
-    connection.executemany("INSERT INTO log VALUES (?, ?, ?)", rows)
+    connection.execute("CREATE TABLE log (row_id INTEGER, score REAL, country INTEGER, model_id INTEGER)")
+    rows = [(i, score, i, 0) for i, score in enumerate(random.random(1500).tolist())]
+    if len(columns) == 2:
+        rows = [(i, score, i % 300, i // 300) for i, score, *_ in rows]
+    connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", rows)
     sql = sql_of(place, "many", "sqlite", inline=True)
     found = connection.execute(f"SELECT probability FROM ({sql}) ORDER BY row_id").fetchall()
     connection.close()
-    entry = table.index.find([pa.array(range(1500))])[0]
-    wanted = table.apply(np.array([score for _, score, _ in rows]), entry)
+    keys = [pa.array(column) for column in list(zip(*rows, strict=True))[2 : 2 + len(columns)]]
+    entry = table.index.find(keys)[0]
+    wanted = table.apply(np.array([row[1] for row in rows]), entry)
     np.testing.assert_allclose([p for (p,) in found], wanted, rtol=1e-13)
 
 
