@@ -146,9 +146,10 @@ def bend_in_common(
     it once. Segments that contradict the others are left out.
     """
     every = -(-cells.groups // _SAMPLE)
-    chosen = np.flatnonzero(strength > 0.0)[::every]
+    chosen = np.arange(cells.groups) if adjusting is adjust else np.flatnonzero(strength > 0.0)
+    chosen = chosen[::every]
     knots = share = np.empty(0)
-    if chosen.size:
+    if strength.any():
         sample = selected(cells, chosen)
         knots, share = _knots(sample, adjusted, chosen)
     if start is not None:

@@ -23,7 +23,10 @@ _LONGEST = 1.0
 _MOST_ROUNDS = 30
 _SINGULAR = 1e-6
 _SIGNIFICANT = 4.5
-"""Standard errors of the positives of segments of one size, up to it or from it, or of all sizes, beyond chance."""
+"""Standard errors of the positives of segments of one size that cannot be chance, nor that of all sizes together."""
+
+_RUN = 4.8
+"""The same for all segments up to a size, or from it: they are mostly off together, and the check looks there."""
 
 _LEAST_MOVED = 1.0
 
@@ -82,7 +85,7 @@ def shifts_by_size(totals: Array) -> Array:
     together = sizes + _SIGNIFICANT * np.sqrt(2.0 * sizes) + 2.0 / 3.0 * (beyond - 1.0)
     off = np.square(np.clip(off, -together, together))
     most = max(np.abs(part).max() for part in (smaller, larger))
-    if off.max() <= beyond and off.sum() <= together and most <= _SIGNIFICANT:
+    if off.max() <= beyond and off.sum() <= together and most <= _RUN:
         return np.zeros(weight.size)
     step = np.divide(missing, moved, out=np.zeros(moved.size), where=moved > _LEAST_MOVED)
     step = np.clip(step, -_LONGEST, _LONGEST)
