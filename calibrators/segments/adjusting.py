@@ -171,6 +171,11 @@ class Adjusted:
     spread: float = 0.0
     certainty: Array = field(default_factory=lambda: np.empty(0))
 
+    @property
+    def removed(self) -> Array:
+        """Part of the spread that each segment's rows and size take away."""
+        return self.spread * self.certainty
+
 
 def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     """Estimate the prior variances of a level, and each segment's shift and slope of its parent's curve.

@@ -119,7 +119,7 @@ def bend_in_common(
     strength: Array,
     processors: int = 1,
     start: CommonBend | None = None,
-    adjusting: Adjusting = adjust,
+    across: Adjusting | None = None,
 ) -> tuple[CommonBend | None, Adjusted]:
     """Estimate the bend of a curve that all segments share, in turn with their adjustments.
 
@@ -134,7 +134,7 @@ def bend_in_common(
         another one
     processors : number of threads to use at most; the result does not depend on it
     start : a bend to begin with, such as that of the level above; None for none
-    adjusting : estimates adjustments
+    across : estimates adjustments that only all segments together determine; None: `adjust`
 
     Returns
     -------
@@ -142,11 +142,12 @@ def bend_in_common(
 
     Notes
     -----
-    O(cells) in each of a few rounds. Of many segments a sample bends the curve first, if there is no start, then all do
-    it once. Segments that contradict the others are left out.
+    O(cells) in each of a few rounds. Of many segments a sample bends the curve first, if it can and there is no start,
+    then all do it once. Segments that contradict the others are left out.
     """
+    adjusting = adjust if across is None else across
     every = -(-cells.groups // _SAMPLE)
-    chosen = np.arange(cells.groups) if adjusting is adjust else np.flatnonzero(strength > 0.0)
+    chosen = np.arange(cells.groups) if across is None else np.flatnonzero(strength > 0.0)
     chosen = chosen[::every]
     knots = share = np.empty(0)
     if strength.any():
@@ -156,7 +157,7 @@ def bend_in_common(
         adjusted = adjusting(bent_cells(cells, start, strength), processors)
     if knots.size < 3:
         return start, adjusted
-    sampled = every > 1 and start is None and adjusting is adjust
+    sampled = every > 1 and start is None and across is None
     begun = sampled or start is not None
     before, rounds = adjusted, _ROUNDS_OF_MANY if begun and every > 1 else _MOST_ROUNDS
     rounds_of = partial(_rounds, share=share, processors=processors)

@@ -31,7 +31,6 @@ from calibrators.segments.adjusting import Adjusted, CellParts, adjust
 from calibrators.segments.bends import bend
 from calibrators.segments.common_bend import (
     STRENGTHS,
-    Adjusting,
     CommonBend,
     bend_in_common,
     bent_cells,
@@ -66,6 +65,22 @@ from pipeline.sort.segments import Level, Segments, item_counts, write_codes
 from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, LevelFit, MapAdjustments, Maps
 
 
+class _Spread(NamedTuple):
+    """Spread of segments over all levels so far, and the bend that their mean has.
+
+    variances, total : see `variances` and `spread` of `Adjusted`
+    removed : float64 array, shape (segments,): part of the total that each segment's rows took away
+    bend : bend of the map of all rows; None for none
+    strength : float64 array, shape (segments,): each segment's strength of it
+    """
+
+    variances: tuple[float, float]
+    total: float
+    removed: Array
+    bend: CommonBend | None
+    strength: Array
+
+
 @dataclass(frozen=True)
 class _Curves:
     """Curves of a level, the parents of the level below: each adjusts a map in the table.
@@ -79,9 +94,7 @@ class _Curves:
     low, high : float64 arrays, shape (curves,): its ends
     lines : float64 arrays, shape (curves,): shift and slope of the adjusted map
     before : the same before the last step, see `calibrators.segments.crossing.cross`
-    bend, strength : bend of the map of all rows, None for none, and each curve's strength
-    variances, spread : see `Adjusted`, of all levels together
-    removed : float64 array, shape (curves,): part of the spread that the curve's rows took away
+    spread : how they differ
     dispersion : over-dispersion of all rows, by which the evidence of segments is divided
     """
 
@@ -93,11 +106,7 @@ class _Curves:
     high: Array
     lines: tuple[Array, Array]
     before: tuple[Array, Array]
-    bend: CommonBend | None
-    strength: Array
-    variances: tuple[float, float]
-    spread: float
-    removed: Array
+    spread: _Spread
     dispersion: float
 
 
@@ -236,11 +245,7 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
         high=high,
         lines=(np.zeros(1), np.ones(1)),
         before=(np.zeros(1), np.ones(1)),
-        bend=None,
-        strength=np.zeros(1),
-        variances=(0.0, 0.0),
-        spread=0.0,
-        removed=np.zeros(1),
+        spread=_Spread((0.0, 0.0), 0.0, np.zeros(1), None, np.zeros(1)),
         dispersion=all_rows.checked.check.over_dispersion,
     )
 
@@ -320,9 +325,8 @@ class _AdjustedLevel(NamedTuple):
     adjusted : shift and slope of the map that their parents adjust, see `_Curves`
     main : effects across parents; None at the first level
     variances : see `LevelFit`
-    bend, strength : see `_Curves`
     bent : maps of all rows, bent by each strength that segments have: see `LevelFit`
-    spread, removed : see `_Curves`, as the strengths are
+    spread : how segments differ
     facts, one_range : see `LevelFit`
     inputs : inputs of the tasks that make maps
     """
@@ -330,11 +334,8 @@ class _AdjustedLevel(NamedTuple):
     adjusted: Adjusted
     main: Adjusted | None
     variances: tuple[float, float]
-    bend: CommonBend | None
-    strength: Array
     bent: dict[int, CalibrationMap]
-    spread: float
-    removed: Array
+    spread: _Spread
     facts: dict[str, float]
     inputs: list[MapInput | None]
     one_range: list[int]
@@ -353,20 +354,21 @@ def _adjust(
     parent, pooled, level = _parents(numbered, index), numbered.wanted[index], numbered.segments.levels[index]
     centre = above.centre[parent]
     cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
-    adjusting: Adjusting = adjust if index == 0 else _Across(level, parent, above)
-    bent = cells if above.bend is None else bent_cells(cells, above.bend, above.strength[parent])
-    before = adjusting(bent, processors())
-    removed = above.removed[parent] + _removed(before)
+    across = _Across(level, parent, above) if index else None
+    start, of_all = above.spread.bend, above.spread.total
+    bent = cells if start is None else bent_cells(cells, start, above.spread.strength[parent])
+    before = adjust(bent, processors()) if across is None else across(bent, processors())
+    removed = above.spread.removed[parent] + before.removed
     certainty = removed / max(before.spread, _TINY)
     strength = np.where(above.origin[parent] == 0, strengths(certainty), 0.0)
     # To second order, a bend is in proportion to the variance that is taken away.
-    start = None if above.bend is None else above.bend.scaled(before.spread / above.spread)
-    common, adjusted = bend_in_common(cells, before, strength, processors(), start, adjusting)
+    start = None if start is None else start.scaled(before.spread / of_all)
+    common, adjusted = bend_in_common(cells, before, strength, processors(), start, across)
     maps = {}
     if common is not None:
         knots = _knots(all_rows, whole, rate)
         if knots[0].size:
-            maps = _bent_maps(all_rows, common, strength, knots, rate, STRENGTHS * index)
+            maps = _bent_maps(all_rows, common, strength, knots, rate, level.level)
         else:  # a curve that is nearly constant has nothing to bend
             common, adjusted = None, before
     if common is None:
@@ -386,11 +388,8 @@ def _adjust(
         adjusted=adjusted,
         main=main,
         variances=own.variances,
-        bend=common,
-        strength=strength,
         bent=maps,
-        spread=before.spread,
-        removed=removed,
+        spread=_Spread(adjusted.variances, before.spread, removed, common, strength),
         facts=facts,
         inputs=map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength),
         one_range=np.flatnonzero(one_range).tolist(),
@@ -413,6 +412,11 @@ class _AdjustedAcross(Adjusted):
     main: Adjusted = field(kw_only=True)
     residual: Adjusted = field(kw_only=True)
 
+    @property
+    def removed(self) -> Array:
+        """Part of the spread that each segment's rows take away at this level."""
+        return self.main.removed + self.residual.removed
+
 
 class _Across:
     """Estimates adjustments of a deeper level: first by the last column's value, across all parents, then by segment.
@@ -423,7 +427,7 @@ class _Across:
     def __init__(self, level: Level, parent: Codes, above: _Curves) -> None:
         values: dict[Any, int] = {}
         self._value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
-        self._parent, self._above = parent.astype(np.int64), above
+        self._parent, self._spread = parent.astype(np.int64), above.spread
         self._lines, self._before = (
             (shift[parent], slope[parent]) for shift, slope in (above.lines, above.before)
         )
@@ -437,24 +441,23 @@ class _Across:
         logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
         on_main = cells._replace(logit=logit, part_stretched=cells.logit, slope=main.slope)
         residual = adjust(on_main, processors)
-        steps = self._above, main, residual
+        variances = self._spread.variances, main.variances, residual.variances
+        shifts, slopes = (sum(parts) for parts in zip(*variances, strict=True))
         return _AdjustedAcross(
-            variances=(sum(x.variances[0] for x in steps), sum(x.variances[1] for x in steps)),
+            variances=(shifts, slopes),
             shift=main.shift + residual.shift,
             slope=np.maximum(main.slope + (residual.slope - 1.0), 0.0),
             outlying=residual.outlying | main.outlying,
             pivot=residual.pivot,
-            spread=sum(x.spread for x in steps),
+            spread=self._spread.total + main.spread + residual.spread,
             main=main,
             residual=residual,
         )
 
 
-def _removed(adjusted: Adjusted) -> Array:
-    """Return the part of the shifts' variance that segments' rows took away, at this level."""
-    if isinstance(adjusted, _AdjustedAcross):
-        return _removed(adjusted.main) + _removed(adjusted.residual)
-    return adjusted.spread * adjusted.certainty
+def _bent_level(strength: float, columns: int) -> int:
+    """Return the level in the lookup table of a map of all rows that is bent. columns : number of columns in a key."""
+    return -STRENGTHS * (columns - 1) - round(strength * STRENGTHS)
 
 
 def _bent_maps(
@@ -463,11 +466,11 @@ def _bent_maps(
     strength: Array,
     knots: tuple[Array, Array],
     rate: float,
-    others: int,
+    columns: int,
 ) -> dict[int, CalibrationMap]:
     """Bend the map of all rows by each strength that segments have; its rows count where their middle lies.
 
-    knots : see `_knots`; others : number of bent maps of other levels, at most
+    knots : see `_knots`; columns : see `_bent_level`
     """
     scores, logit = knots
     rows = all_rows.calibrator.calibration_map_
@@ -482,7 +485,7 @@ def _bent_maps(
         weight, positives = (
             np.bincount(row, x, len(bent)).astype(np.float64) for x in (rows.weight, rows.positives)
         )
-        maps[-others - round(value * STRENGTHS)] = replace(bent, weight=weight, positives=positives)
+        maps[_bent_level(value, columns)] = replace(bent, weight=weight, positives=positives)
     return maps
 
 
@@ -516,7 +519,7 @@ def _fit_level(
     own = [np.clip(np.concatenate(ends), LEAST, MOST) for ends in zip(*map(_ends, parts), strict=True)]
     low, high = above.low[parent], above.high[parent]
     low[fitted], high[fitted] = own
-    adjustments = _adjustments(level, origin, (low, high), fitted, rate)
+    adjustments = _adjustments(level, segments.level, origin, (low, high), fitted, rate)
     fit = LevelFit(
         segments.level,
         segments.keys,
@@ -538,12 +541,7 @@ def _fit_level(
         edges, logit, block_ranges, centre = (
             np.concatenate(column) for column in zip(*part_curves, strict=True)
         )
-        line, main = (
-            (level.adjusted.shift, level.adjusted.slope),
-            (np.zeros(parent.size), np.ones(parent.size)),
-        )
-        if level.main is not None:
-            main = level.main.shift, level.main.slope
+        before = (0.0, 1.0) if level.main is None else (level.main.shift, level.main.slope)
         curves = _Curves(
             block_ranges=BlockRanges(edges, starts_of(block_ranges)),
             logit=logit,
@@ -551,13 +549,9 @@ def _fit_level(
             origin=origin,
             low=low,
             high=high,
-            lines=(np.where(fitted, 0.0, line[0]), np.where(fitted, 1.0, line[1])),
-            before=(np.where(fitted, 0.0, main[0]), np.where(fitted, 1.0, main[1])),
-            bend=level.bend,
-            strength=level.strength,
-            variances=level.adjusted.variances,
+            lines=_unless(fitted, level.adjusted.shift, level.adjusted.slope),
+            before=_unless(fitted, *before),
             spread=level.spread,
-            removed=level.removed,
             dispersion=above.dispersion,
         )
     return fit, curves, level.variances
@@ -570,27 +564,31 @@ def _joined(parts: list[TaskMaps]) -> SegmentSums:
 
 
 def _adjustments(
-    level: _AdjustedLevel, origin: Codes, ends: tuple[Array, Array], fitted: Mask, rate: float
+    level: _AdjustedLevel, columns: int, origin: Codes, ends: tuple[Array, Array], fitted: Mask, rate: float
 ) -> MapAdjustments:
     """Make the table's adjustments.
 
+    columns : number of columns in a key
     origin, ends : of the map that each segment adjusts, unless it is bent: see `_Curves`
     fitted : mask of the segments with their own map
     """
     # Sampling multiplies odds by the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
-    slope = np.where(fitted, 1.0, level.adjusted.slope)
-    shift = np.where(fitted, 0.0, level.adjusted.shift + (1.0 - slope) * log_rate)
+    slope = level.adjusted.slope
+    shift, slope = _unless(fitted, level.adjusted.shift + (1.0 - slope) * log_rate, slope)
     fitted_level, (low, high) = origin.copy(), (end.copy() for end in ends)
-    of_bent = dict(
-        zip(np.unique(level.strength[level.strength > 0.0]).tolist(), level.bent.items(), strict=True)
-    )
-    for strength, (number, bent) in of_bent.items():
-        segments = (level.strength == strength) & ~fitted
+    for strength in np.unique(level.spread.strength[level.spread.strength > 0.0]).tolist():
+        number = _bent_level(strength, columns)
+        segments, bent = (level.spread.strength == strength) & ~fitted, level.bent[number]
         fitted_level[segments] = number
         low[segments], high[segments] = bent.prob_lo[0], bent.prob_lo[-1]
     low, high = np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST)
     return MapAdjustments(fitted_level, *bounded(shift, slope, low, high))
+
+
+def _unless(fitted: Mask, shift: Array | float, slope: Array | float) -> tuple[Array, Array]:
+    """Return shifts and slopes; 0 and 1 for segments with their own map."""
+    return np.where(fitted, 0.0, shift), np.where(fitted, 1.0, slope)
 
 
 def _ends(maps: TaskMaps) -> tuple[Array, Array]:
