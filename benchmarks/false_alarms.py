@@ -3,13 +3,20 @@
     python benchmarks/false_alarms.py plain --logs 3000                 # 300 to 100,000 rows
     python benchmarks/false_alarms.py plain --logs 300 --rows 6 6       # a million rows
     python benchmarks/false_alarms.py segments --logs 500               # the job `fit`, 2 to 10,000 segments
+    python benchmarks/false_alarms.py crossed --logs 300                # the job `fit`, two or three columns
     python benchmarks/false_alarms.py power --logs 100                  # wrong methods on tests/adversarial_logs.py
 
 Honest logs have a smooth, stepped or rare truth that never falls, with or without ties, with no weights, sampling
 weights or random counts. Each is fitted with `auto` and with another method that can follow its truth; plain fits in
 memory with the functions of the job. A flag is a significant range before `auto` falls back; 'by chance' are those in
-which the map is nearer to the truth than the rows are. The limit is the upper end of a 95 % interval (Clopper and
-Pearson) of the share.
+which the map is nearer to the truth than the rows are. With segments `auto` or `isotonic` is fitted, and a flag is what
+`gate.agreement` refuses; the reasons are printed. The limit is the upper end of a 95 % interval (Clopper and Pearson)
+of the share.
+
+Crossed: up to 10,000 values of one column and 100 of another shift the score's log odds, with or without a shift of
+each pair; 10,000 to a million rows. Every third log is extended: sizes of both columns follow a power law, and by
+chance it has sampling weights, ties, values of the second column that occur with a quarter of the first's only, and a
+third column.
 
 Power: by the deviance that a map's error in its worst range would have without noise, over the limit, the share of maps
 that are flagged.
@@ -44,6 +51,7 @@ from calibrators.core.passes import Points, in_memory
 from calibrators.core.sampling import sampling_weights
 from calibrators.measures.falls import proven_fall
 from calibrators.measures.fit_check import cells_of_scores, check_fit
+from jobs.gate.agreement import disagreement
 from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.self_check import CellCollector, Checked, check_all_rows
 
@@ -65,6 +73,13 @@ FOLLOW = {"score": ("smooth", "beta"), "line": ("smooth", "beta"), "waves": ("sm
 PARAMETERS = {"strict": ("isotonic", {"strict": True})}
 WEIGHTS = ("none", "none", "sampling", "counts")
 SEGMENTS = (2, 30, 1000, 10_000)
+DECADES = {"segments": (3.0, 5.0), "crossed": (4.0, 6.0)}
+GROUPS = {
+    "plain": ("method", "weights", "truth", "ties"),
+    "segments": ("method", "weights", "truth", "segments"),
+    "crossed": ("method", "extended", "weights", "ties", "partial", "columns", "pairs"),
+}
+"""Facts by which results are counted."""
 WRONG = ("platt", "beta", "histogram", "smooth")
 EDGES = (0.0, 0.5, 1.0, 1.25, 1.5, 2.0, np.inf)
 
@@ -74,6 +89,11 @@ def drawn_weights(kind: str, rows: int, random: np.random.Generator) -> np.ndarr
     if kind == "sampling":
         return np.exp(random.normal(0, random.uniform(0.2, 1.2), rows))
     return random.choice([1.0, 2.0, 5.0], rows) if kind == "counts" else None
+
+
+def rounded(z: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Round the scores of log odds to 1 to 3 digits; return their log odds."""
+    return logit(np.clip(expit(z).round(random.integers(1, 4)), 0.001, 0.999))
 
 
 def kept(fitted: CalibrationMap) -> tuple[CalibrationMap, float]:
@@ -100,7 +120,7 @@ def plain(number: int, decades: tuple[float, float]) -> list[dict[str, Any]]:
     centre, ties = float(random.choice([0, -2, -4, -6])), bool(random.random() < 0.3)
     z = random.normal(centre, random.uniform(0.7, 2), rows)
     if ties:
-        z = logit(np.clip(expit(z).round(random.integers(1, 4)), 0.001, 0.999))
+        z = rounded(z, random)
     truth, kind = expit(TRUTHS[name](z - centre) + centre), str(random.choice(WEIGHTS))
     label, weight = random.random(rows) < truth, drawn_weights(kind, rows, random)
     if not 0 < label.sum() < rows or np.unique(z).size == 1:
@@ -148,14 +168,28 @@ def segmented(number: int, decades: tuple[float, float], folder: Path) -> list[d
     centre, kind = float(random.choice([0, -2, -4])), str(random.choice(WEIGHTS))
     z = random.normal(centre, random.uniform(0.7, 3), rows)
     truth = expit(TRUTHS[name](z - centre) + centre + random.normal(0, spread, segments)[segment])
-    columns = {"score": expit(z), "label": (random.random(rows) < truth).astype(np.int8), "segment": segment}
-    log: dict[str, Any] = {"path": str(folder / "log"), "segment": ["segment"]}
-    weight = drawn_weights(kind, rows, random)
+    label, weight = random.random(rows) < truth, drawn_weights(kind, rows, random)
+    method = "auto" if number % 3 else "isotonic"
+    flags = refused(folder, method, expit(z), label, {"segment": segment}, weight, kind)
+    return [
+        {
+            "rows": rows, "truth": name, "centre": centre, "weights": kind, "method": method, "spread": spread,
+            "segments": segments, "number": number, "flags": flags,
+        }
+    ]  # fmt: skip
+
+
+def refused(
+    folder: Path, method: str, score: np.ndarray, label: np.ndarray, segments: dict[str, np.ndarray],
+    weight: np.ndarray | None, kind: str,
+) -> list[str]:  # fmt: skip
+    """Fit a log with the job; return why the gate would refuse the table."""
+    columns = {"score": score, "label": label.astype(np.int8), **segments}
+    log: dict[str, Any] = {"path": str(folder / "log"), "segment": list(segments)}
     if weight is not None:
         columns["weight"], log["weight"], log["weights"] = weight, "weight", kind
     (folder / "log").mkdir()
     pq.write_table(pa.table(columns), folder / "log" / "part-0.parquet")
-    method = "auto" if number % 3 else "isotonic"
     config = {
         "log": log,
         "store": {"path": str(folder / "store"), "table": "t"},
@@ -166,15 +200,48 @@ def segmented(number: int, decades: tuple[float, float], folder: Path) -> list[d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = logcal.run("fit", config)
-    facts = json.loads((Path(made.facts["lookup_path"]).parent / "manifest.json").read_text())["agreement"]
-    flags = [] if facts["ranges"] is None else facts["ranges"]["misfits"]
-    flags += [misfit for level in facts["levels"] if not level["agrees"] for misfit in [level]]
-    return [
-        {
-            "rows": rows, "truth": name, "centre": centre, "weights": kind, "method": method, "spread": spread,
-            "segments": segments, "number": number, "flags": flags, "fallback": facts["fallback"],
-        }
-    ]  # fmt: skip
+    manifest = json.loads((Path(made.facts["lookup_path"]).parent / "manifest.json").read_text())
+    reason = disagreement(manifest["agreement"])
+    return [] if reason is None else [reason]
+
+
+def crossed(number: int, decades: tuple[float, float], folder: Path) -> list[dict[str, Any]]:
+    """Draw an honest log with two or three segment columns, fit it with the job; return a result."""
+    random = np.random.default_rng([23, number])
+    rows, extended = int(10 ** random.uniform(*decades)), number % 3 == 0
+    values = [int(10 ** random.uniform(0.5, min(4, np.log10(rows) - 1))), int(10 ** random.uniform(0.5, 2))]
+    spreads = [float(random.choice([0.3, 0.7, 1.2])), float(random.choice([0.2, 0.5, 1.0]))]
+    centre, pairs = float(random.choice([0, -2, -4])), float(random.choice([0, 0.3]))
+    weighted, ties, partial, third = random.random(4) < (np.array([0.3, 0.3, 0.5, 0.3]) if extended else 0)
+    if third:
+        values, spreads = [*values, int(10 ** random.uniform(0.5, 1.3))], [*spreads, 0.3]
+    columns = [drawn_values(count, rows, place, extended, random) for place, count in enumerate(values)]
+    if partial:
+        width = max(2, values[1] // 4)
+        columns[1] = (random.integers(0, values[1], values[0])[columns[0]] + columns[1] % width) % values[1]
+    z = random.normal(centre, 1.2, rows)
+    if ties:
+        z = rounded(z, random)
+    odds = z + random.normal(0, pairs, values[:2])[columns[0], columns[1]]
+    for column, count, spread in zip(columns, values, spreads, strict=True):
+        odds += random.normal(0, spread, count)[column]
+    kind, method = "sampling" if weighted else "none", "isotonic" if number % 2 else "auto"
+    label, weight = random.random(rows) < expit(odds), drawn_weights(kind, rows, random)
+    segments = dict(zip("abc", columns, strict=False))
+    facts = {
+        "rows": rows, "centre": centre, "weights": kind, "method": method, "values": values, "spreads": spreads,
+        "pairs": pairs, "extended": extended, "ties": bool(ties), "partial": bool(partial), "columns": len(values),
+    }  # fmt: skip
+    flags = refused(folder, method, expit(z), label, segments, weight, kind)
+    return [facts | {"positives": int(label.sum()), "number": number, "flags": flags}]
+
+
+def drawn_values(count: int, rows: int, place: int, skewed: bool, random: np.random.Generator) -> np.ndarray:
+    """Draw a column's values: sizes are log-normal in the first column, equal in others; skewed: of a power law."""
+    share = np.exp(random.normal(size=count)) if place == 0 else np.ones(count)
+    if skewed:
+        share = random.permutation(1 / (np.arange(count) + 3.0) ** random.uniform(0.7, 1.5))
+    return random.choice(count, rows, p=share / share.sum())
 
 
 def power(number: int, method: str, most_rows: float) -> tuple[float, bool] | None:
@@ -219,13 +286,15 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["plain", "segments", "power"])
+    parser.add_argument("what", choices=["plain", "segments", "crossed", "power"])
     parser.add_argument("--logs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--rows", nargs=2, type=float, help="decades; default 2.5 to 5, with segments from 3")
+    parser.add_argument(
+        "--rows", nargs=2, type=float, help="decades; default 2.5 to 5, segments 3 to 5, crossed 4 to 6"
+    )
     parser.add_argument("--lines", type=Path)
     options = parser.parse_args(arguments)
-    decades = tuple(options.rows or (3.0 if options.what == "segments" else 2.5, 5.0))
+    decades = tuple(options.rows or DECADES.get(options.what, (2.5, 5.0)))
     logging.disable(logging.CRITICAL)
     print_machine()
     numbers = range(options.first, options.first + options.logs)
@@ -243,14 +312,17 @@ def main(arguments: list[str]) -> None:
         lines = stack.enter_context((options.lines or Path(os.devnull)).open("a"))
         for number in numbers:
             with tempfile.TemporaryDirectory(prefix="logcal-alarms-") as folder:
-                segments = options.what == "segments"
-                found = segmented(number, decades, Path(folder)) if segments else plain(number, decades)
+                draw = {"segments": segmented, "crossed": crossed}.get(options.what)
+                found = draw(number, decades, Path(folder)) if draw else plain(number, decades)
             results += found
             for result in found:
                 print(json.dumps(result), file=lines, flush=True)
     print(f"\nall {counts(results)}")
-    for by in ("method", "weights", "truth", *(("segments",) if options.what == "segments" else ("ties",))):
+    for by in GROUPS[options.what]:
         summary(results, by)
+    for result in results:
+        if options.what != "plain" and result["flags"]:
+            print(f"\n{result}")
 
 
 if __name__ == "__main__":
