@@ -2,12 +2,15 @@
 
     python benchmarks/adversarial.py                               # the defaults, 400 logs
     python benchmarks/adversarial.py --methods auto isotonic smooth --logs 100
+    python benchmarks/adversarial.py --harsh --first 70000 --logs 300   # several departures in each log
 
 Half of the logs of tests/adversarial_logs.py have 2 to 2,000 segments, of which some are odd (one label only, inverted,
 separated, at one score, shifted); the others have scores with jumps, dips, waves, plateaus, fallback scores, two models
 mixed, truncated or rounded scores. Fits are the job `fit` with the gate's limits on sizes off. Reference: for each log
 the better of one isotonic map and an isotonic map per segment. The measure is the mean Kullback-Leibler divergence from
 the truth, over the rows of ordinary segments; without segments, its excess over that of the best map that rises.
+Harsh logs have one or two segment columns, scores and truths that differ between segments, odd segments, rounded scores
+and weights at once; with two columns an isotonic map per pair is a third reference.
 
 Printed for each method: how many fits were refused; the share of logs above 1.5 times the reference plus 5e-5 nats, and
 above 3 times plus 1e-3; median, 95th percentile and worst divergence in 1e-3 nats; the largest deviations of expected
@@ -31,7 +34,7 @@ import numpy as np
 from _measure import print_machine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from adversarial_logs import divergence, fitted, reference, scored_log, segmented_log, totals
+from adversarial_logs import divergence, fitted, harsh_log, reference, scored_log, segmented_log, totals
 
 MOST, RUINED = (1.5, 5e-5), (3.0, 1e-3)
 COLUMNS = (
@@ -39,12 +42,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def measured(number: int, methods: list[str], most_rows: float) -> dict[str, Any] | None:
-    """Measure one log with each method; None if it has fewer than 20 rows of a label."""
+def measured(number: int, methods: list[str], most_rows: float, harsh: bool) -> dict[str, Any] | None:
+    """Measure one log with each method; None if it has fewer than 20 rows of a label, or odd segments only."""
     logging.disable(logging.CRITICAL)
     draw = scored_log if number % 2 else segmented_log
-    log = draw(number // 2, most_rows)
-    if min(log.label.sum(), (~log.label).sum()) < 20:
+    log = harsh_log(number, most_rows) if harsh else draw(number // 2, most_rows)
+    if min(log.label.sum(), (~log.label).sum()) < 20 or np.isnan(log.truth).all():
         return None
     result = {"number": number, **log.facts, "positives": int(log.label.sum()), "reference": reference(log)}
     with tempfile.TemporaryDirectory(prefix="logcal-adversarial-") as folder:
@@ -92,7 +95,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--logs", type=int, default=400)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--methods", nargs="+", default=["auto"])
-    parser.add_argument("--most-rows", type=float, default=10**5.2)
+    parser.add_argument("--most-rows", type=float, help="default 10^5.2, harsh 10^5.3")
+    parser.add_argument("--harsh", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--lines", type=Path)
     options = parser.parse_args(arguments)
@@ -101,13 +105,13 @@ def main(arguments: list[str]) -> None:
     with ProcessPoolExecutor(options.processes) as pool, contextlib.ExitStack() as stack:
         lines = stack.enter_context((options.lines or Path(os.devnull)).open("w"))
         results = []
-        for result in pool.map(
-            measured, numbers, *([v] * len(numbers) for v in (options.methods, options.most_rows))
-        ):
+        most_rows = options.most_rows or 10 ** (5.3 if options.harsh else 5.2)
+        given = (options.methods, most_rows, options.harsh)
+        for result in pool.map(measured, numbers, *([value] * len(numbers) for value in given)):
             if result is not None:
                 results.append(result)
                 print(json.dumps(result), file=lines, flush=True)
-    for title, kind in (("with segments", True), ("without segments", False)):
+    for title, kind in (("with segments", True), ("without segments", False))[: 1 if options.harsh else 2]:
         print(f"\n{title}\n\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         for method in options.methods:
             print(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,8 @@ SHAPES = (
     "rounded",
 )
 """Departures from the score as the probability, in the order in which they are applied."""
+FORMS = ("line", "saturates", "kink", "step by segment", "step", "dip in some", "fallback in some")
+"""Forms of the truth in harsh logs."""
 SPREAD = 1.2
 LARGE = 2500
 """Number of rows of each label from which on a segment's total is compared."""
@@ -57,6 +61,8 @@ class Log(NamedTuple):
     truth : float64 array, shape (rows,): probability of a positive label; NaN in rows of odd segments
     weight : float64 array, shape (rows,), or None
     segment : int32 array, shape (rows,), or None
+    second : int32 array, shape (rows,): values of a second segment column; or None
+    settings : further settings of `log`
     """
 
     facts: dict[str, Any]
@@ -65,6 +71,8 @@ class Log(NamedTuple):
     truth: Array
     weight: Array | None = None
     segment: npt.NDArray[np.int32] | None = None
+    second: npt.NDArray[np.int32] | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 def segmented_log(number: int, most_rows: float = 10**5.2) -> Log:
@@ -144,9 +152,120 @@ def scored_log(number: int, most_rows: float = 10**5.6) -> Log:
     return Log(facts, score, label, _mean_by_score(score, truth), weight)
 
 
-def _mean_by_score(score: Array, truth: Array) -> Array:
-    """Return the mean truth of the rows with each row's score: what a map can know."""
-    _, group = np.unique(score, return_inverse=True)
+def harsh_log(number: int, most_rows: float = 10**5.3) -> Log:
+    """Draw a log with one or two columns of at most 50 values each, in which several departures meet.
+
+    Sizes, scores, shifts and slopes differ, up to three values of the first column are odd, scores have any of `FORMS`
+    and may be rounded; weights are log-normal, or a tenth of the negatives is kept.
+    """
+    random = np.random.default_rng([99, number])
+    first = int(10 ** random.uniform(0.3, 1.7))
+    second = int(10 ** random.uniform(0, 1.7)) if random.random() < 0.5 else 1
+    rows = int(10 ** random.uniform(3.3, np.log10(most_rows)))
+    centre = float(random.choice([0, -2, -4, -5.5]))
+    a, b = _harsh_segments(rows, first, second, random)
+    located, scaled = np.zeros(first), np.ones(first)
+    scores = str(random.choice(["same", "located", "scaled"]))
+    if scores == "located":
+        located = random.normal(0, 1.5, first)
+    if scores == "scaled":
+        scaled = np.exp(random.normal(0, 0.7, first))
+    x = centre + located[a] + SPREAD * scaled[a] * random.normal(size=rows)
+    spread, shift = _harsh_shifts(first, second, random)
+    slope = np.maximum(1 + random.normal(0, float(random.choice([0, 0.3, 0.6])), first), 0.05)
+    shift = shift[a, b]
+    form = str(random.choice(FORMS))
+    x, odds = _harsh_form(form, x, centre + slope[a] * (x - centre) + shift, centre, a, first, shift, random)
+    score, truth = expit(x), expit(odds)
+    digits = int(random.choice([0, 0, 2, 3]))
+    if digits:
+        score = np.round(score, digits)
+    odd = int(random.choice([0, 0, 1, 3]))
+    ordinary = np.ones(rows, bool)
+    for _ in range(odd):
+        inside = a == random.integers(0, first)
+        ordinary &= ~inside
+        kinds = np.zeros(rows), np.ones(rows), expit(2 * centre - x), np.full(rows, expit(centre))
+        truth = np.where(inside, kinds[random.integers(0, 4)], truth)
+    label = random.random(rows) < truth
+    weights, weight, kept = (
+        str(random.choice(["none", "none", "sampling", "negatives"])),
+        None,
+        np.full(rows, True),
+    )
+    settings: dict[str, Any] = {}
+    if weights == "sampling":
+        weight, settings = np.exp(random.normal(0, 0.8, rows)), {"weights": "sampling"}
+    if weights == "negatives":
+        kept = label | (random.random(rows) < 0.1)
+        weight, settings = np.where(label, 1.0, 10.0), {"negative_sampling_rate": 0.1}
+    truth = np.where(ordinary, _mean_by_score(score, truth, a * second + b), np.nan)
+    facts = {
+        "segments": first * second, "values": [first, second], "rows": rows, "log odds": centre, "scores": scores,
+        "spread": spread, "form": form, "digits": digits, "odd": odd, "weights": weights,
+    }  # fmt: skip
+    return Log(
+        facts, score[kept], label[kept], truth[kept], None if weight is None else weight[kept],
+        a[kept].astype(np.int32), b[kept].astype(np.int32) if second > 1 else None, settings,
+    )  # fmt: skip
+
+
+def _harsh_segments(
+    rows: int, first: int, second: int, random: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Draw the values of two columns, of equal or of very different sizes."""
+    if random.random() < 0.6:
+        tail = random.pareto(random.choice([0.5, 1.5]), rows)
+        a = np.minimum((tail * first / 10).astype(np.int64), first - 1)
+    else:
+        a = random.integers(0, first, rows)
+    if random.random() < 0.5:
+        return a, random.integers(0, second, rows)
+    return a, np.minimum(random.geometric(min(1, 3 / second), rows) - 1, second - 1)
+
+
+def _harsh_shifts(first: int, second: int, random: np.random.Generator) -> tuple[str, Array]:
+    """Draw the distribution of shifts, and the shift of each pair of values."""
+    kind = str(random.choice(["none", "normal", "t", "two groups", "nested"]))
+    scale, pairs = float(random.choice([0.3, 1, 2])), np.zeros((first, second))
+    of_first = random.normal(0, scale, first)
+    if kind == "none":
+        return kind, pairs
+    if kind == "t":
+        of_first = scale * random.standard_t(2, first)
+    if kind == "two groups":
+        of_first = np.where(random.random(first) < 0.3, -2.5, 0.3)
+    if kind == "nested":
+        pairs = random.normal(0, 0.7, first * second).reshape(first, second)
+    return kind, of_first[:, np.newaxis] + pairs
+
+
+def _harsh_form(
+    form: str, x: Array, odds: Array, centre: float, segment: npt.NDArray[np.int64], segments: int, shift: Array,
+    random: np.random.Generator,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Change log-odds of scores, and of the truth, to a form."""
+    if form == "saturates":
+        odds = np.minimum(odds, centre + 1)
+    if form == "kink":
+        odds = odds + np.where(x > centre + 1, 2 * (x - centre - 1), 0)
+    if form == "step":
+        odds = odds + 1.5 * (x > centre + 0.7)
+    if form == "step by segment":
+        odds = odds + 2 * (x > (centre + random.normal(0, 1, segments))[segment])
+    if form == "dip in some":
+        some = (random.random(segments) < 0.3)[segment]
+        odds = np.where(some & (x > centre) & (x < centre + 0.7), odds - 3, odds)
+    if form == "fallback in some":
+        some = (random.random(segments) < 0.4)[segment] & (random.random(x.size) < 0.3)
+        x, odds = np.where(some, centre + 0.5, x), np.where(some, centre - 1 + shift, odds)
+    return x, odds
+
+
+def _mean_by_score(score: Array, truth: Array, segment: npt.NDArray[np.int64] | None = None) -> Array:
+    """Return the mean truth of the rows with each row's score, and segment: what a map can know."""
+    known = score if segment is None else np.stack([score, segment])
+    _, group = np.unique(known, axis=-1, return_inverse=True)
     return (np.bincount(group, truth) / np.bincount(group))[group]
 
 
@@ -211,14 +330,22 @@ def _divergence(truth: np.ndarray, p: np.ndarray, weight: np.ndarray) -> float:
 
 
 def reference(log: Log) -> float:
-    """Return the divergence of the better of one isotonic map and one per segment."""
+    """Return the divergence of the best of one isotonic map, and one per segment, by one column or by two."""
     one = _isotonic(log, np.full(log.score.size, True), np.full(log.score.size, np.nan))
     if log.segment is None:
         return divergence(log, one)
+    leaves = [log.segment]
+    if log.second is not None:
+        leaves.append(log.segment * (log.second.max() + 1) + log.second)
+    return min(divergence(log, one), *(divergence(log, _own_maps(log, leaf, one)) for leaf in leaves))
+
+
+def _own_maps(log: Log, leaf: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """Return predictions of an isotonic map per segment; those of one map where a segment has one label."""
     own = one.copy()
-    for segment in np.unique(log.segment[np.isfinite(log.truth)]):
-        _isotonic(log, log.segment == segment, own)
-    return min(divergence(log, one), divergence(log, own))
+    for segment in np.unique(leaf[np.isfinite(log.truth)]):
+        _isotonic(log, leaf == segment, own)
+    return own
 
 
 def _isotonic(log: Log, rows: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -234,11 +361,13 @@ def fitted(log: Log, method: str, folder: Path) -> np.ndarray | str:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "log").mkdir(parents=True)
     columns = {"score": log.score, "label": log.label.astype(np.int8)}
-    settings: dict[str, Any] = {"path": str(folder / "log")}
-    if log.weight is not None:
+    settings: dict[str, Any] = {"path": str(folder / "log"), **log.settings}
+    if log.weight is not None and "negative_sampling_rate" not in settings:
         columns["weight"], settings["weight"] = log.weight, "weight"
-    if log.segment is not None:
-        columns["segment"], settings["segment"] = log.segment, ["segment"]
+    named = {"segment": log.segment, "second": log.second}
+    segments = {name: column for name, column in named.items() if column is not None}
+    if segments:
+        columns, settings["segment"] = columns | segments, list(segments)
     pq.write_table(pa.table(columns), folder / "log" / "part-0.parquet")
     config = {
         "log": settings,
@@ -254,11 +383,11 @@ def fitted(log: Log, method: str, folder: Path) -> np.ndarray | str:
     except LogcalError as error:
         return str(error).splitlines()[0]
     table = logcal.load(str(folder / "store"), "t")
-    return table.predict(log.score, None if log.segment is None else {"segment": log.segment})
+    return table.predict(log.score, segments or None)
 
 
 def totals(log: Log, p: np.ndarray) -> tuple[float, float]:
-    """Return expected over observed positives, minus 1: of all rows, and of the worst large segment."""
+    """Return expected over observed positives, minus 1: of all rows, and of the first column's worst large segment."""
     weight = np.ones(p.size) if log.weight is None else log.weight
     of_all = float((weight * p).sum() / (weight * log.label).sum() - 1)
     if log.segment is None:
