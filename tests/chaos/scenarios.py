@@ -28,6 +28,8 @@ _RECORD = re.compile(r"\d{8}T\d{6}-")
 _OWN = ("days", "unfinished.json")
 """Kept days, and what is being written: for logcal alone, which makes it anew or ends it."""
 _TRIED = 8
+_PREPARING = 10 * PATIENCE
+"""Seconds for a command that may have to compile: those that are disturbed come after it."""
 HIDDEN = ("scratch", "temporary")
 """Folders of a place that nobody reads."""
 
@@ -84,7 +86,7 @@ class Place:
 
     def do(self, *arguments: str, expect: int = 0) -> Ended:
         """Run a command that goes well."""
-        ended = forked(self.command(*arguments))
+        ended = forked(self.command(*arguments), _PREPARING)
         assert ended.code == expect, f"{arguments}: {ended.code}\n{ended.said}"
         return ended
 
@@ -378,7 +380,7 @@ class Stage:
         scenario.prepare(self.place)
         shutil.copytree(self.place.root, self._start, symlinks=True)
         self.before = self.place.files()
-        ended = self.run()
+        ended = self.run(_PREPARING)
         assert ended.code == scenario.code, f"{scenario.name}: {ended.code}\n{ended.said}"
         self.after = self.place.files()
         assert not self.place.litter(), f"{scenario.name}: left {self.place.litter()}"
