@@ -307,6 +307,29 @@ def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
     assert (said in warnings[0] and len(warnings) == 1) if said else warnings == []
 
 
+@pytest.mark.parametrize("meaning", ["counts", "sampling"])
+@pytest.mark.parametrize(
+    ("negative", "positive", "said"),
+    [
+        (20.0, 1.0, "log.negative_sampling_rate=0.05 "),
+        (1 / 0.03, 1.0, "log.negative_sampling_rate=0.03 "),
+        (1.0, 7.0, "log.positive_sampling_rate=0.1429 "),
+        (1.0, 1.0, None),
+        # Counts of equal rows, whose totals have a whole ratio: 1,500 rows of 10 against 1,500 of 1 to 3.
+        (10.0, 1.0 + ROW[:1500] % 3, None),
+    ],
+)
+def test_weights_that_undo_a_sampling_by_label_are_warned_of(place, gated, meaning, negative, positive, said):
+    label = (ROW >= 1500) == (ROW % 7 > 0)
+    count = int(label.sum())
+    weight = np.full(ROW.size, negative)
+    weight[label] = np.resize(positive, count)
+    place.write_log(dict(labelled(label), weight=weight))
+    gated("log.weight=weight", f"log.weights={meaning}", "gate.on_fail=warn").expect(0)
+    warnings = [text for text in place.newest_manifest["gate"]["warnings"] if "sampling_rate" in text]
+    assert (said in warnings[0] and len(warnings) == 1) if said else warnings == []
+
+
 def test_the_cure_of_a_drift_is_not_refused(place, gated):
     """A table that is off on the last day goes live where the current one is further off."""
     columns, day = predictions(20_000), np.arange(20_000) % 3

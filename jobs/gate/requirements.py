@@ -224,6 +224,7 @@ def judge(
     gate = config.gate
     failed, warnings = _sizes(gate, data, current), []
     failed += _scale(data, current)
+    warnings += _weights_by_label(data)
     if overall_map is not None:
         auc, error = ranking(overall_map)
         facts |= {"auc": auc, "auc_error": error}
@@ -334,6 +335,30 @@ def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
             f"{rows:,} rows are exactly {times} times the {scores:,} distinct scores: is each row there {times} times?"
         )
     return warnings
+
+
+def _weights_by_label(data: dict[str, Any]) -> list[str]:
+    """Warn of weights that are 1 for one label and the same number for the other: that label's rows were sampled.
+
+    Sums show it: one mean weight is 1, and the other is whole, or the inverse of a rate of at most four digits.
+    """
+    rows = (data["rows_used"] - data["rows_positive"], data["rows_positive"])
+    if min(rows) == 0:
+        return []
+    sums = (data["weight"] - data["positives"], data["positives"])
+    means = [weight / count / data.get("weight_scale", 1.0) for weight, count in zip(sums, rows, strict=True)]
+    label = int(means[1] > means[0])
+    kept, light = 1 / means[label], means[1 - label]
+    rates = (float(f"{kept:.4g}"), 1 / round(means[label]))
+    if not math.isclose(light, 1.0) or kept > 0.5 or not any(math.isclose(kept, rate) for rate in rates):
+        return []
+    name = ("negative", "positive")[label]
+    text = (
+        f"rows with label {label} weigh {means[label]:.4g}, those with label {1 - label} weigh 1. If {100 * kept:.4g} "
+        f"% of the rows with label {label} were kept, set log.{name}_sampling_rate={kept:.4g} and no log.weight: with "
+        f"weights each counts as {means[label]:.4g} observations. If all were kept, set neither"
+    )
+    return [text]
 
 
 def change_of(content: Content, current: Version | None, folder: str) -> MapChange | None:
