@@ -155,7 +155,8 @@ def measures_table(evaluation: Evaluation) -> list[str]:
 def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
     """Describe the segments, and the worst ones with errors beyond chance."""
     unseen = f", {facts['unseen_rows']:,} rows of unseen ones" if facts["unseen_rows"] else ""
-    beyond = f"{facts['beyond_chance_before']:,} before, {facts['beyond_chance_after']:,} after"
+    before = facts["beyond_chance_before"]
+    beyond = f"{'' if before is None else f'{before:,} before, '}{facts['beyond_chance_after']:,} after"
     lines = [f"{facts['count']:,} segments of {', '.join(facts['columns'])}{unseen}"]
     lines.append(f"segments with calibration errors beyond chance: {beyond}")
     for row in facts["worst"]:

@@ -358,6 +358,21 @@ def test_segments_that_are_off_are_flagged_with_their_maps(place, call):
     assert page.count('<span class="badge bad">beyond chance</span></th>') == 1
     assert "Maps of the segments with errors beyond chance" in page
     assert "The calibration map of all rows" in page
+    assert "than chance explains: 2 before calibration, 1 after. Small" in " ".join(page.split())
+    assert "are shown <a" in page
+
+
+def test_segments_of_margins_have_no_errors_before_calibration(place, call):
+    columns = place.predictions(6000)
+    place.write_log(
+        {**columns, "score": 9 * columns["score"] - 3, "country": np.array(["at", "be"])[np.arange(6000) % 2]}
+    )
+    call("fit", "log.segment=country").expect(0)
+    done = call("evaluate", "evaluate.allow_in_sample=true").expect(0)
+    assert "errors beyond chance: 0 after\n" in done.stdout
+    page = (place.output / "report.html").read_text()
+    assert "than chance explains: 0 after" in " ".join(page.split())
+    assert "are shown <a" not in page
 
 
 def test_the_reliability_table_is_parquet(fitted, call):

@@ -238,10 +238,16 @@ class SegmentedEvaluation:
             "count": len(level.keys),
             "fitted_on": {kind: counts[kind] for kind in sorted(counts)},
             "unseen_rows": int(level.rows[unseen].sum()),
-            "beyond_chance_before": int(np.count_nonzero(self.before.columns["beyond_chance"] > 0)),
-            "beyond_chance_after": int(np.count_nonzero(self.after.columns["beyond_chance"] > 0)),
+            "beyond_chance_before": _beyond_chance(self.before),
+            "beyond_chance_after": _beyond_chance(self.after),
             "worst": self.worst(),
         }
+
+
+def _beyond_chance(side: Side) -> int | None:
+    """Count the segments with errors beyond chance; None if the scores are not probabilities."""
+    error = side.columns["beyond_chance"]
+    return None if np.isnan(error).all() else int(np.count_nonzero(error > 0))
 
 
 def _text(value: Any) -> str | None:
