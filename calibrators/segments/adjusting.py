@@ -55,6 +55,9 @@ _STEPS = (0.0, *(sign * step / 2 for step in range(1, 7) for sign in (-1, 1)))
 _REACH = 0.35
 """Largest change of the pivot in a later round, as a share of the largest candidate."""
 
+_NEAR, _EACH = 2, 3
+"""Candidates for a variance in a round: so many on each side of the last one; each third, with 0 and the largest."""
+
 _MOST_PIECES = 64
 _MOST_SHIFTS = 8
 """Largest number of times that the typical curve is shifted for segments of each size."""
@@ -189,7 +192,7 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     curve is shifted for segments of each size, and all is estimated again.
 
     Weights count as repeated rows. Deterministic: sums run in the order of the segments. A few rounds of O(cells) and
-    320 operations per segment and candidate for the pivot.
+    120 operations per segment and candidate for the pivot.
 
     Parameters
     ----------
@@ -231,7 +234,8 @@ def _adjust(cells: CellParts, processors: int) -> tuple[Adjusted, Array]:
             fitted = (max(variances[0], _SMALLEST), max(variances[1], _SMALLEST))
             search.climb(threads, fitted, pivot)
             search.centre(threads, fitted)
-            variances, pivot = search.best(threads, candidates)
+            near = _near(SHIFTS, variances[0]), _near(SLOPES, variances[1])
+            variances, pivot = search.best(threads, candidates, *near)
             candidates = (pivots[0], *(p for p in pivots[1:] if abs(p - pivot) <= _REACH * pivots[-1]))
             if (variances, pivot) in visited:
                 break
@@ -244,6 +248,13 @@ def _adjust(cells: CellParts, processors: int) -> tuple[Adjusted, Array]:
             search.centre(threads, variances)
             search.climb(threads, variances, pivot)
         return search.adjusted(threads, variances)
+
+
+def _near(variances: Array, variance: float) -> Array:
+    """Return a round's candidates: see `_NEAR`."""
+    index = np.arange(variances.size)
+    near = np.abs(index - np.searchsorted(variances, variance)) <= _NEAR
+    return np.asarray(variances[near | (index == 0) | ((variances.size - 1 - index) % _EACH == 0)])
 
 
 class _Shifted:
@@ -374,11 +385,14 @@ class _Search:
         return derivatives
 
     def best(
-        self, threads: ThreadPoolExecutor, pivots: tuple[float, ...]
+        self, threads: ThreadPoolExecutor, pivots: tuple[float, ...], shifts: Array, slopes: Array
     ) -> tuple[tuple[float, float], float]:
-        """Find the variances and the pivot with the most evidence; of ties the smallest."""
-        evidence = np.empty((len(pivots), len(self._shares), SHIFTS.size, SLOPES.size))
-        pairs = np.stack(np.meshgrid(SHIFTS, SLOPES, indexing="ij"), axis=-1)
+        """Find the variances and the pivot with the most evidence; of ties the smallest.
+
+        shifts, slopes : candidates for the variances, ascending; the last ones are those of outliers
+        """
+        evidence = np.empty((len(pivots), len(self._shares), shifts.size, slopes.size))
+        pairs = np.stack(np.meshgrid(shifts, slopes, indexing="ij"), axis=-1)
         typical = np.zeros((len(pivots), *pairs.shape))
         fitted = self._typical - self._centred
         for i, pivot in enumerate(pivots):
@@ -390,13 +404,13 @@ class _Search:
         def add_up(task: tuple[int, int]) -> None:
             share, offset = self._shares[task[1]], pivots[task[0]] - self._pivot
             theta, derivatives = recentred(self._theta[share], self._derivatives[share], offset)
-            candidates = (SHIFTS, SLOPES, typical[task[0]], UNLIKELY)
+            candidates = (shifts, slopes, typical[task[0]], UNLIKELY)
             kernel.evidence(theta, derivatives, self._kind[share], *candidates, evidence[task])
 
         list(threads.map(add_up, tasks))
         total = evidence.sum(axis=1)
         best, shift, slope = np.unravel_index(int(np.argmax(total)), total.shape)
-        variances = (float(SHIFTS[shift]), float(SLOPES[slope]))
+        variances = (float(shifts[shift]), float(slopes[slope]))
         return variances, pivots[int(best)] if variances[1] > 0 else pivots[0]
 
     def adjusted(self, threads: ThreadPoolExecutor, variances: tuple[float, float]) -> tuple[Adjusted, Array]:
