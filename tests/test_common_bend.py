@@ -141,10 +141,12 @@ def test_derivatives_are_those_of_dense_algebra():
     knots = np.array([-5.0, -3.5, -1.7, 0.2, 1.0])
     lines = np.stack([rng.normal(0, 0.5, 7), rng.uniform(0.5, 1.5, 7)], axis=1)
     strength, precision = np.array([1, 0.5, 0, 0.25, 1, 0.75, 1]), np.array([2.0, 30.0])
-    bent = cells.logit + 0.1 * np.sin(cells.logit)
+    found = common_bend.CommonBend(0.1, knots, 0.1 * np.sin(knots))
+    bent = bent_cells(cells, found, strength).logit
     sums = np.zeros((6, 5))
-    of_cells = cells.logit, bent, cells.weight, cells.positives, cells.starts, cells.centre
-    add_derivatives(*of_cells, lines, strength, precision, knots, sums)
+    of_cells = cells.logit, cells.weight, cells.positives, cells.starts, cells.centre
+    curves = np.stack([found.curve(step / 4) for step in range(5)])
+    add_derivatives(*of_cells, lines, (4 * strength).astype(np.int64), curves, precision, knots, sums)
     gradient, second = np.zeros(5), np.zeros((5, 5))
     for g in np.flatnonzero(strength):
         rows = slice(cells.starts[g], cells.starts[g + 1])

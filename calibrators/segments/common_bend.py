@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -62,9 +62,12 @@ class CommonBend(NamedTuple):
 
     def bent(self, logit: Array, strength: float) -> Array:
         """Bend log odds of the parent's curve. They never fall."""
-        curve = np.maximum.accumulate(self.logit + strength * self.values)
         inner = np.clip(logit, self.logit[0], self.logit[-1])
-        return np.asarray(np.interp(inner, self.logit, curve) + (logit - inner))
+        return np.asarray(np.interp(inner, self.logit, self.curve(strength)) + (logit - inner))
+
+    def curve(self, strength: float) -> Array:
+        """Return the bent log odds at the knots."""
+        return np.maximum.accumulate(self.logit + strength * self.values)
 
     def scaled(self, factor: float) -> CommonBend:
         """Multiply the bend by a factor."""
@@ -79,29 +82,18 @@ class CommonBend(NamedTuple):
         return result
 
 
-def bent_cells(cells: CellParts, bend: CommonBend, strength: Array) -> CellParts:
-    """Bend the log odds of segments' cells; at once, if they are in memory. strength : of each segment."""
-    bent = _BentCells(cells, bend, strength)
-    return bent.part(0, bent.groups) if isinstance(cells, BlockCells) else bent
+class CellFiles(CellParts, Protocol):
+    """Cells in files: see `CellParts`."""
+
+    def bent(self, bend: CommonBend, strength: Array) -> CellParts:
+        """Bend the log odds of segments' cells. strength : of each segment."""
 
 
-class _BentCells(NamedTuple):
-    """Cells whose log odds are bent on access: see `CellParts`."""
-
-    cells: CellParts
-    bend: CommonBend
-    strength: Array
-
-    @property
-    def groups(self) -> int:
-        """Number of segments."""
-        return self.cells.groups
-
-    def part(self, start: int, stop: int) -> BlockCells:
-        """Select segments start, ..., stop - 1."""
-        cells = self.cells.part(start, stop)
-        strength = np.repeat(self.strength[start:stop], np.diff(cells.starts))
-        return cells._replace(logit=self.bend.bent_cells(cells.logit, strength))
+def bent_cells(cells: BlockCells | CellFiles, bend: CommonBend, strength: Array) -> CellParts:
+    """Bend the log odds of segments' cells. strength : of each segment."""
+    if not isinstance(cells, BlockCells):
+        return cells.bent(bend, strength)
+    return cells._replace(logit=bend.bent_cells(cells.logit, np.repeat(strength, np.diff(cells.starts))))
 
 
 Adjusting = Callable[[CellParts, int], Adjusted]
@@ -114,7 +106,7 @@ def strengths(certainty: Array) -> Array:
 
 
 def bend_in_common(
-    cells: CellParts,
+    cells: BlockCells | CellFiles,
     adjusted: Adjusted,
     strength: Array,
     processors: int = 1,
@@ -174,7 +166,7 @@ def bend_in_common(
 
 
 def _rounds(
-    cells: CellParts,
+    cells: BlockCells | CellFiles,
     adjusted: Adjusted,
     strength: Array,
     bend: CommonBend,
@@ -184,8 +176,7 @@ def _rounds(
     processors: int,
 ) -> tuple[CommonBend, Adjusted]:
     """Bend and adjust in turn, until there is no evidence for more; a step that goes too far is halved."""
-    bent = bent_cells(cells, bend, strength) if bend.scale else cells
-    step = _step(bend, _sums(cells, bent, adjusted, strength, bend, processors))
+    step = _step(bend, _sums(cells, adjusted, strength, bend, processors))
     for _ in range(rounds):
         if step.gain < _LEAST_GAIN:
             break
@@ -193,9 +184,8 @@ def _rounds(
         change *= min(1.0, _LONGEST / np.abs(change).max())
         for halving in range(_MOST_HALVINGS):
             new = CommonBend(step.scale, bend.logit, bend.values + 0.5**halving * change)
-            bent = bent_cells(cells, new, strength)
-            new_adjusted = adjusting(bent, processors)
-            following = _step(new, _sums(cells, bent, new_adjusted, strength, new, processors))
+            new_adjusted = adjusting(bent_cells(cells, new, strength), processors)
+            following = _step(new, _sums(cells, new_adjusted, strength, new, processors))
             if following.gain < step.gain:
                 break
         else:
@@ -207,36 +197,22 @@ def _rounds(
     return bend, adjusted
 
 
-def _sums(
-    cells: CellParts,
-    bent: CellParts,
-    adjusted: Adjusted,
-    strength: Array,
-    bend: CommonBend,
-    processors: int,
-) -> Array:
+def _sums(cells: CellParts, adjusted: Adjusted, strength: Array, bend: CommonBend, processors: int) -> Array:
     """Compute the derivatives of the log likelihood for the bend: see the kernel `add_derivatives`."""
-    knots, groups = bend.logit, cells.groups
+    size, groups = bend.logit.size, cells.groups
     precision = 1.0 / np.maximum(np.array(adjusted.variances), _LEAST_VARIANCE)
-    strength = np.where(adjusted.outlying, 0.0, strength)
+    steps = np.where(adjusted.outlying, 0, (STRENGTHS * strength).astype(np.int64))
     lines = np.stack([adjusted.shift, adjusted.slope], axis=1)
+    curves = np.stack([bend.curve(step / STRENGTHS) for step in range(STRENGTHS + 1)])
 
     def of_piece(start: int) -> Array:
         span = slice(start, min(start + _PIECE, groups))
-        part, moved = (of.part(span.start, span.stop) for of in (cells, bent))
-        inner, sums = np.clip(part.logit, knots[0], knots[-1]), np.zeros((knots.size + 1, knots.size))
-        of_cells = (
-            inner,
-            moved.logit,
-            part.weight,
-            part.positives,
-            part.starts,
-            part.centre + adjusted.pivot,
-        )
-        add_derivatives(*of_cells, lines[span], strength[span], precision, knots, sums)
+        part, sums = cells.part(span.start, span.stop), np.zeros((size + 1, size))
+        of_cells = part.logit, part.weight, part.positives, part.starts, part.centre + adjusted.pivot
+        add_derivatives(*of_cells, lines[span], steps[span], curves, precision, bend.logit, sums)
         return sums
 
-    sums = np.zeros((knots.size + 1, knots.size))
+    sums = np.zeros((size + 1, size))
     with ThreadPoolExecutor(min(processors, _MOST_THREADS)) as threads:
         for part in threads.map(of_piece, range(0, groups, _PIECE)):
             sums += part

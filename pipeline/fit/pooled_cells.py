@@ -7,6 +7,7 @@ another task makes the maps of these segments from that file.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,9 +18,9 @@ from calibrators.core.arrays import Array, Integers, Mask
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
-from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
+from calibrators.segments.adjusting import Adjusted, BlockCells
 from calibrators.segments.bends import Bends, bent
-from calibrators.segments.common_bend import CommonBend
+from calibrators.segments.common_bend import STRENGTHS, CommonBend
 from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
 from calibrators.segments.own import Chosen, can_contradict, choose_maps, least_evidence
 from calibrators.segments.partial_pooling import (
@@ -179,15 +180,26 @@ class LevelCells:
         self._dispersion = dispersion
         self.starts = starts_of(np.concatenate([part.sizes() for part in gathered]))
         self._first = starts_of(np.array([part.segments for part in gathered]))
+        self._curve = np.zeros(self.groups, np.int64)  # where each segment's log odds begin in `_logit`
 
     @property
     def groups(self) -> int:
         """Number of segments."""
         return self.starts.size - 1
 
+    def bent(self, bend: CommonBend, strength: Array) -> LevelCells:
+        """Bend the log odds, once for each block range. strength : of each segment."""
+        result, steps = copy.copy(self), range(1, STRENGTHS + 1)
+        result._logit = np.concatenate(
+            [self._logit, *(bend.bent(self._logit, step / STRENGTHS) for step in steps)]
+        )
+        result._curve = (STRENGTHS * strength).astype(np.int64) * self._logit.size
+        return result
+
     def part(self, start: int, stop: int) -> BlockCells:
         """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1] - self.starts[start]
+        curve = np.repeat(self._curve[start:stop], np.diff(starts))
         columns = np.empty((3, int(starts[-1])))
         at = 0
         for part, first in zip(self._gathered, self._first.tolist(), strict=False):
@@ -196,7 +208,7 @@ class LevelCells:
                 continue
             begin, end = (self.starts[[low, high]] - self.starts[first]).tolist()
             span = slice(at, at + end - begin)
-            columns[0, span] = self._logit[part.block_ranges(begin, end)]
+            columns[0, span] = self._logit[curve[span] + part.block_ranges(begin, end)]
             columns[1, span] = part.numbers(2, begin, end)
             columns[2, span] = part.numbers(3, begin, end)
             at = span.stop
@@ -204,7 +216,9 @@ class LevelCells:
         return BlockCells(starts, self._centre[start:stop], *columns)
 
 
-def cells_of(gathered: Sequence[GatheredCells], logit: Array, centre: Array, dispersion: float) -> CellParts:
+def cells_of(
+    gathered: Sequence[GatheredCells], logit: Array, centre: Array, dispersion: float
+) -> BlockCells | LevelCells:
     """Return the cells of a level, in memory up to `MOST_IN_MEMORY`. Parameters: see `LevelCells`."""
     cells = LevelCells(gathered, logit, centre, dispersion)
     return cells if cells.starts[-1] > MOST_IN_MEMORY else cells.part(0, cells.groups)

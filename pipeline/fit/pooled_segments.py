@@ -372,13 +372,13 @@ def _adjust(
         else:  # a curve that is nearly constant has nothing to bend
             common, adjusted = None, before
     if common is None:
-        strength = np.zeros(cells.groups)
+        bent, strength = cells, np.zeros(cells.groups)
     else:
-        cells = bent_cells(cells, common, strength)
+        bent = bent_cells(cells, common, strength)
     main, own = (
         (adjusted.main, adjusted.residual) if isinstance(adjusted, _AdjustedAcross) else (None, adjusted)
     )
-    bends = bend(cells, adjusted, pooled, processors())
+    bends = bend(bent, adjusted, pooled, processors())
     facts = {"pivot": own.pivot, "dispersion": above.dispersion}
     facts |= {"common_bend": 0.0 if common is None else common.scale, "bend": bends.sigma} | _typical(own)
     if main is not None:

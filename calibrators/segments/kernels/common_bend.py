@@ -9,20 +9,23 @@ _SINGULAR = 1e-6  # of an information matrix: its determinant, as a share of the
 
 
 @kernel
-def add_derivatives(logit, bent, weight, positives, starts, centre, lines, strength, precision, knots, sums):
+def add_derivatives(
+    logit, weight, positives, starts, centre, lines, strength, curves, precision, knots, sums
+):
     """Add the derivatives for the bend's values at knots to sums, each group's own line beside it being free.
 
-    The bend is linear between knots, so that a cell touches two of them. A group's log odds are shift + slope times
-    bent; its line may move by a value and a slope at its centre, both with priors around 0.
+    The bend is linear between knots and constant beyond them, so that a cell touches two of them. A group's log odds
+    are shift + slope times the bent ones; its line may move by a value and a slope at its centre, both with priors
+    around 0.
 
     Parameters
     ----------
-    logit, bent : float64 arrays, shape (cells,): where the bend is looked up, within the knots, ascending in each
-        group; and the log odds with the bend found before
-    weight, positives : float64 arrays, shape (cells,)
+    logit, weight, positives : float64 arrays, shape (cells,); log odds ascend in each group
     starts : int64 array, shape (groups + 1,)
-    centre, strength : float64 arrays, shape (groups,): see above; the bend's factor
+    centre : float64 array, shape (groups,): see above
     lines : float64 array, shape (groups, 2): shift and slope
+    strength : int64 array, shape (groups,): the bend's factor, in units of 1 / (n - 1)
+    curves : float64 array, shape (n, k): bent log odds at the knots, with the bend found before, for each strength
     precision : float64 array, shape (2,), > 0: of the priors
     knots : float64 array, shape (k,), ascending
     sums : float64 array, shape (k + 1, k): row 0 gets the gradient, the others the negated second derivatives (their
@@ -31,10 +34,10 @@ def add_derivatives(logit, bent, weight, positives, starts, centre, lines, stren
     k = knots.size
     value, tilt = np.zeros(k), np.zeros(k)
     for g in range(starts.size - 1):
-        if strength[g] == 0.0:
+        if strength[g] == 0:
             continue
         shift, slope = lines[g]
-        factor = slope * strength[g]
+        curve, factor = curves[strength[g]], slope * strength[g] / (curves.shape[0] - 1)
         h_aa, h_ad, h_dd = precision[0], 0.0, precision[1]
         first = last = m = 0
         for i in range(starts[g], starts[g + 1]):
@@ -43,13 +46,16 @@ def add_derivatives(logit, bent, weight, positives, starts, centre, lines, stren
             while m < k - 2 and logit[i] >= knots[m + 1]:
                 m += 1
             last = m + 1
-            p = probability_of(shift + slope * bent[i])
+            inner = min(max(logit[i], knots[0]), knots[k - 1])
+            share = (inner - knots[m]) / (knots[m + 1] - knots[m])
+            bent = curve[m] + share * (curve[m + 1] - curve[m]) + (logit[i] - inner)
+            p = probability_of(shift + slope * bent)
             information = weight[i] * p * (1.0 - p)
-            x = bent[i] - centre[g]
+            x = bent - centre[g]
             h_aa += information
             h_ad += information * x
             h_dd += information * x * x
-            high = factor * (logit[i] - knots[m]) / (knots[m + 1] - knots[m])
+            high = factor * share
             low = factor - high
             residual = positives[i] - weight[i] * p
             sums[0, m] += residual * low
