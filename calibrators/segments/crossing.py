@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from calibrators.core.arrays import Array, Integers, Mask
-from calibrators.core.log_odds import exp_of_negative, log_of
 from calibrators.segments.adjusting import Adjusted, BlockCells, adjust
 from calibrators.segments.curves import EXTREME, MOST_INFORMATION, logistic_of
 
@@ -38,13 +37,13 @@ def cross(
     only are left out, since `adjust` estimates their effect.
 
     Parents were estimated without values, so that their curves have part of the values' effects. They are estimated
-    again with the values' effects, and then the values again, in turns (backfitting). Shifts and slopes add up. A
-    parent whose rows are less likely after it than before it keeps the first estimates.
+    again with the values' effects, and then the values again, in turns (backfitting). Shifts and slopes add up.
 
     Parameters
     ----------
     cells : cells of the segments, in the curve that all adjustments adjust
-    value, parent : int64 arrays, shape (segments,): each segment's value in the last column, and its parent
+    value, parent : int64 arrays, shape (segments,): each segment's value in the last column, and its parent; no pair
+        occurs twice
     lines : float64 arrays, shape (segments,): shift and slope by which each segment's parent adjusts the curve
     before : the same before the parent's own estimate, after effects across its own parents
     processors : see `adjust`
@@ -61,8 +60,7 @@ def cross(
     O(cells log cells).
     """
     sizes = np.diff(cells.starts)
-    pairs = np.unique(np.stack([value, parent]), axis=1)[0]
-    in_several = (np.bincount(pairs, minlength=value.max(initial=0) + 1) > 1)[value] & (sizes > 0)
+    in_several = (np.bincount(value) > 1)[value] & (sizes > 0)
     nothing = np.zeros(sizes.size), np.zeros(sizes.size)
     if not in_several.any():
         none = np.zeros(sizes.size, np.bool_)
@@ -82,7 +80,6 @@ def cross(
 
     estimated = of_parent = lines[0] - before[0], lines[1] - before[1]
     found, of_value = values.adjusted(*line(of_parent, nothing), processors)
-    start = line(of_parent, of_value)
     for _ in range(_ROUNDS if information.sum() < MOST_INFORMATION else 0):
         _, (shift, slope) = parents.adjusted(*line(nothing, of_value), processors)
         # What all parents have in common is left to the values: it depends on their errors, and would drift.
@@ -93,9 +90,7 @@ def cross(
         if _mean(moved, information) <= _CLOSE:
             break
         found, of_value = values.adjusted(*line(of_parent, nothing), processors)
-    turned = line(of_parent, of_value)
-    gain = np.bincount(parent, cells.sums(_log_likelihood(cells, *turned) - _log_likelihood(cells, *start)))
-    shift, slope = np.where((gain >= 0.0)[parent], turned, start)
+    shift, slope = line(of_parent, of_value)
     again = before[0] + of_parent[0], before[1] + of_parent[1]
     return replace(found, shift=shift, slope=slope), again
 
@@ -164,14 +159,6 @@ class _Groups:
 def _information(logit: Array, weight: Array) -> Array:
     p = logistic_of(logit)
     return weight * p * (1.0 - p)
-
-
-def _log_likelihood(cells: BlockCells, shift: Array, slope: Array) -> Array:
-    """Return the cells' log likelihoods on the segments' lines."""
-    sizes = np.diff(cells.starts)
-    f = np.clip(np.repeat(shift, sizes) + np.repeat(slope, sizes) * cells.logit, -EXTREME, EXTREME)
-    softplus = np.maximum(f, 0.0) + log_of(1.0 + exp_of_negative(-np.abs(f)))
-    return np.asarray(cells.positives * f - cells.weight * softplus)
 
 
 def _mean(values: Array, weight: Array) -> float:
