@@ -87,6 +87,8 @@ def test_every_table_has_its_row_and_those_to_look_at_come_first(store, tmp_path
     assert "Written <time" in text
     assert "after 2026-03-10 10:00:00 UTC this page says nothing" in text
     assert "3 of 4 tables to look at." in text
+    # A class that narrow screens hide would hide the reasons.
+    assert text.count('<span class="error trouble">') == 4
 
 
 def test_what_is_no_store_and_no_place_for_a_page_is_said(store, tmp_path):

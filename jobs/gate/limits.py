@@ -197,7 +197,7 @@ def find_against(config: EvaluateConfig, store: PublishedTable, version: Version
     if name == PREVIOUS:
         name = version.manifest["previous_version"]
         if name is None:
-            log.warning("evaluate.against: version %s has no previous one to compare with", version.name)
+            log.info("evaluate.against: version %s has no previous one to compare with", version.name)
             return None
     other = store.version(name)
     store.verify(other)
