@@ -38,7 +38,7 @@ chaos: $(VENV)/.system
 
 # Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
 matrix: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/test_matrix.py -m slow --dist loadgroup --override-ini timeout=7200
+	$(BIN)/python -m pytest tests/test_matrix.py -m slow --override-ini timeout=14400
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own. Left out are tests of
 # `make system` and of what is around these loops (commands, stores, pages): they run none that the others do not, which is

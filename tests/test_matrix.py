@@ -330,19 +330,12 @@ def test_a_sample_of_all_combinations(case, tmp_path, logs, executors, monkeypat
     check(case, tmp_path, logs, executors, monkeypatch)
 
 
-# One process has all cases of a method: what is expected is the same for all executors.
+# A method is one test, and so in one process: what is expected is the same for all executors.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "kind"),
-    [
-        pytest.param(method, kind, marks=pytest.mark.xdist_group(method))
-        for method in METHODS
-        for kind in KINDS
-    ],
-)
-def test_all_combinations(method, kind, tmp_path, logs, executors, monkeypatch):
+@pytest.mark.parametrize("method", METHODS)
+def test_all_combinations(method, tmp_path, logs, executors, monkeypatch):
     wrong = []
-    for i, case in enumerate(case for case in ALL if (case.method, case.kind) == (method, kind)):
+    for i, case in enumerate(case for case in ALL if case.method == method):
         place = tmp_path / str(i)
         place.mkdir()
         try:
