@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm
+from sklearn.isotonic import IsotonicRegression
 
 from calibrators import (
     ENIR,
@@ -24,7 +25,7 @@ from calibrators.core.cumulative import layout_of, part_totals
 from calibrators.core.fine_cells import FineCells, fine_cells_pass
 from calibrators.core.passes import in_memory
 from calibrators.core.sampling import odds_divided
-from calibrators.measures.falls import proven_fall
+from calibrators.measures.falls import levels_between_falls, proven_fall
 from calibrators.measures.fit_check import (
     cells_of_rows,
     cells_of_scores,
@@ -388,6 +389,21 @@ def test_the_deviance_of_a_fall_is_that_of_two_shares_from_one():
     labels, rows = positives[1:], weight[1:]
     apart, joint = (labels * np.log(p) + (rows - labels) * np.log(1 - p) for p in (shares[:2], shares[2]))
     assert fall.root == pytest.approx(np.sqrt(2 * (apart - joint).sum()), rel=1e-12)
+
+
+def test_isotonic_regression_begins_anew_after_each_proven_fall():
+    rng = np.random.default_rng(3)
+    x = np.arange(60.0)
+    truth = 0.2 + 0.6 * ((x % 20) / 20)
+    weight = np.full(60, 2000.0)
+    positives = rng.binomial(2000, truth).astype(float)
+    whole, between = levels_between_falls(weight, positives)
+    sides = [IsotonicRegression().fit_transform(x[:20], positives[i : i + 20] / 2000) for i in (0, 20, 40)]
+    np.testing.assert_allclose(between, np.concatenate(sides), rtol=1e-12)
+    np.testing.assert_allclose(whole, IsotonicRegression().fit_transform(x, positives / 2000), rtol=1e-12)
+    honest = rng.binomial(2000, np.sort(truth)).astype(float)
+    whole, between = levels_between_falls(weight, honest)
+    assert whole is between
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1245,6 +1245,29 @@ def test_a_small_segment_does_not_get_the_flat_map_of_odd_ones(tmp_path, method)
     assert error[0] < 4 * error[1] < 0.2 * truth[of].var()
 
 
+@pytest.mark.parametrize("method", ["auto", "isotonic"])
+@pytest.mark.parametrize("having", [20, 10])
+def test_default_scores_spoil_no_other_score(tmp_path, method, having):
+    """Segments' bends followed the fall at a default score; segments without it had the mean with its rows below it."""
+    rng = np.random.default_rng(4)
+    country, x = rng.integers(0, 20, 100_000), rng.normal(-2, 1.3, 100_000)
+    default = (rng.random(country.size) < 0.1) & (country < having)
+    truth, score = np.where(default, 0.02, expit(x)), np.where(default, 0.5, expit(x))
+    label = (rng.random(country.size) < truth).astype(np.int8)
+    log = {"path": write_log(tmp_path / "log", pa.table({"score": score, "label": label, "a": country}))}
+    config = {
+        "log": log | {"segment": ["a"]},
+        "store": {"path": str(tmp_path / "store"), "table": "t"},
+        "calibrator": {"method": method},
+        "cluster": {"kind": "inline"},
+    }
+    logcal.run("fit", config)  # the gate passes: the map agrees with its rows
+    p = logcal.load(tmp_path / "store", "t").predict(score, segments={"a": country})
+    assert np.mean((p - truth)[score > 0.505] ** 2) < 0.002
+    order = np.lexsort((score, country))
+    assert (np.diff(p[order])[np.diff(country[order]) == 0] >= 0).all()
+
+
 def test_wide_ranges_are_divided_where_tasks_could_know():
     rng = np.random.default_rng(4)
     scores = np.unique(np.concatenate([rng.normal(0, 3, 5000).round(3), [0.0, -1e-300, 1e-300, 1e6]]))

@@ -59,6 +59,71 @@ def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0
     """
     scale = max(dispersion, _of_rows(cells)) * max(1.0, heaviest)
     weight, positives = cells.weight / scale, cells.positives / scale
+    split = _largest_fall(weight, positives)
+    if split.root <= _limit(weight.size):
+        return None
+    begin, at, end = split.begin, split.at, split.end
+    (w_left, k_left), (w_right, k_right) = split.sums
+    fall = math.log(max(k_left, 0.5) / max(w_left - k_left, 0.5))
+    fall -= math.log(max(k_right, 0.5) / max(w_right - k_right, 0.5))
+    if fall < LEAST_FALL:
+        return None
+    return Fall(
+        first=float(cells.first[begin]),
+        turn=float(cells.last[at]),
+        begin=float(cells.first[at + 1]),
+        last=float(cells.last[end]),
+        before=k_left / w_left,
+        after=k_right / w_right,
+        weight=w_right * scale,
+        root=split.root,
+    )
+
+
+def levels_between_falls(weight: Array, positives: Array) -> tuple[Array, Array]:
+    """Fit isotonic regression, and the same where it begins anew after each proven fall. O(cells) for each fall.
+
+    weight, positives : float64 arrays, shape (cells,): of cells ascending by score; weights > 0 count observations
+
+    Returns
+    -------
+    both fits; they are the same array if no fall is proven
+    """
+    whole, limit = np.asarray(isotonic_fit(positives / weight, weight)), _limit(weight.size)
+    result, parts = whole, [(0, weight.size)]
+    while parts:
+        part = slice(*parts.pop())
+        split = _largest_fall(weight[part], positives[part])
+        if split.root > limit:
+            turn = part.start + split.at + 1
+            parts += [(part.start, turn), (turn, part.stop)]
+        elif (part.start, part.stop) != (0, weight.size):
+            result = whole.copy() if result is whole else result
+            result[part] = isotonic_fit(positives[part] / weight[part], weight[part])
+    return whole, result
+
+
+class _Split(NamedTuple):
+    """The most significant fall within a block of isotonic regression.
+
+    begin, at, end : first cell of the block, last one before the fall, last one of the block
+    sums : weight and positives of both sides
+    root : signed root of the deviance; 0: no fall
+    """
+
+    begin: int
+    at: int
+    end: int
+    sums: tuple[tuple[float, float], tuple[float, float]]
+    root: float
+
+
+def _limit(cells: int) -> float:
+    """Return the limit of roots for as many tests as there are pairs of cells."""
+    return float(normal_limit(cells**2, ERROR_RATE))
+
+
+def _largest_fall(weight: Array, positives: Array) -> _Split:
     level = np.asarray(isotonic_fit(positives / weight, weight))
     starts = np.flatnonzero(np.diff(level, prepend=-1.0))
     block = np.repeat(np.arange(starts.size), np.diff(np.append(starts, level.size)))
@@ -70,26 +135,9 @@ def proven_fall(cells: FineCells, dispersion: float = 1.0, heaviest: float = 1.0
     parts = [roots(w, k, w * mean) for w, k in (left, right)]
     root = np.where(inner & (parts[0] > 0) & (parts[1] < 0), np.hypot(*parts), 0.0)
     at = int(np.argmax(root))
-    if root[at] <= normal_limit(level.size**2, ERROR_RATE):
-        return None
-    (w_left, w_right), (k_left, k_right) = (
-        (float(a[at]), float(b[at])) for a, b in zip(left, right, strict=True)
-    )
-    fall = math.log(max(k_left, 0.5) / max(w_left - k_left, 0.5))
-    fall -= math.log(max(k_right, 0.5) / max(w_right - k_right, 0.5))
-    if fall < LEAST_FALL:
-        return None
     begin, end = int(starts[block[at]]), int(np.append(starts, level.size)[block[at] + 1]) - 1
-    return Fall(
-        first=float(cells.first[begin]),
-        turn=float(cells.last[at]),
-        begin=float(cells.first[at + 1]),
-        last=float(cells.last[end]),
-        before=k_left / w_left,
-        after=k_right / w_right,
-        weight=w_right * scale,
-        root=float(root[at]),
-    )
+    sums = [(float(w[at]), float(k[at])) for w, k in (left, right)]
+    return _Split(begin, at, end, (sums[0], sums[1]), float(root[at]))
 
 
 def _of_rows(cells: FineCells) -> float:

@@ -23,6 +23,12 @@ RISING, FLAT = 1.0, 0.5
 If the curve is the truth, it gains .85 for each block where the curve rises, .6 where it is flat.
 """
 
+FALLING = 1.0
+"""Least gain of log likelihood by a curve that falls where the shares of all segments do, as prior of an own map.
+
+The map never falls: rows and prior are pooled, by the segment's own shares of the scores before and after a fall.
+"""
+
 _MOST, _OF_ONE, _PER_LOG = 10.0, 3.0, 1.8
 
 _WEAKER, _OF_WEAKER = (1000.0, 300.0, 100.0), 1.0
@@ -71,6 +77,7 @@ def choose_maps(
     bending: bool,
     evidence: float,
     dispersion: float = 1.0,
+    falling: Array | None = None,
 ) -> Chosen:
     """Fit own maps of groups: of all of them if the level bends, else of those whose rows contradict the curve's shape.
 
@@ -82,6 +89,8 @@ def choose_maps(
     bending : whether the level's segments bend
     evidence : see `least_evidence`
     dispersion : over-dispersion, by which the evidence of rows is divided
+    falling : a curve that falls where the shares of all groups do, see `FALLING`; groups whose rows it explains better
+        have it instead of `prior`. None: no fall is known
     """
     flat = _flat_share(columns[2], prior, starts)
     per_block = RISING + (FLAT - RISING) * flat
@@ -91,9 +100,17 @@ def choose_maps(
         strength, before = _strengths(columns, starts, prior, per_block, dispersion)
     else:
         before = _log_likelihood(columns[2], columns[3], prior, np.diff(starts))
+    falls = np.zeros(flat.size, np.bool_)
+    if falling is not None:
+        maps = own_maps(*columns, starts, falling, STRENGTH * dispersion)
+        likelihood = _log_likelihood(maps.weight, maps.positives, maps.level, maps.sizes)
+        falls = (likelihood - before) / dispersion > FALLING
+        before = np.where(falls, likelihood, before)
+        strength[falls] = STRENGTH
+        prior = np.where(np.repeat(falls, np.diff(starts)), falling, prior)
     gain = _log_likelihood(alone.weight, alone.positives, alone.level, alone.sizes) - before
     free = gain / dispersion > evidence + per_block * alone.sizes
-    own = free | bending
+    own = free | falls | bending
     if not own.any():
         return Chosen(own, None)
     items = np.diff(starts)

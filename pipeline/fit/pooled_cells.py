@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.core.arrays import Array, Integers, Mask
+from calibrators.core.kernels.likelihood import isotonic_fit
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
+from calibrators.measures.falls import levels_between_falls
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, BlockCells
 from calibrators.segments.bends import Bends, bent
@@ -224,6 +227,94 @@ def cells_of(
     return cells if cells.starts[-1] > MOST_IN_MEMORY else cells.part(0, cells.groups)
 
 
+class CommonFall(NamedTuple):
+    """Change of log odds where the shares of segments fall together, though their parent's map never falls.
+
+    gathered : files of the level's segments
+    first : index of each file's first segment
+    change : float64 array: change in each block range of the parents' maps
+    """
+
+    gathered: Sequence[GatheredCells]
+    first: Integers
+    change: Array
+
+    def of_cells(self, start: int, stop: int) -> Array:
+        """Return the changes in the cells of segments start, ..., stop - 1."""
+        parts = []
+        for part, begin in zip(self.gathered, self.first.tolist(), strict=False):
+            low, high = max(start, begin) - begin, min(stop, begin + part.segments) - begin
+            if low < high:
+                ends = starts_of(part.sizes())[[low, high]].tolist()
+                parts.append(self.change[part.block_ranges(*ends)])
+        return np.concatenate(parts)
+
+
+class FallingCells(NamedTuple):
+    """Cells whose log odds fall where the shares of segments fall together: see `CellParts`."""
+
+    cells: CellParts
+    fall: CommonFall
+
+    @property
+    def groups(self) -> int:
+        """Number of segments."""
+        return self.cells.groups
+
+    def part(self, start: int, stop: int) -> BlockCells:
+        """Select segments start, ..., stop - 1."""
+        part = self.cells.part(start, stop)
+        return part._replace(logit=part.logit + self.fall.of_cells(start, stop))
+
+
+def common_fall(
+    gathered: Sequence[GatheredCells | None],
+    cells: CellParts,
+    adjusted: Adjusted,
+    chosen: Mask,
+    starts: Integers,
+    heaviest: float,
+) -> CommonFall | None:
+    """Find where the shares of segments fall together within their parent's map.
+
+    What their adjusted curves expect is taken as rising, so that only falls count that the mix of segments does not
+    explain.
+
+    chosen : the segments; outlying ones do not count
+    starts : see `Parents`
+    heaviest : see `calibrators.base.Sampling`
+
+    Returns
+    -------
+    None if no fall is proven
+    """
+    parts = [part for part in gathered if part is not None]
+    first = starts_of(np.array([part.segments for part in parts]))
+    sums, chosen = np.zeros((3, int(starts[-1]))), chosen & ~adjusted.outlying
+    for part, (start, stop) in zip(parts, pairwise(first.tolist()), strict=True):
+        if not chosen[start:stop].any():
+            continue
+        own = cells.part(start, stop)
+        sizes = np.diff(own.starts)
+        shift, slope = (np.repeat(x[start:stop], sizes) for x in (adjusted.shift, adjusted.slope))
+        mask = np.repeat(chosen[start:stop], sizes)
+        expected = own.weight * logistic_of(shift + slope * own.logit)
+        block_range = part.block_ranges()[mask]
+        for total, column in zip(sums, (own.weight, own.positives, expected), strict=True):
+            total += np.bincount(block_range, column[mask], total.size)
+    sums /= heaviest
+    change = np.zeros(sums.shape[1])
+    for begin, end in pairwise(starts.tolist()):
+        some = begin + np.flatnonzero(sums[0, begin:end])
+        if some.size:
+            weight, positives, expected = sums[:, some]
+            level = np.asarray(isotonic_fit(expected / weight, weight), np.float64)
+            levels = levels_between_falls(weight, np.clip(weight * level + positives - expected, 0.0, weight))
+            whole, between = (logit_of(p, 1.0 - p) for p in np.clip(levels, LEAST, MOST))
+            change[some] = between - whole
+    return CommonFall(parts, first, change) if change.any() else None
+
+
 class MapInput(NamedTuple):
     """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
@@ -235,6 +326,7 @@ class MapInput(NamedTuple):
     dispersion : see `LevelCells`
     common : bend of the parent's curve; None if there is none
     strength : float64 array, shape (segments,): its strength for each segment
+    fall : change of log odds in each cell where segments' shares fall together, see `CommonFall`; None if there is none
     """
 
     shift: Array
@@ -246,6 +338,7 @@ class MapInput(NamedTuple):
     dispersion: float
     common: CommonBend | None
     strength: Array
+    fall: Array | None
 
 
 def map_inputs(
@@ -256,6 +349,7 @@ def map_inputs(
     dispersion: float,
     common: CommonBend | None,
     strength: Array,
+    fall: CommonFall | None,
 ) -> list[MapInput | None]:
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
@@ -278,6 +372,7 @@ def map_inputs(
             dispersion,
             common,
             strength[span],
+            None if fall is None else fall.of_cells(span.start, span.stop),
         )
         inputs.append(MapInput(*of_segments))
         at += part.segments
@@ -422,16 +517,21 @@ def _own_maps(gathered: GatheredCells, estimates: MapInput, logit: Array, cells:
         return Chosen(own, None)
     pooled = np.repeat(estimates.pooled, cells)
     counts = gathered.numbers(2)[pooled], gathered.numbers(3)[pooled]
-    level = logistic_of(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta))
-    prior, mask = np.repeat(level, cell_items), np.repeat(several, items)
+    mask = np.repeat(several, items)
+
+    def prior(logit: Array) -> Array:
+        level = logistic_of(bent(logit[pooled], *counts, cells[estimates.pooled], estimates.theta))
+        return np.asarray(np.repeat(level, cell_items)[mask])
+
     first, last, weight, positives = (column[mask] for column in columns)
     chosen = choose_maps(
         (first, last, weight, positives),
         starts_of(items[several]),
-        prior[mask],
+        prior(logit),
         estimates.bending,
         estimates.evidence,
         estimates.dispersion,
+        None if estimates.fall is None else prior(logit + estimates.fall),
     )
     several[several] = chosen.own
     own[estimates.pooled] = several

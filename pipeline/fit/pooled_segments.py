@@ -26,6 +26,7 @@ from calibrators.core.passes import Pass, merge_passes
 from calibrators.core.sampling import odds_divided
 from calibrators.core.simplify import from_polyline, knots_of, simplify
 from calibrators.isotonic.calibrator import Isotonic
+from calibrators.measures.falls import proven_fall
 from calibrators.measures.segment_check import SegmentSums, joined
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust
 from calibrators.segments.bends import bend
@@ -45,12 +46,14 @@ from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import check_classes_and_scores
 from pipeline.fit.pooled_cells import (
+    FallingCells,
     GatheredCells,
     GatherTask,
     MapInput,
     Parents,
     TaskMaps,
     cells_of,
+    common_fall,
     gather_cells,
     make_maps,
     map_inputs,
@@ -96,6 +99,7 @@ class _Curves:
     before : the same before the last step, see `calibrators.segments.crossing.cross`
     spread : how they differ
     dispersion : over-dispersion of all rows, by which the evidence of segments is divided
+    falls : whether the rows prove that the share of positives of all rows falls somewhere as the score rises
     """
 
     block_ranges: BlockRanges
@@ -108,6 +112,7 @@ class _Curves:
     before: tuple[Array, Array]
     spread: _Spread
     dispersion: float
+    falls: bool
 
 
 class Numbered(NamedTuple):
@@ -247,6 +252,7 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
         before=(np.zeros(1), np.ones(1)),
         spread=_Spread((0.0, 0.0), 0.0, np.zeros(1), None, np.zeros(1)),
         dispersion=all_rows.checked.check.over_dispersion,
+        falls=proven_fall(fine, all_rows.checked.check.dispersion, fitted.sampling_.heaviest) is not None,
     )
 
 
@@ -378,7 +384,11 @@ def _adjust(
     main, own = (
         (adjusted.main, adjusted.residual) if isinstance(adjusted, _AdjustedAcross) else (None, adjusted)
     )
-    bends = bend(bent, adjusted, pooled, processors())
+    fall = None
+    if above.falls:
+        heaviest = max(1.0, all_rows.calibrator.sampling_.heaviest)
+        fall = common_fall(gathered, bent, adjusted, pooled, above.block_ranges.starts, heaviest)
+    bends = bend(bent if fall is None else FallingCells(bent, fall), adjusted, pooled, processors())
     facts = {"pivot": own.pivot, "dispersion": above.dispersion}
     facts |= {"common_bend": 0.0 if common is None else common.scale, "bend": bends.sigma} | _typical(own)
     if main is not None:
@@ -391,7 +401,7 @@ def _adjust(
         bent=maps,
         spread=_Spread(adjusted.variances, before.spread, removed, common, strength),
         facts=facts,
-        inputs=map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength),
+        inputs=map_inputs(gathered, adjusted, pooled, bends, above.dispersion, common, strength, fall),
         one_range=np.flatnonzero(one_range).tolist(),
     )
 
@@ -553,6 +563,7 @@ def _fit_level(
             before=_unless(fitted, *before),
             spread=level.spread,
             dispersion=above.dispersion,
+            falls=above.falls,
         )
     return fit, curves, level.variances
 
