@@ -1268,6 +1268,24 @@ def test_default_scores_spoil_no_other_score(tmp_path, method, having):
     assert (np.diff(p[order])[np.diff(country[order]) == 0] >= 0).all()
 
 
+def test_a_segment_of_one_score_expects_the_positives_that_it_has(tmp_path):
+    """A slope tells nothing there; its bound at 0 kept the segment's probability away from its rate."""
+    rng = np.random.default_rng(2)
+    country, x = rng.integers(0, 3, 100_000), rng.normal(-2, 1.3, 100_000)
+    default = rng.random(country.size) < 0.3
+    truth = np.where(default, 0.02, expit(x + np.array([-0.4, 0.12, -0.83])[country]))
+    kind = np.where(default, "default", "scored")
+    label = (rng.random(country.size) < truth).astype(np.int8)
+    columns = {"score": np.where(default, 0.5, expit(x)), "label": label, "a": kind, "b": country}
+    table = pa.table(columns)
+    found = fit(tmp_path, table, ("a", "b"), method="auto")
+    _, path = published(tmp_path, found, ("a", "b"))
+    p = Table(read_table(path)).predict(columns["score"], table)
+    for value in range(3):
+        rows = default & (country == value)
+        assert p[rows].sum() == pytest.approx(label[rows].sum(), abs=1.5 * np.sqrt(label[rows].sum()))
+
+
 def test_wide_ranges_are_divided_where_tasks_could_know():
     rng = np.random.default_rng(4)
     scores = np.unique(np.concatenate([rng.normal(0, 3, 5000).round(3), [0.0, -1e-300, 1e-300, 1e6]]))

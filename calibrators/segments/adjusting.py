@@ -295,6 +295,7 @@ class _Search:
         self._pieces = _slices(groups, max(_PIECE, groups // _MOST_PIECES))
         self._centre, self._first = np.zeros(groups), np.zeros(groups)
         self._weight, self._positives, self._steepness = np.zeros(groups), np.zeros(groups), np.ones(groups)
+        self._bound = np.ones(groups)  # least slope of the typical curve's difference, negated
         self._moments = np.concatenate([np.zeros((1, 7)), *map(self._describe, self._pieces)]).sum(axis=0)
 
     def _describe(self, piece: slice) -> Array:
@@ -305,7 +306,10 @@ class _Search:
         self._centre[piece], self._steepness[piece] = cells.centre, cells.steepness
         stretched = cells.stretched
         if stretched.size:
-            self._first[piece] = stretched[np.minimum(cells.starts[:-1], stretched.size - 1)]
+            first = self._first[piece] = stretched[np.minimum(cells.starts[:-1], stretched.size - 1)]
+            # Rows of one log odds tell nothing about the slope: a bound of it would bound their probability.
+            single = (sizes > 0) & (stretched[cells.starts[1:] - 1] == first)
+            self._bound[piece] = np.where(single, np.inf, cells.steepness)
         return moments(stretched - np.repeat(cells.centre, sizes), cells.logit, cells.weight, sizes)
 
     def pivots(self) -> tuple[float, ...]:
@@ -332,7 +336,7 @@ class _Search:
 
     def _climb(self, piece: slice, variances: tuple[float, float]) -> None:
         cells = self._cells.part(piece.start, piece.stop)
-        data = (*_of_kernel(cells), cells.starts, cells.centre + self._pivot, self._steepness[piece])
+        data = (*_of_kernel(cells), cells.starts, cells.centre + self._pivot, self._bound[piece])
         found = self._theta[piece], self._derivatives[piece], self._kind[piece]
         kernel.adjust_curves(*data, self._typical, np.array([variances, _WIDE]), UNLIKELY, *found)
 
@@ -368,9 +372,9 @@ class _Search:
         correction = half_variance(self._derivatives, prior) @ line(self._moments, self._pivot).T
         curves = self._typical + self._theta
         # The constant curve is the end of what is allowed, not a mean.
-        constant = curves[:, 1] <= _FLAT - self._steepness
+        constant = curves[:, 1] <= _FLAT - self._bound
         curves += np.where(constant[:, np.newaxis], 0.0, correction)
-        np.maximum(curves[:, 1], -self._steepness, out=curves[:, 1])
+        np.maximum(curves[:, 1], -self._bound, out=curves[:, 1])
         return curves, prior
 
     def _derive(self, threads: ThreadPoolExecutor, curves: Array) -> Array:
@@ -436,7 +440,9 @@ class _Search:
         # Tables store shift and slope relative to log odds of 0 instead of the centre.
         centre = self._first - (self._first - (self._centre + self._pivot))
         typical, centred = ((float(a), float(d)) for a, d in (self._typical, self._centred))
-        shift, slope = shift - slope * centre, 1.0 + slope
+        rising = np.maximum(slope, -self._steepness)
+        shift = shift - slope * centre + (slope - rising) * self._first
+        slope = 1.0 + rising
         certainty = 1.0 - posterior_share(derivatives, prior)
         line = variances, shift, slope
         spread = variances[0]

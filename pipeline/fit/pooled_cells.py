@@ -21,7 +21,7 @@ from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
 from calibrators.measures.falls import levels_between_falls
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
-from calibrators.segments.adjusting import Adjusted, BlockCells
+from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
 from calibrators.segments.bends import Bends, bent
 from calibrators.segments.common_bend import STRENGTHS, CommonBend
 from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
