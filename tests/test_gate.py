@@ -280,7 +280,9 @@ def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place
     gated().expect(0)
     wrong = place.write_log({"score": score, "label": 1 - label}, name="wrong")
     gated(log__path=wrong).expect(
-        4, "inverted? Correct the log.", "; the live version is unchanged. gate.ranking"
+        4,
+        "inverted? Correct the log; if lower scores mean more positives, write the negative scores.",
+        "; the live version is unchanged. gate.ranking",
     )
     change = place.manifest(place.versions[-1])["gate"]["change"]
     assert (change["mean_old"], change["mean_new"]) == pytest.approx(
@@ -292,6 +294,7 @@ def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place
     ("columns", "said"),
     [
         (labelled(ROW >= 1500), "were the scores made from the labels?"),
+        ({"score": np.arange(6000) / 6000, "label": np.arange(6000) % 7 == 0}, "those of other rows?"),
         (
             {name: np.tile(column, 2) for name, column in predictions(3000).items()},
             "is each row there 2 times?",
@@ -300,7 +303,7 @@ def test_a_table_with_one_probability_is_compared_over_the_rows_of_the_log(place
         ({"score": FEW, "label": np.random.default_rng(4).random(FEW.size) < FEW**2}, None),
     ],
 )
-def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
+def test_implausible_rows_are_warned_of(place, gated, columns, said):
     place.write_log(columns)
     gated().expect(0)
     warnings = place.newest_manifest["gate"]["warnings"]
@@ -315,6 +318,7 @@ def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
         (1 / 0.03, 1.0, "log.negative_sampling_rate=0.03 "),
         (1.0, 7.0, "log.positive_sampling_rate=0.1429 "),
         (1.0, 1.0, None),
+        (0.01, 0.03, None),
         # Counts of equal rows, whose totals have a whole ratio: 1,500 rows of 10 against 1,500 of 1 to 3.
         (10.0, 1.0 + ROW[:1500] % 3, None),
     ],

@@ -78,11 +78,13 @@ WHAT_TO_DO = {
     "min_positives": "Use more rows, or lower gate.min_positives",
     "max_rows_drop": "Are files missing? Otherwise raise gate.max_rows_drop",
     "scale": "Correct the log, or give scores of another kind a table of their own",
-    "ranking": "Correct the log",
+    "ranking": "Correct the log; if lower scores mean more positives, write the negative scores",
     "max_change": "Look at `logcal tables diff`, or raise gate.max_change",
     "holdout": "Are their labels complete and right? If so, fit again when there are newer rows to test on",
 }
 """Remedy by rule; it ends the rule's message. That of gate.agreement: `jobs.gate.agreement.remedy`."""
+USELESS = 0.55
+"""AUC up to which scores are useless."""
 COPIED, COPIES = 1000, 10
 """Fewest distinct scores, and most rows per score, for a warning that rows are copies. Rounded scores of three or four
 digits repeat more often."""
@@ -229,7 +231,7 @@ def judge(
         auc, error = ranking(overall_map)
         facts |= {"auc": auc, "auc_error": error}
         failed += _ranking(gate, overall_map, auc, error)
-        warnings += _too_good(data, auc)
+        warnings += _implausible(data, auc, error)
     if change is not None:
         facts["change"] = change.as_dict()
         change_text = (
@@ -322,10 +324,14 @@ def _ranking(
     return [("ranking", text)]
 
 
-def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
-    """Warn of implausible logs: scores that separate the labels perfectly, and copied rows."""
+def _implausible(data: dict[str, Any], auc: float | None, error: float | None) -> list[str]:
+    """Warn of implausible logs: scores that separate the labels perfectly or not at all, and copied rows."""
     rows, positives, scores = data["rows_used"], data["rows_positive"], data["distinct_scores"]
     warnings = []
+    if auc is not None and error is not None and abs(auc - 0.5) < ABOVE_CHANCE * error < USELESS - auc:
+        warnings.append(
+            f"scores do not rank (an AUC of {auc:.3f} +- {error:.3f}): are the labels those of other rows?"
+        )
     if auc == 1.0 and min(positives, rows - positives) >= RARE:
         message = "every row with label 1 has a higher score than every row with label 0"
         warnings.append(f"{message}: were the scores made from the labels?")
@@ -348,9 +354,10 @@ def _weights_by_label(data: dict[str, Any]) -> list[str]:
     sums = (data["weight"] - data["positives"], data["positives"])
     means = [weight / count / data.get("weight_scale", 1.0) for weight, count in zip(sums, rows, strict=True)]
     label = int(means[1] > means[0])
-    kept, light = 1 / means[label], means[1 - label]
-    rates = (float(f"{kept:.4g}"), 1 / round(means[label]))
-    if not math.isclose(light, 1.0) or kept > 0.5 or not any(math.isclose(kept, rate) for rate in rates):
+    if means[label] < 2 or not math.isclose(means[1 - label], 1.0):
+        return []
+    kept = 1 / means[label]
+    if not any(math.isclose(kept, rate) for rate in (float(f"{kept:.4g}"), 1 / round(means[label]))):
         return []
     name = ("negative", "positive")[label]
     text = (
