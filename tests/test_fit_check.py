@@ -406,6 +406,16 @@ def test_isotonic_regression_begins_anew_after_each_proven_fall():
     assert whole is between
 
 
+def test_a_fall_is_proven_alike_whether_scores_are_sampled_or_not():
+    rng = np.random.default_rng(4)
+    z = np.sort(rng.normal(-2.5, 1.2, 200_000))
+    points = collapse(expit(z), rng.random(z.size) < expit(z - 0.7 * (z > -1)), np.ones(z.size))
+    sampled = proven_fall(cells(points))
+    exact = proven_fall(FineCells(points.score, points.score, points.weight, points.positives))
+    assert sampled.root == pytest.approx(exact.root, rel=0.05)
+    assert sampled.turn == pytest.approx(expit(-1), abs=0.01)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_fall_is_proven_by_honest_rows(seed):
     rng = np.random.default_rng(seed)

@@ -141,14 +141,15 @@ def _largest_fall(weight: Array, positives: Array) -> _Split:
 
 
 def _of_rows(cells: FineCells) -> float:
-    """Estimate the over-dispersion from cells in which little of either label is expected.
+    """Estimate the over-dispersion from single scores at which little of either label is expected.
 
     One rare positive row of large weight must not be taken for many rows: with weights w independent of the label the
     sum of k (k - e) over that of k (1 - p) is that of w**2 over that of w. k : positives, e = w p : expected ones. In
-    larger cells a fall looks alike. Returns a number from 1 to 10; for rows of weight 1 and different scores 1.
+    larger cells a fall looks alike; those between sampled scores lack the labels that were sampled, which looks alike,
+    too. Returns a number from 1 to 10; for rows of weight 1 and different scores 1.
     """
     level = np.asarray(isotonic_fit(cells.positives / cells.weight, cells.weight))
-    small = cells.weight * level * (1 - level) < 1.0
+    small = (cells.first == cells.last) & (cells.weight * level * (1 - level) < 1.0)
     found = 1.0
     for of_label, p in ((cells.positives, level), (cells.weight - cells.positives, 1 - level)):
         k, p, w = of_label[small], p[small], cells.weight[small]
