@@ -147,6 +147,29 @@ def test_a_score_with_many_rows_that_are_less_often_positive_is_named(place, cal
     assert "not monotone" not in fitted.stderr
 
 
+def test_a_fall_between_two_models_is_none_within_their_segments(place, call):
+    """One model's scores are probabilities, the other's log-odds; a fall within the segments is still said."""
+    random = np.random.default_rng(3)
+    z, margins = random.normal(-1, 1.2, 80_000), random.random(80_000) < 0.4
+    columns = {
+        "score": np.where(margins, z, 1 / (1 + np.exp(-z))),
+        "label": (random.random(z.size) < 1 / (1 + np.exp(-z))).astype(np.int8),
+    }
+    model, country = np.array(["gbm", "deep"])[margins.astype(int)], random.integers(0, 12, z.size)
+    place.write_log(columns | {"model": model, "country": country})
+    assert "not monotone: " in call("fit", "calibrator.method=auto").expect(0).stderr
+    for segments in ("[model]", "[model, country]"):
+        fitted = call("fit", "calibrator.method=auto", f"log.segment={segments}").expect(0)
+        assert "not monotone" not in fitted.stderr
+    dipped = np.where(z > 0, 0.2, 1 / (1 + np.exp(-z)))
+    columns["label"] = (random.random(z.size) < dipped).astype(np.int8)
+    place.write_log(columns | {"country": country, "score": z}, name="dipped")
+    fitted = call(
+        "fit", "calibrator.method=auto", "log.segment=country", log__path=place.root / "dipped"
+    ).expect(0)
+    assert "scores are not monotone: for scores from" in fitted.stderr
+
+
 def test_a_version_names_its_three_worst_misfits_and_its_fallback():
     def misfit(root, **more):
         at = {"first_score": 0.25, "last_score": 0.5, "weight": 100.0, "positives": 10.0, "expected": 40.0}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from calibrators.base import Calibrator
+from calibrators.core.arrays import Array
 from calibrators.core.fine_cells import FineCells
-from calibrators.measures.falls import proven_fall
+from calibrators.measures.falls import Fall, proven_fall
 from logcal.errors import range_text
 
 _logger = logging.getLogger("logcal")
@@ -21,19 +24,51 @@ _IN_SEGMENTS = (
 )
 
 
+class SegmentRanges(NamedTuple):
+    """Sums of all segments of a level by ranges of scores.
+
+    first, last : first and last score of each range
+    weight, positives, expected : weight, positives and the positives that the segments' maps expect
+    """
+
+    first: Array
+    last: Array
+    weight: Array
+    positives: Array
+    expected: Array
+
+    def follow(self, fall: Fall) -> bool:
+        """Return whether the maps explain more than half of a fall; not if most of it is in other ranges.
+
+        Cells of segments may be wider than ranges, which count them where they begin.
+        """
+        sides = [
+            (self.first >= first) & (self.last <= last)
+            for first, last in ((fall.first, fall.turn), (fall.begin, fall.last))
+        ]
+        weight, positives, expected = np.array(
+            [[column[side].sum() for side in sides] for column in self[2:]]
+        )
+        if not weight[0] or weight[1] < 0.5 * fall.weight:
+            return False
+        level = positives.sum() / weight.sum()
+        return bool(abs(positives - expected).sum() < 0.5 * abs(positives - level * weight).sum())
+
+
 def warn_of_fall(
-    calibrator: Calibrator, cells: FineCells | None, dispersion: float, *, segments: bool = False
+    calibrator: Calibrator, cells: FineCells | None, dispersion: float, segments: SegmentRanges | None = None
 ) -> dict[str, float] | None:
     """Say in one warning where the rows prove that the share of positives falls; return its facts.
 
     calibrator : the calibrator, after the fit; its map never decreases
     cells : cells of `CellCollector`. Methods without cells are not examined.
     dispersion : see `FitCheck`
-    segments : whether this is the map of all rows beside those of segments
+    segments : given if this is the map of all rows beside those of segments. A fall that their maps follow, such as
+        between the scores of two models, is none.
     """
     cells = calibrator.fine_cells_ if cells is None else cells
     fall = None if cells is None else proven_fall(cells, dispersion, calibrator.sampling_.heaviest)
-    if fall is None:
+    if fall is None or (segments is not None and segments.follow(fall)):
         return None
     _logger.warning(
         "scores are not monotone: for scores from %.4g to %.4g %.3g %% of the rows are positive, but from %.4g to %.4g "
@@ -45,7 +80,7 @@ def warn_of_fall(
         fall.last,
         100 * fall.after,
         fall.root,
-        _IN_SEGMENTS if segments else _OF_ONE_MAP,
+        _OF_ONE_MAP if segments is None else _IN_SEGMENTS,
     )
     return fall.facts()
 

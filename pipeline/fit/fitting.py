@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from calibrators.core.intervals import ALPHA, NONE
 from calibrators.core.map import CalibrationMap
 from pipeline.days.source import Days, Source
@@ -21,7 +23,7 @@ from pipeline.fit.calibration import (
     keep_monotone,
     with_table_path,
 )
-from pipeline.fit.fall_warning import warn_of_fall, warn_of_segments_fall
+from pipeline.fit.fall_warning import SegmentRanges, warn_of_fall, warn_of_segments_fall
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.fit.self_check import check_all_rows, level_facts, no_check
 from pipeline.sort.runs import RunReceipt
@@ -233,8 +235,10 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
     }
     facts["proven_fall"] = None
     if overall.agreement is not None and overall.agreement.fitted.monotone:
-        dispersion = overall.agreement.check.dispersion
-        facts["proven_fall"] = warn_of_fall(overall.calibrator, overall.checked, dispersion, segments=True)
+        check, sums = overall.agreement.check, fit.levels[-1].checked
+        by_score = np.empty((3, 0)) if sums is None or sums.by_score.shape[1] == 1 else sums.by_score
+        ranges = SegmentRanges(*(column[: by_score.shape[1]] for column in check.profile[:2]), *by_score)
+        facts["proven_fall"] = warn_of_fall(overall.calibrator, overall.checked, check.dispersion, ranges)
     if facts["proven_fall"] is None:
         warn_of_segments_fall(facts["agreement"]["levels"])
     if fit.interval != NONE:
