@@ -198,12 +198,24 @@ def test_bad_rows_of_kept_days_are_counted_and_written_again(tmp_path, log):
     [
         ({"window": {"column": "day"}}, InputRejectedError, "expected a column 'day' or folders named day="),
         ({"window": {"column": "score"}}, InputRejectedError, "found double"),
-        ({"window": window(until="2025-06-30")}, InputRejectedError, "days go from 2026-01-01 to 2026-01-05"),
+        (
+            {"window": window(until="2025-06-30")},
+            InputRejectedError,
+            r"2026-01-01 to 2026-01-05; set \$\[until\]",
+        ),
     ],
 )
 def test_errors_say_what_to_do(tmp_path, log, settings, error, text):
     with pytest.raises(error, match=text):
         run(tmp_path, log, **settings)
+
+
+def test_a_day_without_rows_between_others_is_to_be_delivered_or_excluded(tmp_path, log):
+    folder = log / f"date={date_of(2)}"
+    for file in folder.iterdir():
+        pq.write_table(pq.read_table(file).slice(0, 0), file)
+    with pytest.raises(InputRejectedError, match=r"found none: .*; deliver them, or leave the days out with"):
+        run(tmp_path, log, window=window(last="1d", until=date_of(2)))
 
 
 def test_a_folder_that_is_no_date_is_named(tmp_path, log):

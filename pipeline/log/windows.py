@@ -351,9 +351,12 @@ def choose_window(
             f"earlier ones: its days go from {day_of(log_first)} to {day_of(log_last)}"
         )
     if not inside:
+        # A day between others has a file without rows.
+        advice = "deliver them, or leave the days out with `logcal days exclude`"
         raise InputRejectedError(
             f"window: expected rows from {day_of(first)} to {day_of(last)}, found none: the log's days go from "
-            f"{day_of(log_first)} to {day_of(log_last)}; set $[until] or $[last]"
+            f"{day_of(log_first)} to {day_of(log_last)}; "
+            f"{advice if log_first < first and last < log_last else 'set $[until] or $[last]'}"
         )
     columns = log.columns.of_days(first, last)
     window_log = replace(log, files=tuple(file.file for file in inside), columns=columns)
