@@ -1062,6 +1062,25 @@ def test_small_segments_keep_their_total_where_rates_go_with_sizes(monkeypatch):
     assert abs(missing()) > 6
 
 
+def test_sizes_within_a_factor_of_three_go_with_rates_where_negatives_are_sampled():
+    """Of 4,000 segments with 200 rows each a tenth of the negatives is kept: more rows mean more positives."""
+    rng = np.random.default_rng(1)
+    curve, kept = np.linspace(-1, 1, 4) - 3.5, 0.1
+    p = expit(rng.normal(0, 0.7, 4000)[:, np.newaxis] + curve)
+    positives = rng.binomial(50, p).astype(float)
+    weight = positives + rng.binomial(50 - positives.astype(int), kept)
+    parent = curve_of(positives.sum(axis=0) / weight.sum(axis=0), weight.sum(axis=0))
+    logits = np.tile(parent.logit, 4000)
+    starts, centre = np.arange(4001) * 4, np.full(4000, parent.centre)
+    found = adjust(BlockCells(starts, centre, logits, weight.ravel(), positives.ravel()))
+    q = expit(np.repeat(found.shift, 4) + np.repeat(found.slope, 4) * logits).reshape(-1, 4)
+    missing, variance = (positives - weight * q).sum(axis=1), (weight * q * (1 - q)).sum(axis=1)
+    rows = weight.sum(axis=1)
+    for first in range(int(rows.mean()), int(rows.max())):
+        inside = rows >= first
+        assert abs(missing[inside].sum()) < 3 * np.sqrt(variance[inside].sum())
+
+
 def test_sizes_whose_totals_differ_by_chance_have_one_typical_curve():
     rng = np.random.default_rng(1)
     totals = np.stack(

@@ -62,25 +62,27 @@ def shifts_by_size(totals: Array) -> Array:
     totals : float64 array, shape (4, segments): weight, positives minus expected ones, their variance, and by how much
         the expected ones grow if the typical curve is shifted by 1; 0 for outlying segments
 
-    The shift is linear between weights that are powers of 2.
+    The shift is linear in the log of the weight between powers of the square root of 2: where negatives are sampled,
+    sizes of equal segments are within a factor of 2 or 3, and yet go with rates.
     """
     weight, *columns = totals
-    mantissa, size = np.frexp(np.maximum(weight, 1.0))
-    share = 2.0 * mantissa - 1.0
-    missing, variance, moved = (
-        np.bincount(size, column * (1.0 - share), size.max() + 2)
-        + np.bincount(size + 1, column * share, size.max() + 2)
-        for column in columns
+    place = 2.0 * np.log2(np.maximum(weight, 1.0))
+    size = place.astype(np.int64)
+    share = place - size
+    sums = np.array(
+        [
+            np.bincount(size, column * (1.0 - share), size.max() + 2)
+            + np.bincount(size + 1, column * share, size.max() + 2)
+            for column in columns
+        ]
     )
+    # Sizes that no shift can mend have so few rows that one positive is many standard errors.
     off, smaller, larger = (
-        np.divide(part, np.sqrt(of), out=np.zeros(part.size), where=of > 0)
-        for part, of in (
-            (missing, variance),
-            (np.cumsum(missing), np.cumsum(variance)),
-            (np.cumsum(missing[::-1]), np.cumsum(variance[::-1])),
-        )
+        np.divide(missing, np.sqrt(variance), out=np.zeros(missing.size), where=moved > _LEAST_MOVED)
+        for missing, variance, moved in (sums, np.cumsum(sums, axis=1), np.cumsum(sums[:, ::-1], axis=1))
     )
-    sizes, beyond = np.count_nonzero(variance > 0), _SIGNIFICANT * _SIGNIFICANT
+    missing, _, moved = sums
+    sizes, beyond = np.count_nonzero(moved > _LEAST_MOVED), _SIGNIFICANT * _SIGNIFICANT
     # The quantile of chi-square to the second order (Cornish and Fisher, 1938): several sizes may be off alike.
     together = sizes + _SIGNIFICANT * np.sqrt(2.0 * sizes) + 2.0 / 3.0 * (beyond - 1.0)
     off = np.square(np.clip(off, -together, together))
