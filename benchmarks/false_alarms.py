@@ -15,8 +15,8 @@ of the share.
 
 Crossed: up to 10,000 values of one column and 100 of another shift the score's log odds, with or without a shift of
 each pair; 10,000 to a million rows. Every third log is extended: sizes of both columns follow a power law, and by
-chance it has sampling weights, ties, values of the second column that occur with a quarter of the first's only, and a
-third column.
+chance it has sampling weights or 1 or 10 % of the negatives, ties, values of the second column that occur with a
+quarter of the first's only, and a third column.
 
 Power: by the deviance that a map's error in its worst range would have without noise, over the limit, the share of maps
 that are flagged.
@@ -170,7 +170,9 @@ def segmented(number: int, decades: tuple[float, float], folder: Path) -> list[d
     truth = expit(TRUTHS[name](z - centre) + centre + random.normal(0, spread, segments)[segment])
     label, weight = random.random(rows) < truth, drawn_weights(kind, rows, random)
     method = "auto" if number % 3 else "isotonic"
-    flags = refused(folder, method, expit(z), label, {"segment": segment}, weight, kind)
+    columns = {"score": expit(z), "label": label.astype(np.int8), "segment": segment}
+    settings = {} if weight is None else {"weight": "weight", "weights": kind}
+    flags = refused(folder, method, columns | ({} if weight is None else {"weight": weight}), settings)
     return [
         {
             "rows": rows, "truth": name, "centre": centre, "weights": kind, "method": method, "spread": spread,
@@ -179,15 +181,10 @@ def segmented(number: int, decades: tuple[float, float], folder: Path) -> list[d
     ]  # fmt: skip
 
 
-def refused(
-    folder: Path, method: str, score: np.ndarray, label: np.ndarray, segments: dict[str, np.ndarray],
-    weight: np.ndarray | None, kind: str,
-) -> list[str]:  # fmt: skip
-    """Fit a log with the job; return why the gate would refuse the table."""
-    columns = {"score": score, "label": label.astype(np.int8), **segments}
-    log: dict[str, Any] = {"path": str(folder / "log"), "segment": list(segments)}
-    if weight is not None:
-        columns["weight"], log["weight"], log["weights"] = weight, "weight", kind
+def refused(folder: Path, method: str, columns: dict[str, np.ndarray], settings: dict[str, Any]) -> list[str]:
+    """Fit a log with the job; return why the gate would refuse the table. settings : of `log`."""
+    segments = [name for name in columns if name not in ("score", "label", "weight")]
+    log = {"path": str(folder / "log"), "segment": segments, **settings}
     (folder / "log").mkdir()
     pq.write_table(pa.table(columns), folder / "log" / "part-0.parquet")
     config = {
@@ -212,7 +209,8 @@ def crossed(number: int, decades: tuple[float, float], folder: Path) -> list[dic
     values = [int(10 ** random.uniform(0.5, min(4, np.log10(rows) - 1))), int(10 ** random.uniform(0.5, 2))]
     spreads = [float(random.choice([0.3, 0.7, 1.2])), float(random.choice([0.2, 0.5, 1.0]))]
     centre, pairs = float(random.choice([0, -2, -4])), float(random.choice([0, 0.3]))
-    weighted, ties, partial, third = random.random(4) < (np.array([0.3, 0.3, 0.5, 0.3]) if extended else 0)
+    weighted, ties, partial, third = random.random(4) < (np.array([0.6, 0.3, 0.5, 0.3]) if extended else 0)
+    kind = str(random.choice(["sampling", "negatives"])) if weighted else "none"
     if third:
         values, spreads = [*values, int(10 ** random.uniform(0.5, 1.3))], [*spreads, 0.3]
     columns = [drawn_values(count, rows, place, extended, random) for place, count in enumerate(values)]
@@ -225,14 +223,21 @@ def crossed(number: int, decades: tuple[float, float], folder: Path) -> list[dic
     odds = z + random.normal(0, pairs, values[:2])[columns[0], columns[1]]
     for column, count, spread in zip(columns, values, spreads, strict=True):
         odds += random.normal(0, spread, count)[column]
-    kind, method = "sampling" if weighted else "none", "isotonic" if number % 2 else "auto"
-    label, weight = random.random(rows) < expit(odds), drawn_weights(kind, rows, random)
-    segments = dict(zip("abc", columns, strict=False))
+    label, method = random.random(rows) < expit(odds), "isotonic" if number % 2 else "auto"
+    log = {"score": expit(z), "label": label.astype(np.int8), **dict(zip("abc", columns, strict=False))}
+    settings: dict[str, Any] = {}
+    if kind == "sampling":
+        log["weight"] = np.asarray(drawn_weights(kind, rows, random))
+        settings = {"weight": "weight", "weights": kind}
+    if kind == "negatives":
+        rate = float(random.choice([0.01, 0.1]))
+        kept, settings = label | (random.random(rows) < rate), {"negative_sampling_rate": rate}
+        log = {name: column[kept] for name, column in log.items()}
     facts = {
         "rows": rows, "centre": centre, "weights": kind, "method": method, "values": values, "spreads": spreads,
         "pairs": pairs, "extended": extended, "ties": bool(ties), "partial": bool(partial), "columns": len(values),
     }  # fmt: skip
-    flags = refused(folder, method, expit(z), label, segments, weight, kind)
+    flags = refused(folder, method, log, settings)
     return [facts | {"positives": int(label.sum()), "number": number, "flags": flags}]
 
 
