@@ -3,9 +3,11 @@
     python benchmarks/segments_shrinkage.py                      # four truths, 1 million rows
     python benchmarks/segments_shrinkage.py --rows 10000000 --truths A
     python benchmarks/segments_shrinkage.py --mcgrad             # with Meta's MCGrad: pip install mcgrad
+    python benchmarks/segments_shrinkage.py --kept 0.01          # a hundredth of the negatives
 
 10,000 segments with shares of a power law, 1 % positives. The truth is known; the measure is the mean Kullback-Leibler
-divergence from it on held-out rows, 1e-5 nats, with predictions clipped at 1e-6. With --mcgrad also the
+divergence from it on held-out rows, 1e-5 nats, with predictions clipped at 1e-6, and the positives that are expected
+over those of the truth. With --mcgrad also the
 multicalibration error of its package, in sigma: with its defaults, which merge most values of a column, and over all
 segments with at least 1,000 rows.
 
@@ -13,6 +15,7 @@ segments with at least 1,000 rows.
     B   two nested columns with shifts and slopes, and a wave that no shift or slope describes
     C   two crossed columns: each value of the second shifts all segments of the first equally; pairs differ little
     0   segments do not differ
+    E   like A, but all segments have one size
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ EVALUATED = 200_000  # held-out rows used for the multicalibration error
 
 def truth_of(name: str, rng: np.random.Generator):
     """Return a function that draws scores, segments, true probabilities and labels."""
-    share = 1.0 / (np.arange(SEGMENTS) + 10.0) ** 1.1
+    share = 1.0 / (np.arange(SEGMENTS) + 10.0) ** (0.0 if name == "E" else 1.1)
     share /= share.sum()
     order = rng.permutation(SEGMENTS)  # a segment's number is independent of its size
     first = np.arange(SEGMENTS) // 100
     shift = slope = phase = np.zeros(SEGMENTS)
-    if name == "A":
+    if name in "AE":
         shift, slope = rng.normal(0, 0.5, SEGMENTS), rng.normal(0, 0.25, SEGMENTS)
     if name == "B":
         shift = rng.normal(0, 0.4, 100)[first] + rng.normal(0, 0.4, SEGMENTS)
@@ -163,14 +166,21 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--truths", nargs="*", default=["A", "B", "C", "0"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mcgrad", action="store_true")
+    parser.add_argument(
+        "--kept", type=float, default=1.0, help="share of negatives in the log; without --mcgrad"
+    )
     options = parser.parse_args(arguments)
     print_machine()
+    sampling = () if options.kept == 1 else (f"log.negative_sampling_rate={options.kept}",)
     column = " multicalibration error, sigma |" if options.mcgrad else ""
-    print(f"{options.rows:,} rows\n\n| truth | | KL over the truth | fit, s | table, MB |{column}")
-    print("|---" * (6 if column else 5) + "|")
+    print(f"{options.rows:,} rows\n\n| truth | | KL over the truth | expected | fit, s | table, MB |{column}")
+    print("|---" * (7 if column else 6) + "|")
     for name in options.truths:
         draw = truth_of(name, np.random.default_rng(options.seed))
         x, segment, _, labels = draw(options.rows)
+        if options.kept < 1:
+            kept = (labels == 1) | (np.random.default_rng(options.seed).random(labels.size) < options.kept)
+            x, segment, labels = x[kept], segment[kept], labels[kept]
         held_x, held_segment, p, held_label = draw(HELD_OUT)
         columns = ("a", "b") if name in "BC" else ("b",)
 
@@ -187,14 +197,15 @@ def main(arguments: list[str]) -> None:
         def report(label, seconds, size, q, errors, name=name, p=p, held=(held_label, held_out[1])):
             error = f" {multicalibration(held[0], q, held[1])} |" if errors else ""
             print(
-                f"| {name} | {label} | {divergence(p, q):.1f} | {seconds:.2f} | {size / 1e6:.2f} |{error}",
+                f"| {name} | {label} | {divergence(p, q):.1f} | {q.sum() / p.sum():.3f} | {seconds:.2f} "
+                f"| {size / 1e6:.2f} |{error}",
                 flush=True,
             )
 
         for number, (label, by_segment, settings) in enumerate(CONTENDERS):
             report(
                 label,
-                *ours(folder, f"t{number}", columns if by_segment else (), settings, held_out),
+                *ours(folder, f"t{number}", columns if by_segment else (), (*settings, *sampling), held_out),
                 errors=options.mcgrad and number in (1, 3, 5),
             )
         if options.mcgrad:
