@@ -40,15 +40,16 @@ def _days_line(window: dict[str, Any]) -> str:
     return f"{window['first']} to {window['last']}: {', '.join(parts)}; {window['days_sorted']:,} sorted now"
 
 
-def _segments_line(segments: dict[str, Any]) -> str:
+def segments_line(segments: dict[str, Any]) -> str:
+    """Describe the segments: their number, the sources of their maps, and those that contradict the others."""
     sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
     alike = segments.get("reasons", {}).get("no_bend")
     sources += f" (enough for {alike:,} that could have their own)" if alike else ""
-    sources += "".join(f"; {line}" for line in outlying_lines(segments))
-    return f"{segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}"
+    sources += "".join(f"; {line}" for line in _outlying_lines(segments))
+    return f"{counted(segments['count'], 'segment')} of {', '.join(segments['columns'])}: {sources}"
 
 
-def outlying_lines(segments: dict[str, Any]) -> list[str]:
+def _outlying_lines(segments: dict[str, Any]) -> list[str]:
     """Describe the segments that contradict the others, a line for each level that has some."""
     lines = []
     for level in segments.get("outlying", ()):
@@ -105,7 +106,7 @@ def outcome_of(facts: dict[str, Any], version: Version) -> Outcome:
         grid = manifest["config"]["score_table"]["grid"]
         details.append(f"scores were rounded to {grid}: the largest change is {move:.3g}")
     if segments is not None:
-        details.append(_segments_line(segments))
+        details.append(segments_line(segments))
     waiting = f", {facts['rows_waiting']:,} waiting for their label" if facts.get("rows_waiting") else ""
     details.append(
         f"from {facts['rows_used']:,} of {facts['rows_read'] + left_out:,} rows, {facts['rows_positive']:,} of them "

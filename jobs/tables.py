@@ -188,7 +188,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def show(store: str, table: str, name: str | None) -> Outcome:
     """Show a version: its manifest as JSON, its main facts as lines."""
-    from jobs.fit_outcome import outlying_lines
+    from jobs.fit_outcome import segments_line
     from jobs.gate.agreement import agreement_lines, fall_lines
 
     published = PublishedTable(store, table)
@@ -202,7 +202,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines += _fact_lines("", manifest["data"])
     lines += [f"window: {_window(manifest)['summary']}"] if manifest.get("window") else []
     lines += [f"day {day}" for day in describe_suspect_days(version)]
-    lines += outlying_lines(manifest.get("segments") or {})
+    lines += [segments_line(manifest["segments"])] if manifest.get("segments") else []
     lines += agreement_lines(manifest.get("agreement")) + fall_lines(manifest)
     lines += _fact_lines("gate", manifest.get("gate") or {})
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
