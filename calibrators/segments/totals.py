@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from calibrators.core.arrays import Array, Mask
+from calibrators.core.log_odds import log_of
 
 MANY = 2500.0
 """Weight of positives and of negatives from which a segment keeps its own total."""
@@ -66,7 +68,7 @@ def shifts_by_size(totals: Array) -> Array:
     sizes of equal segments are within a factor of 2 or 3, and yet go with rates.
     """
     weight, *columns = totals
-    place = 2.0 * np.log2(np.maximum(weight, 1.0))
+    place = log_of(np.maximum(weight, 1.0)) * (2.0 / math.log(2.0))
     size = place.astype(np.int64)
     share = place - size
     sums = np.array(
