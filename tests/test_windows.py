@@ -111,6 +111,18 @@ def test_the_manifest_names_keys_where_it_tells_why_a_day_was_left_out(tmp_path,
     assert "$" not in damaged["reason"]
 
 
+def test_a_day_with_few_labels_is_set_aside_until_they_have_come(tmp_path):
+    for day in range(8):
+        rows = rows_of(day, 400).to_pydict()
+        if day == 7:
+            rows["label"] = [None if i % 3 else label for i, label in enumerate(rows["label"])]
+        write_day(tmp_path / "log", day, pa.table(rows))
+    found = run(tmp_path, tmp_path / "log", window=window(last="8d", suspect_days="set_aside"))
+    [aside] = manifest(found)["window"]["days_set_aside"]
+    few = "34% of the rows have a label, on other days about 100%: if labels come later, set log.labels.wait"
+    assert (aside["day"], few in aside["reasons"]) == (date_of(7), True)
+
+
 def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
     shutil.rmtree(log / f"date={date_of(2)}")
     write_day(log, 3, rows_of(33, 10), "late")

@@ -354,8 +354,11 @@ def _finding(
         if number.name not in deviations:
             continue
         usual = float(np.median([numbers[o][number.name][2] for o in others if number.name in numbers[o]]))
-        finding.reasons.append(number.words.format(found=numbers[day][number.name][2], usual=usual))
-        other_model = number.name == "scores" and numbers[day]["scores"][2] > _OTHER_MODEL
+        found = numbers[day][number.name][2]
+        later = number.name == "labelled" and found < usual
+        reason = number.words.format(found=found, usual=usual)
+        finding.reasons.append(f"{reason}: if labels come later, set $[wait]" if later else reason)
+        other_model = number.name == "scores" and found > _OTHER_MODEL
         finding.final |= not number.drifts or other_model
     return finding
 
