@@ -408,8 +408,8 @@ MUTANTS = (
     ),
     (
         "calibrators/segments/totals.py",
-        "sizes, beyond = np.count_nonzero(variance > 0), _SIGNIFICANT * _SIGNIFICANT",
-        "sizes, beyond = np.count_nonzero(variance > 0), 1.0",
+        "sizes, beyond = np.count_nonzero(moved > _LEAST_MOVED), _SIGNIFICANT * _SIGNIFICANT",
+        "sizes, beyond = np.count_nonzero(moved > _LEAST_MOVED), 1.0",
         "tests/test_pooled_segments.py",
     ),
     (
