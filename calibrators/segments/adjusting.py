@@ -237,6 +237,8 @@ def _adjust(cells: CellParts, processors: int) -> tuple[Adjusted, Array]:
             near = _near(SHIFTS, variances[0]), _near(SLOPES, variances[1])
             variances, pivot = search.best(threads, candidates, *near)
             candidates = (pivots[0], *(p for p in pivots[1:] if abs(p - pivot) <= _REACH * pivots[-1]))
+            if (variances, pivot) in visited:  # none of those left out may be better
+                variances, pivot = search.best(threads, candidates, SHIFTS, SLOPES)
             if (variances, pivot) in visited:
                 break
             visited.add((variances, pivot))
