@@ -54,6 +54,19 @@ def test_the_bend_is_found_and_brings_segments_to_the_truth(size):
     assert after < 0.5 * error_of(cells, before, truth)
 
 
+def test_knots_on_plateaus_are_apart():
+    """Between knots a few units in the last place apart a change of slope is rounding; it ended the search."""
+    cells, _ = cells_of(0, np.zeros_like)
+    curve = np.repeat(np.linspace(-3, 3, 8), 10)
+    curve += np.tile([0, 4e-16, 1e-12, 3e-8, 6e-5, 2e-4, 4e-4, 7e-4, 9e-4, 1e-2], 8)
+    cells = cells._replace(logit=np.tile(curve, cells.groups))
+    knots, share = common_bend._knots(cells, adjust(cells), np.arange(cells.groups))
+    assert np.diff(knots).min() >= 2.0**-10
+    assert knots.size > 10
+    assert knots[[0, -1]] == pytest.approx(curve[[0, -1]])
+    assert share.size == knots.size
+
+
 def mean_log(seed, segments, rows, spread, centre):
     """Lines of different rates, and the logarithm of the odds of their mean, in the place of the parent's curve."""
     cells, truth = cells_of(seed, np.zeros_like, segments, rows, spread, centre, 6.0)

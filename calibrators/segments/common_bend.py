@@ -41,6 +41,9 @@ _MOST_THREADS = 8
 _LONGEST = 2.0
 """Largest change of log odds in a round."""
 
+_CLOSEST = 2.0**-10
+"""Least distance of knots: on a plateau changes of slope between them are rounding errors."""
+
 _LEAST_VARIANCE, _RIDGE = 1e-6, 1e-9
 
 
@@ -279,9 +282,18 @@ def _knots(sample: BlockCells, adjusted: Adjusted, chosen: Integers) -> tuple[Ar
     inner = np.interp(
         np.arange(1, _INNER + 1) / (_INNER + 1), (place - place[0]) / (place[-1] - place[0]), logit
     )
-    knots = np.unique(np.concatenate([logit[:1], inner, logit[-1:]]))
+    knots = _apart(np.concatenate([logit[:1], inner, logit[-1:]]))
     middle = np.concatenate([knots[:1], (knots[1:] + knots[:-1]) / 2, knots[-1:]])
     return knots, np.diff(np.interp(middle, logit, cumulative / cumulative[-1]))
+
+
+def _apart(knots: Array) -> Array:
+    """Leave out knots that are too close to the one before; the last one stays."""
+    kept = [float(knots[0])]
+    for knot in knots[1:-1].tolist():
+        if min(knot - kept[-1], float(knots[-1]) - knot) >= _CLOSEST:
+            kept.append(knot)
+    return np.array([*kept, float(knots[-1])])
 
 
 def _line(x: Array, y: Array, weight: Array) -> Array:
