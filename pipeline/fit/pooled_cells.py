@@ -231,22 +231,25 @@ class CommonFall(NamedTuple):
     """Change of log odds where the shares of segments fall together, though their parent's map never falls.
 
     gathered : files of the level's segments
-    first : index of each file's first segment
+    first : index of each file's first segment, and the number of segments
+    starts : index of each segment's first cell in its file, file after file, and the file's number of cells
     change : float64 array: change in each block range of the parents' maps
     """
 
     gathered: Sequence[GatheredCells]
     first: Integers
+    starts: Sequence[Integers]
     change: Array
 
     def of_cells(self, start: int, stop: int) -> Array:
         """Return the changes in the cells of segments start, ..., stop - 1."""
         parts = []
-        for part, begin in zip(self.gathered, self.first.tolist(), strict=False):
-            low, high = max(start, begin) - begin, min(stop, begin + part.segments) - begin
+        for part, starts, (begin, end) in zip(
+            self.gathered, self.starts, pairwise(self.first.tolist()), strict=True
+        ):
+            low, high = max(start, begin) - begin, min(stop, end) - begin
             if low < high:
-                ends = starts_of(part.sizes())[[low, high]].tolist()
-                parts.append(self.change[part.block_ranges(*ends)])
+                parts.append(self.change[part.block_ranges(*starts[[low, high]].tolist())])
         return np.concatenate(parts)
 
 
@@ -312,7 +315,9 @@ def common_fall(
             levels = levels_between_falls(weight, np.clip(weight * level + positives - expected, 0.0, weight))
             whole, between = (logit_of(p, 1.0 - p) for p in np.clip(levels, LEAST, MOST))
             change[some] = between - whole
-    return CommonFall(parts, first, change) if change.any() else None
+    if not change.any():
+        return None
+    return CommonFall(parts, first, [starts_of(part.sizes()) for part in parts], change)
 
 
 class MapInput(NamedTuple):
