@@ -67,26 +67,6 @@ def test_knots_on_plateaus_are_apart():
     assert share.size == knots.size
 
 
-def test_a_line_is_no_evidence_for_a_bend():
-    """Small segments' shifts are shrunken, so that all miss their rows alike; the search took this for a bend."""
-    rng = np.random.default_rng(5)
-    knots = np.sort(rng.uniform(-6, 3, 26))
-    terms = rng.normal(size=(200, 26))
-    information = terms.T @ terms
-    nothing = common_bend.CommonBend(0.0, knots, np.zeros(26))
-    line = information @ (3.0 - 2.0 * knots)
-    assert common_bend._step(nothing, np.vstack([line, information])).scale == 0.0
-    bend = information @ (0.3 * np.cos(knots))
-    steps = [common_bend._step(nothing, np.vstack([x, information])) for x in (bend, bend + line)]
-    assert steps[0].scale == steps[1].scale > 0.0
-    assert steps[0].gain == pytest.approx(steps[1].gain, rel=1e-6)
-    np.testing.assert_allclose(*(step.values for step in steps), atol=1e-6)
-    # The gain is what the values explain beside the best line, less the part that the prior takes.
-    both = np.column_stack([np.ones(26), knots])
-    best = 0.3 * np.cos(knots) - both @ np.linalg.solve(both.T @ information @ both, both.T @ bend)
-    assert 0.85 < steps[0].gain / (0.5 * best @ information @ best) <= 1.0
-
-
 def mean_log(seed, segments, rows, spread, centre):
     """Lines of different rates, and the logarithm of the odds of their mean, in the place of the parent's curve."""
     cells, truth = cells_of(seed, np.zeros_like, segments, rows, spread, centre, 6.0)

@@ -45,7 +45,6 @@ _CLOSEST = 2.0**-10
 """Least distance of knots: on a plateau changes of slope between them are rounding errors."""
 
 _LEAST_VARIANCE, _RIDGE = 1e-6, 1e-9
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 class CommonBend(NamedTuple):
@@ -238,18 +237,10 @@ def _step(bend: CommonBend, sums: Array) -> _Step:
         return none
     hinges = np.maximum(bend.logit[:, np.newaxis] - bend.logit[1:-1], 0.0)
     lower = np.tril(sums[1:])
-    information, gradient = lower + np.tril(lower, -1).T, sums[:1].T
-    # A line beside the bend is free, since the typical curve does what a line does.
-    centre = (np.diag(information) * bend.logit).sum() / max(np.diag(information).sum(), _TINY)
-    for column in (np.ones(bend.logit.size), bend.logit - centre):
-        of_line = _product(information, column[:, np.newaxis])
-        square = max(float((column * of_line[:, 0]).sum()), _TINY)
-        gradient = gradient - of_line * (float((column * gradient[:, 0]).sum()) / square)
-        information = information - of_line * of_line.T / square
-    second = _product(hinges.T, _product(information, hinges))[np.newaxis]
+    second = _product(hinges.T, _product(lower + np.tril(lower, -1).T, hinges))[np.newaxis]
     inner = np.arange(hinges.shape[1])
     second[0, inner, inner] += _RIDGE * second[0, inner, inner].max()  # beyond rounding, if weights are huge
-    gradient = _product(hinges.T, gradient).T
+    gradient = _product(hinges.T, sums[:1].T).T
     # The prior holds for the whole bend.
     before = np.diff(np.diff(bend.values) / np.diff(bend.logit))
     width = (bend.logit[2:] - bend.logit[:-2]) / 2
