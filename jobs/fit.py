@@ -318,9 +318,8 @@ class Prepared(Startable):
             change = requirements.change_of(content, self.store.current(), f"{scratch}/content")
             manifest = self._manifest(content, time.perf_counter() - started)
             if source.window is not None:
-                manifest["window"] = in_keys(
-                    window_facts(source, days)
-                )  # with reasons and the texts of errors
+                # Its reasons and texts of errors name settings.
+                manifest["window"] = in_keys(window_facts(source, days))
             if days.set_aside:
                 _logger.warning(
                     "set aside %s; to use a day anyway: `logcal days include`", findings_text(days.set_aside)

@@ -89,18 +89,19 @@ def levels_between_falls(weight: Array, positives: Array) -> tuple[Array, Array]
     -------
     both fits; they are the same array if no fall is proven
     """
-    whole, limit = np.asarray(isotonic_fit(positives / weight, weight)), _limit(weight.size)
-    result, parts = whole, [(0, weight.size)]
+    limit, first = _limit(weight.size), _largest_fall(weight, positives)
+    if first.root <= limit:
+        return first.level, first.level
+    result, parts = first.level.copy(), [(0, first)]
     while parts:
-        part = slice(*parts.pop())
-        split = _largest_fall(weight[part], positives[part])
-        if split.root > limit:
-            turn = part.start + split.at + 1
-            parts += [(part.start, turn), (turn, part.stop)]
-        elif (part.start, part.stop) != (0, weight.size):
-            result = whole.copy() if result is whole else result
-            result[part] = isotonic_fit(positives[part] / weight[part], weight[part])
-    return whole, result
+        start, split = parts.pop()
+        size, turn = split.level.size, split.at + 1
+        if split.root <= limit:
+            result[start : start + size] = split.level
+            continue
+        for low, high in ((start, start + turn), (start + turn, start + size)):
+            parts.append((low, _largest_fall(weight[low:high], positives[low:high])))
+    return first.level, result
 
 
 class _Split(NamedTuple):
@@ -109,6 +110,7 @@ class _Split(NamedTuple):
     begin, at, end : first cell of the block, last one before the fall, last one of the block
     sums : weight and positives of both sides
     root : signed root of the deviance; 0: no fall
+    level : float64 array, shape (cells,): isotonic regression
     """
 
     begin: int
@@ -116,6 +118,7 @@ class _Split(NamedTuple):
     end: int
     sums: tuple[tuple[float, float], tuple[float, float]]
     root: float
+    level: Array
 
 
 def _limit(cells: int) -> float:
@@ -137,7 +140,7 @@ def _largest_fall(weight: Array, positives: Array) -> _Split:
     at = int(np.argmax(root))
     begin, end = int(starts[block[at]]), int(np.append(starts, level.size)[block[at] + 1]) - 1
     sums = [(float(w[at]), float(k[at])) for w, k in (left, right)]
-    return _Split(begin, at, end, (sums[0], sums[1]), float(root[at]))
+    return _Split(begin, at, end, (sums[0], sums[1]), float(root[at]), level)
 
 
 def _of_rows(cells: FineCells) -> float:

@@ -192,7 +192,7 @@ def adjust(cells: CellParts, processors: int = 1) -> Adjusted:
     curve is shifted for segments of each size, and all is estimated again.
 
     Weights count as repeated rows. Deterministic: sums run in the order of the segments. A few rounds of O(cells) and
-    120 operations per segment and candidate for the pivot.
+    120 operations per segment and candidate for the pivot, 320 in the last one.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ class _Search:
         self._pieces = _slices(groups, max(_PIECE, groups // _MOST_PIECES))
         self._centre, self._first = np.zeros(groups), np.zeros(groups)
         self._weight, self._positives, self._steepness = np.zeros(groups), np.zeros(groups), np.ones(groups)
-        self._bound = np.ones(groups)  # least slope of the typical curve's difference, negated
+        self._bound = np.ones(groups)  # by how much a slope can be below the curve's
         self._moments = np.concatenate([np.zeros((1, 7)), *map(self._describe, self._pieces)]).sum(axis=0)
 
     def _describe(self, piece: slice) -> Array:

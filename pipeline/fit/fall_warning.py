@@ -13,6 +13,8 @@ from calibrators.base import Calibrator
 from calibrators.core.arrays import Array
 from calibrators.core.fine_cells import FineCells
 from calibrators.measures.falls import Fall, proven_fall
+from calibrators.measures.fit_check import FitCheck
+from calibrators.measures.segment_check import SegmentSums
 from logcal.errors import range_text
 
 _logger = logging.getLogger("logcal")
@@ -36,6 +38,12 @@ class SegmentRanges(NamedTuple):
     weight: Array
     positives: Array
     expected: Array
+
+    @classmethod
+    def of(cls, check: FitCheck, sums: SegmentSums | None) -> SegmentRanges:
+        """Take the sums of a level's segments in the ranges of the check of all rows; none if it has no such sums."""
+        by_score = np.empty((3, 0)) if sums is None or sums.by_score.shape[1] == 1 else sums.by_score
+        return cls(*(column[: by_score.shape[1]] for column in check.profile[:2]), *by_score)
 
     def follow(self, fall: Fall) -> bool:
         """Return whether the maps explain more than half of a fall; not if most of it is in other ranges.

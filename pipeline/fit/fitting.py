@@ -7,8 +7,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from calibrators.core.intervals import ALPHA, NONE
 from calibrators.core.map import CalibrationMap
 from pipeline.days.source import Days, Source
@@ -235,9 +233,8 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, overall: Fit) -> Conten
     }
     facts["proven_fall"] = None
     if overall.agreement is not None and overall.agreement.fitted.monotone:
-        check, sums = overall.agreement.check, fit.levels[-1].checked
-        by_score = np.empty((3, 0)) if sums is None or sums.by_score.shape[1] == 1 else sums.by_score
-        ranges = SegmentRanges(*(column[: by_score.shape[1]] for column in check.profile[:2]), *by_score)
+        check = overall.agreement.check
+        ranges = SegmentRanges.of(check, fit.levels[-1].checked)
         facts["proven_fall"] = warn_of_fall(overall.calibrator, overall.checked, check.dispersion, ranges)
     if facts["proven_fall"] is None:
         warn_of_segments_fall(facts["agreement"]["levels"])

@@ -16,15 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.core.arrays import Array, Integers, Mask
-from calibrators.core.kernels.likelihood import isotonic_fit
 from calibrators.core.map import maps_of_blocks
 from calibrators.core.sampling import odds_divided
-from calibrators.measures.falls import levels_between_falls
 from calibrators.measures.segment_check import SegmentCells, SegmentSums, segment_sums
 from calibrators.segments.adjusting import Adjusted, BlockCells, CellParts
 from calibrators.segments.bends import Bends, bent
 from calibrators.segments.common_bend import STRENGTHS, CommonBend
 from calibrators.segments.curves import LEAST, MOST, logistic_of, logit_of
+from calibrators.segments.falling import change_at_falls
 from calibrators.segments.own import Chosen, can_contradict, choose_maps, least_evidence
 from calibrators.segments.partial_pooling import (
     BlockRanges,
@@ -227,74 +226,23 @@ def cells_of(
     return cells if cells.starts[-1] > MOST_IN_MEMORY else cells.part(0, cells.groups)
 
 
-class CommonFall(NamedTuple):
-    """Change of log odds where the shares of segments fall together, though their parent's map never falls.
-
-    gathered : files of the level's segments
-    first : index of each file's first segment, and the number of segments
-    starts : index of each segment's first cell in its file, file after file, and the file's number of cells
-    change : float64 array: change in each block range of the parents' maps
-    """
-
-    gathered: Sequence[GatheredCells]
-    first: Integers
-    starts: Sequence[Integers]
-    change: Array
-
-    def of_cells(self, start: int, stop: int) -> Array:
-        """Return the changes in the cells of segments start, ..., stop - 1."""
-        parts = []
-        for part, starts, (begin, end) in zip(
-            self.gathered, self.starts, pairwise(self.first.tolist()), strict=True
-        ):
-            low, high = max(start, begin) - begin, min(stop, end) - begin
-            if low < high:
-                parts.append(self.change[part.block_ranges(*starts[[low, high]].tolist())])
-        return np.concatenate(parts)
-
-
-class FallingCells(NamedTuple):
-    """Cells whose log odds fall where the shares of segments fall together: see `CellParts`."""
-
-    cells: CellParts
-    fall: CommonFall
-
-    @property
-    def groups(self) -> int:
-        """Number of segments."""
-        return self.cells.groups
-
-    def part(self, start: int, stop: int) -> BlockCells:
-        """Select segments start, ..., stop - 1."""
-        part = self.cells.part(start, stop)
-        return part._replace(logit=part.logit + self.fall.of_cells(start, stop))
-
-
 def common_fall(
-    gathered: Sequence[GatheredCells | None],
+    gathered: Sequence[GatheredCells],
     cells: CellParts,
     adjusted: Adjusted,
     chosen: Mask,
     starts: Integers,
     heaviest: float,
-) -> CommonFall | None:
-    """Find where the shares of segments fall together within their parent's map.
-
-    What their adjusted curves expect is taken as rising, so that only falls count that the mix of segments does not
-    explain.
+) -> Array | None:
+    """Find where the shares of segments fall together: return the change of log odds in each cell, None without a fall.
 
     chosen : the segments; outlying ones do not count
     starts : see `Parents`
     heaviest : see `calibrators.base.Sampling`
-
-    Returns
-    -------
-    None if no fall is proven
     """
-    parts = [part for part in gathered if part is not None]
-    first = starts_of(np.array([part.segments for part in parts]))
     sums, chosen = np.zeros((3, int(starts[-1]))), chosen & ~adjusted.outlying
-    for part, (start, stop) in zip(parts, pairwise(first.tolist()), strict=True):
+    first = starts_of(np.array([part.segments for part in gathered]))
+    for part, (start, stop) in zip(gathered, pairwise(first.tolist()), strict=True):
         if not chosen[start:stop].any():
             continue
         own = cells.part(start, stop)
@@ -310,14 +258,8 @@ def common_fall(
     for begin, end in pairwise(starts.tolist()):
         some = begin + np.flatnonzero(sums[0, begin:end])
         if some.size:
-            weight, positives, expected = sums[:, some]
-            level = np.asarray(isotonic_fit(expected / weight, weight), np.float64)
-            levels = levels_between_falls(weight, np.clip(weight * level + positives - expected, 0.0, weight))
-            whole, between = (logit_of(p, 1.0 - p) for p in np.clip(levels, LEAST, MOST))
-            change[some] = between - whole
-    if not change.any():
-        return None
-    return CommonFall(parts, first, [starts_of(part.sizes()) for part in parts], change)
+            change[some] = change_at_falls(*sums[:, some])
+    return np.concatenate([change[part.block_ranges()] for part in gathered]) if change.any() else None
 
 
 class MapInput(NamedTuple):
@@ -331,7 +273,7 @@ class MapInput(NamedTuple):
     dispersion : see `LevelCells`
     common : bend of the parent's curve; None if there is none
     strength : float64 array, shape (segments,): its strength for each segment
-    fall : change of log odds in each cell where segments' shares fall together, see `CommonFall`; None if there is none
+    fall : see `common_fall`, of these segments' cells
     """
 
     shift: Array
@@ -354,18 +296,18 @@ def map_inputs(
     dispersion: float,
     common: CommonBend | None,
     strength: Array,
-    fall: CommonFall | None,
+    fall: Array | None,
 ) -> list[MapInput | None]:
     """Divide a level's estimates among the tasks. Parameters: see `MapInput`."""
     inputs: list[MapInput | None] = []
     before = starts_of(pooled.astype(np.int64))
     bending, evidence = bends.sigma > 0, least_evidence(pooled.size)
-    at = 0
+    at = cell = 0
     for part in gathered:
         if part is None:
             inputs.append(None)
             continue
-        span = slice(at, at + part.segments)
+        span, of_cells = slice(at, at + part.segments), slice(cell, cell + int(part.sizes().sum()))
         theta = bends.theta[before[span.start] : before[span.stop]]
         adjustment = adjusted.shift[span], adjusted.slope[span]
         of_segments = (
@@ -377,10 +319,10 @@ def map_inputs(
             dispersion,
             common,
             strength[span],
-            None if fall is None else fall.of_cells(span.start, span.stop),
+            None if fall is None else fall[of_cells],
         )
         inputs.append(MapInput(*of_segments))
-        at += part.segments
+        at, cell = span.stop, of_cells.stop
     return inputs
 
 

@@ -39,6 +39,7 @@ from calibrators.segments.common_bend import (
 )
 from calibrators.segments.crossing import cross
 from calibrators.segments.curves import EXTREME, LEAST, MOST, bounded, curve_of, logistic_of, logit_of
+from calibrators.segments.falling import FallingCells
 from calibrators.segments.partial_pooling import BlockRanges
 from calibrators.segments.wide_ranges import divide
 from pipeline.execution import Graph
@@ -46,7 +47,6 @@ from pipeline.execution.processors import processors
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import check_classes_and_scores
 from pipeline.fit.pooled_cells import (
-    FallingCells,
     GatheredCells,
     GatherTask,
     MapInput,
@@ -99,7 +99,6 @@ class _Curves:
     before : the same before the last step, see `calibrators.segments.crossing.cross`
     spread : how they differ
     dispersion : over-dispersion of all rows, by which the evidence of segments is divided
-    falls : whether the rows prove that the share of positives of all rows falls somewhere as the score rises
     """
 
     block_ranges: BlockRanges
@@ -112,7 +111,6 @@ class _Curves:
     before: tuple[Array, Array]
     spread: _Spread
     dispersion: float
-    falls: bool
 
 
 class Numbered(NamedTuple):
@@ -171,11 +169,16 @@ def add_pooled(
 
 
 class _AllRows(NamedTuple):
-    """Fitted calibrator of all rows, the check of its map, and fine cells of the rows."""
+    """Fitted calibrator of all rows, and the check of its map.
+
+    cells : fine cells of the rows
+    falls : whether they prove that the share of positives falls somewhere as the score rises
+    """
 
     calibrator: Calibrator
     checked: Checked
     cells: FineCells
+    falls: bool
 
 
 class PooledLevels(NamedTuple):
@@ -208,7 +211,8 @@ def _fit_all_rows(first: tuple[ScoreTable, Any], calibrator: Calibrator, rate: f
         finer = check_map(checked.fitted, calibrator, cells)
         checked = checked._replace(check=checked.check._replace(over_dispersion=finer.over_dispersion))
     assert cells is not None
-    return _AllRows(calibrator, checked, cells)
+    falls = proven_fall(cells, checked.check.dispersion, sampling.heaviest) is not None
+    return _AllRows(calibrator, checked, cells, falls)
 
 
 def pooled_pass(calibrator: Calibrator) -> Pass:
@@ -252,7 +256,6 @@ def _curve_of_all_rows(all_rows: _AllRows, rate: float) -> _Curves:
         before=(np.zeros(1), np.ones(1)),
         spread=_Spread((0.0, 0.0), 0.0, np.zeros(1), None, np.zeros(1)),
         dispersion=all_rows.checked.check.over_dispersion,
-        falls=proven_fall(fine, all_rows.checked.check.dispersion, fitted.sampling_.heaviest) is not None,
     )
 
 
@@ -358,8 +361,8 @@ def _adjust(
 ) -> _AdjustedLevel:
     """Estimate a level's adjustments. whole : curve of all rows."""
     parent, pooled, level = _parents(numbered, index), numbered.wanted[index], numbered.segments.levels[index]
-    centre = above.centre[parent]
-    cells = cells_of([part for part in gathered if part is not None], above.logit, centre, above.dispersion)
+    centre, files = above.centre[parent], [part for part in gathered if part is not None]
+    cells = cells_of(files, above.logit, centre, above.dispersion)
     across = _Across(level, parent, above) if index else None
     start, of_all = above.spread.bend, above.spread.total
     bent = cells if start is None else bent_cells(cells, start, above.spread.strength[parent])
@@ -385,15 +388,18 @@ def _adjust(
         (adjusted.main, adjusted.residual) if isinstance(adjusted, _AdjustedAcross) else (None, adjusted)
     )
     fall = None
-    if above.falls:
+    if all_rows.falls:
         heaviest = max(1.0, all_rows.calibrator.sampling_.heaviest)
-        fall = common_fall(gathered, bent, adjusted, pooled, above.block_ranges.starts, heaviest)
-    bends = bend(bent if fall is None else FallingCells(bent, fall), adjusted, pooled, processors())
+        fall = common_fall(files, bent, adjusted, pooled, above.block_ranges.starts, heaviest)
+    if fall is None:
+        bends = bend(bent, adjusted, pooled, processors())
+    else:
+        bends = bend(FallingCells(bent, cells.starts, fall), adjusted, pooled, processors())
     facts = {"pivot": own.pivot, "dispersion": above.dispersion}
     facts |= {"common_bend": 0.0 if common is None else common.scale, "bend": bends.sigma} | _typical(own)
     if main is not None:
         facts |= {"pivot_across": main.pivot} | {f"{key}_across": x for key, x in _typical(main).items()}
-    one_range = np.concatenate([part.sizes() for part in gathered if part is not None]) == 1
+    one_range = np.diff(cells.starts) == 1
     return _AdjustedLevel(
         adjusted=adjusted,
         main=main,
@@ -563,7 +569,6 @@ def _fit_level(
             before=_unless(fitted, *before),
             spread=level.spread,
             dispersion=above.dispersion,
-            falls=above.falls,
         )
     return fit, curves, level.variances
 
