@@ -1340,7 +1340,7 @@ def test_a_constant_map_of_all_rows_has_no_knots():
     whole = Isotonic().fit(scores, scores < 50)
     fine, points = fine_cells_pass(), collapse(scores, scores < 50)
     checked = check_all_rows(whole, None, lambda fitted: (fitted, 0.0))
-    all_rows = pooled_segments._AllRows(whole, checked, fine.combine([fine.chunk(points)]))
+    all_rows = pooled_segments._AllRows(whole, checked, fine.combine([fine.chunk(points)]), falls=False)
     knots = pooled_segments._knots(all_rows, pooled_segments._curve_of_all_rows(all_rows, 1.0), 1.0)
     assert [knot.size for knot in knots] == [0, 0]
 
